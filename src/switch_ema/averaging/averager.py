@@ -1,0 +1,306 @@
+"""The base of all averagers: shadow, counters, the averaged view, state and hooks."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from switch_ema.averaging import checkpoint, recalibration, stage
+from switch_ema.averaging.hooks import StepHook, as_optimizers
+from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.shadow import Shadow, Storage
+from switch_ema.averaging.structure import Structure
+from switch_ema.averaging.switching import Position
+from switch_ema.averaging.tracking import Filter
+from switch_ema.averaging.validation import check_choice, check_count
+
+_COUNTERS = ("steps", "epochs", "switches", "epoch_start", "steps_per_epoch")
+
+
+class Averager:
+    """Keeps averaged weights beside a model that is being trained.
+
+    A method derives from this class and defines :meth:`_after_step` and, where it
+    acts on epochs, :meth:`_after_epoch`.
+
+    Args:
+        model: any module, also wrapped in DDP or torch.compile.
+        optimizer: one or several; ``update`` then runs after each real step (with
+            several, once each has stepped). Without it, call ``update`` yourself.
+        buffers: "average" averages floating-point buffers with the weights, "copy"
+            takes the latest. Other buffers are always copied.
+        dtype: of the averaged parameters; None is the model's, but at least float32.
+            bfloat16 halves the memory and is rounded so that it does not stall.
+        device: of the shadow; None is beside the model, "cpu" offloads it.
+        include: names, globs or a predicate of (name) or (name, tensor): only these
+            are averaged; the averaged model has the live values of the others.
+        exclude: the opposite.
+        flat: lay the model's weights into one buffer for the fastest update.
+        steps_per_epoch: places fractions of an epoch within the first epoch too;
+            later epochs are counted.
+    """
+
+    name: ClassVar[str]
+    active: ClassVar[bool] = False
+    """Whether the method writes the live weights."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        *,
+        buffers: str = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model)}.")
+        if steps_per_epoch is not None:
+            check_count("steps_per_epoch", steps_per_epoch)
+        optimizers = as_optimizers(optimizer)
+        storage = _storage(buffers, dtype, device, flat)
+        self._wrapped, self._model = model, unwrap(model)
+        self._steps = self._epochs = self._switches = self._epoch_start = 0
+        self._steps_per_epoch = steps_per_epoch
+        self._has_started = False
+        self._structure = Structure(self._model, include, exclude)
+        self._shadow = Shadow(self._structure.slots, storage)
+        self._hook: StepHook | None = None
+        if optimizers:
+            self._hook = StepHook(optimizers, self._before_step, self._count_step)
+
+    # What a method defines.
+
+    def _after_step(self) -> None:
+        """React to an optimizer step; ``self.steps`` already counts it."""
+
+    def _after_epoch(self) -> bool:
+        """React to the end of an epoch; return whether live weights changed."""
+        return False
+
+    def _shadows(self) -> dict[str, Shadow]:
+        """Return all averaged copies by name in the state dict."""
+        return {"shadow": self._shadow}
+
+    def _extra_state(self) -> dict[str, Any]:
+        """Return what resuming needs beyond the shadows and the counters."""
+        return {}
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``_extra_state`` returned; if it does not fit, raise first."""
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is an average yet; until then the live weights are shown."""
+        return True
+
+    # Counting.
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far."""
+        return self._steps
+
+    @property
+    def epochs(self) -> int:
+        """Epochs finished so far."""
+        return self._epochs
+
+    @property
+    def switches(self) -> int:
+        """How often the method has written the live weights."""
+        return self._switches
+
+    @property
+    def position(self) -> Position:
+        """Where training stands."""
+        inside = self._steps - self._epoch_start
+        return Position(self._steps, self._epochs, inside, self._steps_per_epoch)
+
+    def update(self) -> None:
+        """Say that one optimizer step has happened; a hooked optimizer says it itself."""
+        self._refuse_while_shown("update()")
+        if self._hook is not None:
+            warnings.warn(
+                "update() already runs after each step of the optimizer given at "
+                "construction; calling it as well counts steps twice.",
+                stacklevel=2,
+            )
+        self._count_step()
+
+    def end_epoch(self) -> bool:
+        """Say that one epoch has ended. Returns True if the live weights changed."""
+        self._refuse_while_shown("end_epoch()")
+        self._check_structure()
+        before = self._epochs, self._epoch_start, self._steps_per_epoch
+        self._epochs += 1
+        if self._steps > self._epoch_start:
+            self._steps_per_epoch = self._steps - self._epoch_start
+        self._epoch_start = self._steps
+        try:
+            return self._after_epoch()
+        except BaseException:
+            self._epochs, self._epoch_start, self._steps_per_epoch = before
+            raise
+
+    def _before_step(self) -> None:
+        self._refuse_while_shown("optimizer.step()")
+        if self._structure.may_have_changed():
+            self._check_structure()
+        self._follow_until_first_step()
+        self._has_started = True
+
+    def _count_step(self) -> None:
+        if self._structure.may_have_changed():
+            self._check_structure()
+        self._has_started = True
+        self._steps += 1
+        self._after_step()
+
+    # The averaged view.
+
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """Hold the average in the model for the length of a ``with`` block.
+
+        The weights are exchanged in place, without a second copy of the model (where
+        the shadow has another dtype, the live weights are parked beside it). They come
+        back bit for bit on any way out of the block. Blocks nest; inside a block of
+        another averager of the same model, the innermost one's average is shown.
+        """
+        self._check_structure()
+        self._follow_until_first_step()
+        shown = self._shadow if self.has_average else None
+        with stage.showing(self._model, shown):
+            yield self._wrapped
+
+    def averaged_state_dict(self) -> dict[str, Any]:
+        """Return a snapshot of the averaged model, for ``model.load_state_dict``.
+
+        It shares no memory with the model or the shadow, has the model's dtypes and
+        carries plain names, whatever the model is wrapped in.
+        """
+        with self.averaged():
+            return checkpoint.snapshot(self._model)
+
+    def live_state_dict(self) -> dict[str, Any]:
+        """Return the same for the live weights, also inside ``averaged()``."""
+        with stage.showing(self._model, None):
+            return checkpoint.snapshot(self._model)
+
+    def recalibrate(
+        self,
+        loader: Iterable[Any],
+        call: Callable[[nn.Module, Any], Any] | None = None,
+    ) -> None:
+        """Recompute the statistics of normalisation layers for the average.
+
+        Args:
+            loader: batches, all of which are used.
+            call: ``call(model, batch)`` runs the model. By default a tensor is passed
+                as it is, the first item of a list or tuple, a mapping as keywords.
+        """
+        with self.averaged() as model:
+            tracked = {id(slot.tensor) for slot in self._shadow.slots}
+            recalibration.recalibrate(model, loader, call, tracked)
+
+    def _refuse_while_shown(self, call: str) -> None:
+        if stage.is_open(self._model):
+            raise RuntimeError(
+                f"{call} inside averaged() would mix the averaged and the live weights; "
+                "leave the with block first."
+            )
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters and averages, to resume bit for bit.
+
+        It holds numbers, strings and tensors only, so ``torch.load`` reads it with
+        ``weights_only=True``; it is a snapshot that later steps do not change.
+        """
+        self._follow_until_first_step()
+        state: dict[str, Any] = {"method": self.name}
+        state |= {name: getattr(self, f"_{name}") for name in _COUNTERS}
+        state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
+        for name, shadow in self._shadows().items():
+            state[name] = checkpoint.shadow_state(shadow)
+        return state | self._extra_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            StateMismatch: the state is of another method or model. It says what is
+                missing, unexpected or of another shape, and nothing has changed.
+        """
+        self._refuse_while_shown("load_state_dict()")
+        self._check_structure()
+        checkpoint.check_counters(state, self.name, _COUNTERS)
+        for name, shadow in self._shadows().items():
+            checkpoint.check_shadow_state(shadow, state.get(name), name)
+        self._load_extra_state(state)
+        for name, shadow in self._shadows().items():
+            checkpoint.load_shadow_state(shadow, state[name])
+        for name in _COUNTERS:
+            setattr(self, f"_{name}", state[name])
+        if self._hook and state["waiting_for"]:
+            self._hook.waiting_for = set(state["waiting_for"])
+        self._has_started = True
+
+    def reset(self) -> None:
+        """Start again from the live weights."""
+        self._refuse_while_shown("reset()")
+        self._check_structure()
+        self._steps = self._epochs = self._switches = self._epoch_start = 0
+        for shadow in self._shadows().values():
+            shadow.read_()
+
+    def detach(self) -> None:
+        """Remove the hooks from the optimizer; the average stays as it is."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    # The model's structure.
+
+    def refresh(self) -> None:
+        """Look at the model again: new tensors start at their present values."""
+        self._refuse_while_shown("refresh()")
+        self._structure.look()
+        for shadow in self._shadows().values():
+            shadow.renew(self._structure.slots)
+
+    def _check_structure(self) -> None:
+        if not stage.is_open(self._model) and self._structure.check():
+            self.refresh()
+
+    def _follow_until_first_step(self) -> None:
+        """Until training begins the average is the model, also if it is loaded late."""
+        if not self._has_started and not stage.is_open(self._model):
+            for shadow in self._shadows().values():
+                shadow.read_()
+
+
+def _storage(
+    buffers: str,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    flat: bool,
+) -> Storage:
+    check_choice("buffers", buffers, ("average", "copy"))
+    if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
+        raise ValueError(
+            "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
+            f"got {dtype}."
+        )
+    device = None if device is None else torch.device(device)
+    return Storage(dtype, device, buffers == "average", flat)

@@ -1,0 +1,87 @@
+"""Snapshots of models and averagers, and the strict way back."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema.averaging.naming import plain_name
+from switch_ema.averaging.shadow import Shadow
+from switch_ema.averaging.tracking import identity
+
+
+class StateMismatch(RuntimeError, ValueError):
+    """A state dict does not fit; nothing has been changed.
+
+    torch's modules raise RuntimeError here and its optimizers ValueError, so both
+    ways of catching it work.
+    """
+
+
+def snapshot(model: nn.Module) -> dict[str, Any]:
+    """Copy a model's state dict under plain names; tied weights stay tied."""
+    copies: dict[Any, Any] = {}
+    result = {}
+    for name, value in model.state_dict().items():
+        key = identity(value) if isinstance(value, Tensor) else id(value)
+        if key not in copies:
+            is_tensor = isinstance(value, Tensor)
+            copies[key] = value.detach().clone() if is_tensor else copy.deepcopy(value)
+        result[plain_name(model, name)] = copies[key]
+    return result
+
+
+def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
+    """Copy a shadow's averages by name."""
+    averages = zip(shadow.slots, shadow.averages(), strict=True)
+    return {slot.name: average.detach().clone() for slot, average in averages}
+
+
+def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
+    """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
+    expected = {
+        slot.name: tensor
+        for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True)
+    }
+    shapes = [
+        f"{name} is {list(state[name].shape)}, expected {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    problems = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [name for name in state if name not in expected],
+        "of another shape": shapes,
+    }
+    found = [f"{kind}: {'; '.join(names)}" for kind, names in problems.items() if names]
+    if found:
+        raise StateMismatch(
+            f"The state dict is of another model; {'. '.join(found)}. Nothing was loaded."
+        )
+
+
+@torch.no_grad()
+def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
+    """Copy checked averages into a shadow."""
+    for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
+        tensor.copy_(state[slot.name])
+
+
+def check_counters(state: Any, method: str, names: Sequence[str]) -> None:
+    """Raise StateMismatch unless the state is of this method and has its counters."""
+    if not isinstance(state, Mapping) or "method" not in state:
+        raise StateMismatch("This is not the state_dict() of an averager.")
+    if state["method"] != method:
+        raise StateMismatch(
+            f"The state dict is of the method {state['method']!r}, not {method!r}. "
+            "Nothing was loaded."
+        )
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise StateMismatch(
+            f"The state dict lacks {', '.join(missing)}. Nothing was loaded."
+        )

@@ -1,0 +1,60 @@
+"""Exponential moving average (Polyak and Juditsky, 1992)."""
+
+from typing import Any
+
+from torch import nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.decay import DecayLike, as_schedule, count_warmup
+from switch_ema.averaging.validation import check_count
+
+DEFAULT_DECAY = count_warmup(0.999)
+"""Warmed up by count, because early switches without warm-up hurt."""
+
+
+class EMA(Averager):
+    """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
+
+    Args:
+        model: see :class:`Averager`, as for all further arguments.
+        optimizer: see :class:`Averager`.
+        decay: the weight ``d`` of the old shadow, in [0, 1): a number is that
+            constant; or a schedule of :mod:`switch_ema.averaging.decay`, or a
+            callable of the step (0 is the first).
+        update_every: average only every k-th step, with ``d ** k``.
+        options: the options of :class:`Averager`.
+
+    >>> import torch
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> ema = EMA(model, decay=0.9)
+    >>> _ = model.weight.data.add_(1.0)  # what an optimizer would do
+    >>> ema.update()
+    >>> shadow, live = ema.averaged_state_dict(), ema.live_state_dict()
+    >>> round((live["weight"] - shadow["weight"]).item(), 4)
+    0.9
+    """
+
+    name = "ema"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        decay: DecayLike = DEFAULT_DECAY,
+        update_every: int = 1,
+        **options: Any,
+    ) -> None:
+        self._decay = as_schedule(decay)
+        self._update_every = check_count("update_every", update_every)
+        super().__init__(model, optimizer, **options)
+
+    @property
+    def current_decay(self) -> float:
+        """The decay of the latest step, or of the first before there was one."""
+        return self._decay(max(self._steps - 1, 0), self._steps_per_epoch)
+
+    def _after_step(self) -> None:
+        if self._steps % self._update_every == 0:
+            weight = 1 - self.current_decay**self._update_every
+            self._shadow.average_(weight, self._steps)

@@ -1,0 +1,103 @@
+"""Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+
+class StepHook:
+    """Calls back once for each round of real steps of the given optimizers.
+
+    With one optimizer a round is a step. With several it is complete when each has
+    stepped at least once: one update for a body and a head that step in turn.
+    """
+
+    def __init__(
+        self,
+        optimizers: list[Optimizer],
+        before_step: Callable[[], None],
+        after_round: Callable[[], None],
+    ) -> None:
+        self.optimizers = optimizers
+        self.waiting_for = set(range(len(optimizers)))
+        self._before_step = before_step
+        self._after_round = after_round
+        self._handles: list[RemovableHandle] = []
+        for index, optimizer in enumerate(optimizers):
+            self._handles += [
+                optimizer.register_step_pre_hook(self._before),
+                optimizer.register_step_post_hook(self._after(index)),
+            ]
+
+    def remove(self) -> None:
+        """Take the hooks off the optimizers."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._before_step()
+
+    def _after(self, index: int) -> Callable[[Optimizer, Any, Any], None]:
+        may_nest = _step_definitions(self.optimizers[index]) > 1
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if was_skipped(optimizer) or (may_nest and _is_inner_step(optimizer)):
+                return
+            self.waiting_for.discard(index)
+            if not self.waiting_for:
+                self.waiting_for = set(range(len(self.optimizers)))
+                self._after_round()
+
+        return after
+
+
+def was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer has just skipped its step under a GradScaler.
+
+    The scaler calls a fused optimizer even on non-finite gradients and the kernel
+    skips inside, so the step's hooks run although nothing has moved.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf.item())
+
+
+def as_optimizers(
+    optimizer: Optimizer | Iterable[Optimizer] | None,
+) -> list[Optimizer]:
+    """Accept none, one or several optimizers."""
+    if optimizer is None:
+        return []
+    single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)
+    optimizers: list[Any] = [optimizer] if single else list(optimizer)  # type: ignore
+    for candidate in optimizers:
+        if not hasattr(candidate, "_optimizer_step_post_hooks"):
+            raise TypeError(
+                "optimizer must be a torch.optim.Optimizer (or several), got "
+                f"{type(candidate).__name__}; of a wrapper, pass the optimizer inside."
+            )
+    return optimizers
+
+
+def _step_definitions(optimizer: Optimizer) -> int:
+    classes = type(optimizer).__mro__
+    return sum("step" in vars(cls) for cls in classes if cls is not Optimizer)
+
+
+def _is_inner_step(optimizer: Optimizer) -> bool:
+    """Whether this step was called by another step of the same optimizer.
+
+    torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
+    the hooks run twice. The call stack tells which one is outermost, and unlike a
+    counter it cannot be left wrong by an exception.
+    """
+    wrapper = sys._getframe(2)
+    frame = wrapper.f_back
+    while frame is not None:
+        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,152 @@
+"""In-place arithmetic over lists of tensors: the only place that moves memory.
+
+Everything here works on values, not on modules, and runs under ``torch.no_grad``.
+Temporary memory is bounded by a few chunks of :data:`CHUNK` elements, whatever
+the size of the tensors.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 18
+"""Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
+
+
+def lerp_(shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float) -> None:
+    """``shadow += weight * (live - shadow)`` for pairs of one dtype and device."""
+    torch._foreach_lerp_(shadow, live, weight)
+
+
+def lerp_cast_(
+    shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float
+) -> None:
+    """The same where the live tensors have another dtype or device."""
+    for average, value in _pieces(shadow, live):
+        average.lerp_(value.to(average.device, average.dtype), weight)
+
+
+def lerp_dithered_(
+    shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float, step: int
+) -> None:
+    """The same for bfloat16 shadows, rounded so that they do not stall.
+
+    Near the end of training an update is far below half a unit in the last place
+    of bfloat16, and rounding to nearest would discard it for ever. Here the sum is
+    taken in float32 and rounded up or down against a threshold that moves through
+    the unit with ``step`` (see :func:`round_to_bfloat16`).
+    """
+    for average, value in _pieces(shadow, live):
+        exact = average.to(torch.float32, memory_format=torch.contiguous_format)
+        exact.lerp_(value.to(average.device, torch.float32), weight)
+        average.copy_(round_to_bfloat16(exact, step))
+
+
+def round_to_bfloat16(exact: Tensor, step: int) -> Tensor:
+    """Round float32 values to bfloat16 values, without bias over the steps.
+
+    A fixed random phase per element plus multiples of the golden ratio per step
+    gives each element a low-discrepancy sequence of thresholds: the accumulated
+    rounding error stays within a few units instead of growing like a random walk,
+    and the result depends on ``step`` alone, so that resuming is exact.
+    """
+    golden = int(step * 0.6180339887498949 * 65536) & 0xFFFF
+    phase = _phases(exact.device)[: exact.numel()].view(exact.shape)
+    bits = exact.view(torch.int32) + ((phase + golden) & 0xFFFF)
+    rounded = (bits & -65536).view(torch.float32)
+    # Adding to the bits of a NaN can wrap around to a number: keep it a NaN.
+    return torch.where(exact.isfinite(), rounded, exact)
+
+
+@functools.lru_cache(maxsize=8)
+def _phases(device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(65536, (CHUNK,), generator=generator, dtype=torch.int32)
+    return values.to(device)
+
+
+def copy_(target: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """``target = source``, whatever the dtypes and devices."""
+    if target:
+        torch._foreach_copy_(target, source)
+
+
+def exchange_(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    """Exchange contents pairwise through a small buffer, completely or not at all.
+
+    An exception on the way, Ctrl-C included, undoes what was done, so that nobody
+    is left with a model that is half averaged.
+    """
+    pairs = list(_pieces(first, second))
+    state: _Exchange | None = None
+    try:
+        for done, (a, b) in enumerate(pairs):
+            state = _Exchange(done, a.clone(), b.clone())
+            a.copy_(state.b)
+            b.copy_(state.a)
+    except BaseException:
+        if state is not None:
+            a, b = pairs[state.done]
+            a.copy_(state.a)
+            b.copy_(state.b)
+            for a, b in pairs[: state.done]:
+                kept = a.clone()
+                a.copy_(b)
+                b.copy_(kept)
+        raise
+
+
+class _Exchange(NamedTuple):
+    """How far an exchange has come, in one assignment that cannot be torn."""
+
+    done: int
+    a: Tensor
+    b: Tensor
+
+
+def first_non_finite(tensors: Sequence[Tensor]) -> int | None:
+    """Return the index of the first tensor that holds a NaN or an infinity."""
+    # A sum is finite only if every term is: one cheap read, exact check on suspicion.
+    sums = [tensor.sum().abs().double().cpu() for tensor in tensors]
+    if not sums or bool(torch.stack(sums).isfinite().all()):
+        return None
+    for index, tensor in enumerate(tensors):
+        if not bool(tensor.isfinite().all()):
+            return index
+    return None
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their memory without gaps, in any order."""
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """View a dense tensor as one dimension, in the order of its memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _pieces(
+    first: Sequence[Tensor], second: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut pairs of tensors of one shape into pairs of at most ``CHUNK`` elements."""
+    for a, b in zip(first, second, strict=True):
+        if a.stride() == b.stride() and is_dense(a):
+            flat = in_memory_order(a), in_memory_order(b)
+            yield from zip(*(t.split(CHUNK) for t in flat), strict=True)
+        else:
+            yield from _cut(a, b)
+
+
+def _cut(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    if a.numel() <= CHUNK:
+        yield a, b
+        return
+    longest = max(range(a.ndim), key=lambda dim: a.shape[dim])
+    half = (a.shape[longest] + 1) // 2
+    parts = (t.split(half, longest) for t in (a, b))
+    for x, y in zip(*parts, strict=True):
+        yield from _cut(x, y)

@@ -1,0 +1,58 @@
+"""Names of tensors that do not depend on how a model is wrapped.
+
+``torch.compile`` prefixes names with ``_orig_mod.``, DDP with ``module.``; a shadow
+matched by such names is silently never updated after a change of wrapper.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+_WRAPPER_NAMES = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+_WRAPPER_TYPES = (DataParallel, DistributedDataParallel)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the user's own module inside torch.compile, DDP and the like.
+
+    >>> linear = nn.Linear(2, 2)
+    >>> unwrap(nn.DataParallel(linear)) is linear
+    True
+    """
+    while True:
+        for name, child in model._modules.items():
+            if child is not None and _is_wrapper(model, name):
+                model = child
+                break
+        else:
+            return model
+
+
+def plain_name(model: nn.Module, name: str) -> str:
+    """Strip the wrappers' parts from a dotted name within ``model``."""
+    parts: list[str] = []
+    module: nn.Module | None = model
+    for part in name.split("."):
+        if module is None or not _is_wrapper(module, part):
+            parts.append(part)
+        module = module._modules.get(part) if module is not None else None
+    return ".".join(parts)
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Load plain-named weights into a model that may be wrapped, also inside.
+
+    ``unwrap(model).load_state_dict(weights)`` does the same where only the whole
+    model is wrapped; this also serves models with compiled or wrapped parts.
+    """
+    inner = unwrap(model)
+    renamed = {plain_name(inner, name): name for name in inner.state_dict()}
+    inner.load_state_dict({renamed.get(key, key): weights[key] for key in weights})
+
+
+def _is_wrapper(module: nn.Module, child: str) -> bool:
+    return child in _WRAPPER_NAMES or (
+        child == "module" and isinstance(module, _WRAPPER_TYPES)
+    )

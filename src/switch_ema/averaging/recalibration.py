@@ -1,0 +1,98 @@
+"""Recompute the running statistics of normalisation layers.
+
+Averaged weights produce other activations than any of the weights they were made of,
+so statistics gathered while training need not fit them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+Call = Callable[[nn.Module, Any], Any]
+
+
+def recalibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    call: Call | None,
+    tracked: Collection[int],
+) -> None:
+    """Run all batches in training mode and keep the plain mean of their statistics.
+
+    Args:
+        model: holds the averaged weights.
+        loader: batches.
+        call: runs the model on one batch.
+        tracked: ids of the tensors of which the average has its own copy.
+    """
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _NormBase) and module.running_mean is not None
+    }
+    for name, layer in layers.items():
+        if id(layer.running_mean) not in tracked:
+            raise ValueError(
+                f"recalibrate needs statistics of the average's own, but those of "
+                f"{name or 'the model'} are left out by include or exclude."
+            )
+    if not layers:
+        return
+    with _training_mode(model), _fresh_statistics(layers.values()):
+        seen = 0
+        for batch in loader:
+            (call or call_model)(model, batch)
+            seen += 1
+        if not seen:
+            raise ValueError("recalibrate needs at least one batch, the loader is empty.")
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    """Call a model on a batch of one of the usual shapes, on the model's device."""
+    device = next(model.parameters()).device
+    if isinstance(batch, Mapping):
+        return model(**{key: _to(value, device) for key, value in batch.items()})
+    first = batch[0] if isinstance(batch, (list, tuple)) else batch
+    return model(_to(first, device))
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+@contextmanager
+def _training_mode(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def _fresh_statistics(layers: Iterable[_NormBase]) -> Iterator[None]:
+    """Gather statistics from zero; put the old ones back if that fails."""
+    kept = [
+        (layer, layer.momentum, [buffer.clone() for buffer in layer.buffers(False)])
+        for layer in layers
+    ]
+    for layer, _, _ in kept:
+        layer.reset_running_stats()
+        layer.momentum = None
+    try:
+        yield
+    except BaseException:
+        for layer, _, buffers in kept:
+            for buffer, old in zip(layer.buffers(False), buffers, strict=True):
+                buffer.copy_(old)
+        raise
+    finally:
+        for layer, momentum, _ in kept:
+            layer.momentum = momentum

@@ -1,0 +1,270 @@
+"""The shadow: one averaged copy of a model's tensors, and its way in and out.
+
+The shadow is a list of tensors beside a list of slots, never a second module, so
+that models that cannot be deep-copied are no problem. Lists are built once; an
+update looks the live tensors up and hands both lists to one kernel.
+"""
+
+import operator
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging import kernels
+from switch_ema.averaging.flat import FlatPair
+from switch_ema.averaging.tracking import Slot
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a shadow is kept."""
+
+    dtype: torch.dtype | None = None
+    """Of real parameters; None: the model's, but at least float32."""
+    device: torch.device | None = None
+    """None: beside the live tensor."""
+    average_buffers: bool = True
+    """Whether floating-point buffers are averaged; if not they are copied."""
+    flat: bool = False
+    """Whether live and shadow tensors are laid into one buffer each."""
+
+    def averages(self, slot: Slot) -> bool:
+        """Whether the slot's tensor is averaged, not copied."""
+        tensor = slot.tensor
+        number = tensor.is_floating_point() or tensor.is_complex()
+        return number and (self.average_buffers or not slot.is_buffer)
+
+    def dtype_of(self, slot: Slot) -> torch.dtype:
+        """Choose the dtype in which the slot's tensor is kept."""
+        own = slot.tensor.dtype
+        if not own.is_floating_point:
+            return own
+        # Statistics are small and need their precision: bfloat16 is for weights.
+        if self.dtype and not (slot.is_buffer and self.dtype == torch.bfloat16):
+            return self.dtype
+        return torch.promote_types(own, torch.float32)
+
+
+class Shadow:
+    """An averaged copy of the tensors in ``slots``; it starts equal to them."""
+
+    def __init__(self, slots: list[Slot], storage: Storage) -> None:
+        self.storage = storage
+        self.swapped = False
+        self._parked: dict[int, Tensor] = {}
+        self._before: list[tuple[torch.dtype, torch.device]] = []
+        self._occupy(slots)
+
+    @torch.no_grad()
+    def average_(self, weight: float, step: int) -> None:
+        """``shadow += weight * (live - shadow)``; tensors not averaged are copied."""
+        lives = [group.live() for group in self._groups]
+        if any(live is None for live in lives):
+            self._adapt()
+            lives = [group.live() for group in self._groups]
+        for group, live in zip(self._groups, lives, strict=True):
+            assert live is not None
+            group.average_(live, weight, step)
+
+    @torch.no_grad()
+    def read_(self) -> None:
+        """``shadow = live``, buffers included."""
+        self._adapt()
+        kernels.copy_(self.tensors, [slot.tensor for slot in self.slots])
+
+    @torch.no_grad()
+    def write_(self, live_share: float = 0.0) -> None:
+        """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
+        self._adapt()
+        live = [self.slots[i].tensor for i in self._averaged]
+        shadow = [self.tensors[i] for i in self._averaged]
+        if live_share:
+            kernels.lerp_cast_(live, shadow, 1 - live_share)
+        else:
+            kernels.copy_(live, shadow)
+
+    @torch.no_grad()
+    def first_non_finite(self) -> str | None:
+        """Name the first averaged tensor that holds a NaN or an infinity."""
+        index = kernels.first_non_finite([self.tensors[i] for i in self._averaged])
+        return None if index is None else self.slots[self._averaged[index]].name
+
+    @torch.no_grad()
+    def swap_in(self) -> None:
+        """Put the average into the model and keep the live weights here."""
+        self._adapt()
+        self._before = [(s.tensor.dtype, s.tensor.device) for s in self.slots]
+        # Where the dtypes differ an exchange would round; park the live tensor.
+        parked = {
+            i: slot.tensor.detach().to(self.tensors[i].device, copy=True)
+            for i, slot in enumerate(self.slots)
+            if slot.tensor.dtype != self.tensors[i].dtype
+        }
+        self._exchange(parked)
+        self._parked, self.swapped = parked, True
+        for i in parked:
+            self.slots[i].tensor.copy_(self.tensors[i])
+
+    @torch.no_grad()
+    def swap_out(self) -> None:
+        """Put the live weights back, bit for bit."""
+        self._undo_casts()
+        for i, kept in self._parked.items():
+            live, shadow = self.slots[i].tensor, self.tensors[i]
+            if not torch.equal(live, shadow.to(live.device, live.dtype)):
+                shadow.copy_(live)
+            live.copy_(kept)
+        self._exchange(self._parked)
+        self._parked, self.swapped = {}, False
+
+    def averages(self) -> list[Tensor]:
+        """Return the tensors that hold the average now: the model's, if swapped in."""
+        if not self.swapped:
+            return self.tensors
+        return [
+            self.tensors[i] if i in self._parked else slot.tensor
+            for i, slot in enumerate(self.slots)
+        ]
+
+    def originals(self) -> list[Tensor]:
+        """Return the tensors that hold the live weights now."""
+        if not self.swapped:
+            return [slot.tensor for slot in self.slots]
+        return [self._parked.get(i, kept) for i, kept in enumerate(self.tensors)]
+
+    def renew(self, slots: list[Slot]) -> None:
+        """Go on with other slots; those of a known name and shape keep their average."""
+        known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
+        self._occupy(slots)
+        with torch.no_grad():
+            for slot, tensor in zip(slots, self.tensors, strict=True):
+                old = known.get(slot.name)
+                if old is not None and old.shape == tensor.shape:
+                    tensor.copy_(old)
+
+    @property
+    def _averaged(self) -> list[int]:
+        return [i for i, s in enumerate(self.slots) if self.storage.averages(s)]
+
+    def _occupy(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        with torch.no_grad():
+            self.tensors = [self._new(slot) for slot in slots]
+        self._groups = self._group()
+
+    def _new(self, slot: Slot) -> Tensor:
+        device = self.storage.device or slot.tensor.device
+        return slot.tensor.detach().to(device, self.storage.dtype_of(slot), copy=True)
+
+    def _exchange(self, parked: Iterable[int]) -> None:
+        exact = [i for i in range(len(self.slots)) if i not in set(parked)]
+        live = [self.slots[i].tensor for i in exact]
+        kernels.exchange_(live, [self.tensors[i] for i in exact])
+
+    def _undo_casts(self) -> None:
+        """Undo a cast or move of the model made while the average was in it."""
+        for slot, (dtype, device) in zip(self.slots, self._before, strict=True):
+            tensor = slot.tensor
+            if tensor.dtype != dtype or tensor.device != device:
+                warnings.warn(
+                    f"{slot.name} was cast or moved inside averaged(); it is put back, "
+                    "and the average was rounded on the way.",
+                    stacklevel=2,
+                )
+                tensor.data = tensor.data.to(device, dtype)
+
+    def _adapt(self) -> None:
+        """Follow the model to its present dtypes and devices."""
+        for i, slot in enumerate(self.slots):
+            live, shadow = slot.owner.get(slot.key), self.tensors[i]
+            if live is None or live.shape != shadow.shape:
+                raise RuntimeError(
+                    f"{slot.name} was {list(shadow.shape)} when averaging began and is "
+                    f"{'gone' if live is None else list(live.shape)} now; "
+                    "call refresh() to go on with the model as it is."
+                )
+            device = self.storage.device or live.device
+            self.tensors[i] = shadow.to(device, self.storage.dtype_of(slot))
+        if any(group.live() is None for group in self._groups):
+            self._groups = self._group()
+
+    def _group(self) -> list["_Group"]:
+        members: dict[str, list[int]] = {}
+        for i, slot in enumerate(self.slots):
+            members.setdefault(self._kind(slot, self.tensors[i]), []).append(i)
+        groups = []
+        for kind, indices in members.items():
+            slots = [self.slots[i] for i in indices]
+            group = _Group(kind, slots, [self.tensors[i] for i in indices])
+            if self.storage.flat and kind == "same":
+                group.flatten()
+                for i, tensor in zip(indices, group.shadow, strict=True):
+                    self.tensors[i] = tensor
+            groups.append(group)
+        return groups
+
+    def _kind(self, slot: Slot, shadow: Tensor) -> str:
+        live = slot.tensor
+        if not self.storage.averages(slot):
+            return "copied"
+        if shadow.dtype == torch.bfloat16:
+            return "dithered"
+        same = (live.dtype, live.device) == (shadow.dtype, shadow.device)
+        return "same" if same else "cast"
+
+
+class _Group:
+    """Tensors that one kernel serves."""
+
+    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
+        self.kind = kind
+        self.shadow = shadow
+        self._places = [(slot.owner, slot.key) for slot in slots]
+        self._flat: list[FlatPair] = []
+        self._remember([slot.tensor for slot in slots])
+
+    def flatten(self) -> None:
+        """Lay the live and the shadow tensors into one buffer each."""
+        self._flat, self.shadow = FlatPair.build(self._seen, self.shadow)
+        self._remember(self._seen)
+
+    def live(self) -> list[Tensor] | None:
+        """Look the live tensors up; None if they are no longer what they were."""
+        live = [owner.get(key) for owner, key in self._places]
+        if not all(map(operator.is_, live, self._seen)):
+            if not _same_shapes(live, self.shadow):
+                return None
+            self._seen = live  # type: ignore[assignment]
+        if [t.dtype for t in self._seen] != self._dtypes:
+            return None
+        if [t.device for t in self._seen] != self._devices:
+            return None
+        return self._seen
+
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Run the group's kernel."""
+        if self._flat and all(pair.holds(live) for pair in self._flat):
+            for pair in self._flat:
+                pair.shadow.lerp_(pair.live, weight)
+        elif self.kind == "same":
+            kernels.lerp_(self.shadow, live, weight)
+        elif self.kind == "cast":
+            kernels.lerp_cast_(self.shadow, live, weight)
+        elif self.kind == "dithered":
+            kernels.lerp_dithered_(self.shadow, live, weight, step)
+        else:
+            kernels.copy_(self.shadow, live)
+
+    def _remember(self, live: list[Tensor]) -> None:
+        self._seen = live
+        self._dtypes = [tensor.dtype for tensor in live]
+        self._devices = [tensor.device for tensor in live]
+
+
+def _same_shapes(live: list[Tensor | None], shadow: list[Tensor]) -> bool:
+    return all(
+        a is not None and a.shape == b.shape for a, b in zip(live, shadow, strict=True)
+    )

@@ -1,0 +1,100 @@
+"""Switch EMA: the average goes back into training (Li et al., 2024)."""
+
+from typing import Any
+
+from torch import nn
+
+from switch_ema.averaging.ema import EMA
+from switch_ema.averaging.switching import ScheduleLike, as_schedule
+from switch_ema.averaging.validation import check_choice, check_range
+
+
+class SwitchEMA(EMA):
+    """Average exponentially; at the end of every T epochs continue from the average.
+
+    After each step ``shadow = d * shadow + (1 - d) * live``; after every T epochs
+    ``live = shadow``, and the shadow stays as it is. This is the text and
+    Algorithm 1 of the paper; docs/fidelity.md tells the other readings apart.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, or a callable
+            of the number of finished epochs that says whether to switch.
+        switch_start: no switch up to here, in the unit of ``switch_every``.
+        switch_stop: no switch after this.
+        live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
+        optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
+        options: ``decay``, ``update_every`` and the options of :class:`Averager`.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sema = SwitchEMA(model, optimizer)
+    >>> model(torch.ones(4, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> sema.end_epoch(), sema.switches
+    (True, 1)
+    """
+
+    name = "switch-ema"
+    active = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        switch_every: ScheduleLike = 1,
+        switch_start: float = 0,
+        switch_stop: float | None = None,
+        live_share: float = 0.0,
+        optimizer_state: str = "keep",
+        **options: Any,
+    ) -> None:
+        self._schedule = as_schedule(
+            switch_every, start=switch_start, stop=switch_stop
+        )
+        self._live_share = check_range("live_share", live_share, 0, 1)
+        check_choice("optimizer_state", optimizer_state, ("keep", "reset"))
+        if optimizer_state == "reset" and optimizer is None:
+            raise ValueError(
+                "optimizer_state='reset' needs the optimizer; pass it as second argument."
+            )
+        self._resets_optimizer = optimizer_state == "reset"
+        super().__init__(model, optimizer, **options)
+
+    def switch(self) -> None:
+        """Continue training from the average, now.
+
+        Raises:
+            FloatingPointError: the average is not finite; nothing has changed.
+        """
+        self._refuse_while_shown("switch()")
+        broken = self._shadow.first_non_finite()
+        if broken is not None:
+            raise FloatingPointError(
+                f"The average of {broken} is not finite, so the switch was refused; "
+                "the live weights are as they were."
+            )
+        self._shadow.write_(self._live_share)
+        self._switches += 1
+        if self._resets_optimizer:
+            self._reset_optimizers()
+
+    def _after_step(self) -> None:
+        super()._after_step()
+        if self._schedule.due_after_step(self.position):
+            self.switch()
+
+    def _after_epoch(self) -> bool:
+        due = self._schedule.due_after_epoch(self.position)
+        if due:
+            self.switch()
+        return due
+
+    def _reset_optimizers(self) -> None:
+        for optimizer in self._hook.optimizers if self._hook else ():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state.pop(parameter, None)

@@ -1,0 +1,125 @@
+"""Which tensors of a model are averaged, and where they live.
+
+A slot remembers the place of a tensor (a module's dictionary and a key) instead of
+the tensor, so that a buffer that a module replaces, or a model that is moved or cast
+later, is followed without walking through the modules at every update.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Union
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from switch_ema.averaging.naming import plain_name
+
+Filter = Union[str, Iterable[str], Callable[..., bool], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slot:
+    """The place of one tensor in a model."""
+
+    names: tuple[str, ...]
+    """All names of the tensor, the first being its own; tied weights have several."""
+    owner: dict[str, Tensor]
+    key: str
+    is_buffer: bool
+
+    @property
+    def name(self) -> str:
+        """The tensor's own name, without prefixes of wrappers."""
+        return self.names[0]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that is in the slot now."""
+        return self.owner[self.key]
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a lazy module has yet to make the tensor."""
+        return is_lazy(self.tensor)
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Equal for two slots that are the same place under the same name."""
+        return self.name, id(self.owner), self.key
+
+
+def all_slots(model: nn.Module) -> list[Slot]:
+    """List every parameter and buffer of a model, tied weights once."""
+    found: dict[Any, list[tuple[str, dict[str, Any], str, bool]]] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for owner, is_buffer in ((module._parameters, False), (module._buffers, True)):
+            for key, tensor in owner.items():
+                if tensor is not None:
+                    raw = f"{prefix}.{key}" if prefix else key
+                    place = (plain_name(model, raw), owner, key, is_buffer)
+                    found.setdefault(identity(tensor), []).append(place)
+    slots = []
+    for places in found.values():
+        _, owner, key, is_buffer = places[0]
+        names = tuple(dict.fromkeys(place[0] for place in places))
+        slots.append(Slot(names, owner, key, is_buffer))
+    return slots
+
+
+def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
+    """Keep the slots that the filters leave."""
+    if include is not None:
+        slots = _select(slots, "include", include, keep=True)
+    if exclude is not None:
+        slots = _select(slots, "exclude", exclude, keep=False)
+    return slots
+
+
+def identity(tensor: Tensor) -> Any:
+    """Equal for two tensors that are one weight, as objects or by shared memory."""
+    plain = type(tensor) in (Tensor, nn.Parameter)
+    if not plain or is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
+        return id(tensor)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _select(slots: list[Slot], argument: str, rule: Filter, keep: bool) -> list[Slot]:
+    if callable(rule):
+        matches = _predicate(rule)
+        chosen = {id(slot) for slot in slots if matches(slot)}
+        if not chosen:
+            raise ValueError(f"{argument} matches no tensor of the model.")
+    else:
+        patterns = [rule] if isinstance(rule, str) else list(rule or ())
+        chosen = set()
+        for pattern in patterns:
+            hits = {id(slot) for slot in slots if _matches(slot, pattern)}
+            if not hits:
+                known = ", ".join(slot.name for slot in slots[:5])
+                raise ValueError(
+                    f"{argument} matches no tensor of the model: {pattern!r}; "
+                    f"the model has {known}{', ...' if len(slots) > 5 else ''}."
+                )
+            chosen |= hits
+    left = [slot for slot in slots if (id(slot) in chosen) is keep]
+    if not left:
+        raise ValueError(f"{argument} leaves no tensor of the model to average.")
+    return left
+
+
+def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
+    """Accept predicates of the name, or of the name and the tensor."""
+    parameters = inspect.signature(rule).parameters
+    if len(parameters) == 1:
+        return lambda slot: any(rule(name) for name in slot.names)
+    return lambda slot: any(rule(name, slot.tensor) for name in slot.names)
+
+
+def _matches(slot: Slot, pattern: str) -> bool:
+    """Match a name, a glob, or the name of a module that holds the tensor."""
+    return any(
+        fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+        for name in slot.names
+    )

@@ -1,0 +1,40 @@
+"""Checks of arguments: one clear sentence with the name, the value and the range."""
+
+import math
+from numbers import Integral, Real
+
+
+def check_range(name: str, value: float, low: float, high: float) -> float:
+    """Return ``value`` as a float if it lies in ``[low, high)``."""
+    if _is_real(value) and low <= value < high:
+        return float(value)
+    raise ValueError(f"{name} must be in [{low}, {high}), got {value!r}.")
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return ``value`` as a float if it is positive and finite."""
+    if _is_real(value) and 0 < value < math.inf:
+        return float(value)
+    raise ValueError(f"{name} must be a number above 0, got {value!r}.")
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``least``."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if whole and value >= least:
+        return int(value)
+    raise ValueError(
+        f"{name} must be a whole number of at least {least}, got {value!r}."
+    )
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``."""
+    if value in choices:
+        return value
+    allowed = " or ".join(repr(choice) for choice in choices)
+    raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
