@@ -1,3 +1,55 @@
-"""switch-ema: weight averaging for PyTorch."""
+"""switch-ema: weight averaging for PyTorch as a plug-in of three lines."""
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.checkpoint import StateMismatch
+from switch_ema.averaging.decay import (
+    DecaySchedule,
+    constant,
+    constant_warmup,
+    count_warmup,
+    exponential_warmup,
+    half_life,
+    linear_warmup,
+    power_warmup,
+)
 from switch_ema.averaging.ema import EMA
+from switch_ema.averaging.lawa import LAWA
+from switch_ema.averaging.literal_eq3 import LiteralEq3
+from switch_ema.averaging.lookahead import Lookahead
+from switch_ema.averaging.naming import load_weights, unwrap
+from switch_ema.averaging.pswa import PSWA
+from switch_ema.averaging.swa import SWA, ConstantAfter, swa_budget
 from switch_ema.averaging.switch_ema import SwitchEMA
+from switch_ema.averaging.switching import Epochs, Steps
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 - grouped by purpose
+    # Methods
+    "SwitchEMA",
+    "EMA",
+    "SWA",
+    "LAWA",
+    "Lookahead",
+    "PSWA",
+    "LiteralEq3",
+    "Averager",
+    # Decay
+    "DecaySchedule",
+    "constant",
+    "constant_warmup",
+    "count_warmup",
+    "exponential_warmup",
+    "half_life",
+    "linear_warmup",
+    "power_warmup",
+    # When
+    "Epochs",
+    "Steps",
+    # Around the methods
+    "ConstantAfter",
+    "StateMismatch",
+    "load_weights",
+    "swa_budget",
+    "unwrap",
+]

@@ -1,0 +1,1 @@
+"""The averaging methods; they need torch alone."""

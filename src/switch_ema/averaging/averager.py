@@ -1,31 +1,32 @@
 """The base of all averagers: shadow, counters, the averaged view, state and hooks."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from switch_ema.averaging import checkpoint, recalibration, stage
-from switch_ema.averaging.hooks import StepHook, as_optimizers
+from switch_ema.averaging.hooks import Optimizers, StepHook, as_optimizers
 from switch_ema.averaging.naming import unwrap
-from switch_ema.averaging.shadow import Shadow, Storage
+from switch_ema.averaging.shadow import Shadow
+from switch_ema.averaging.storage import as_storage
 from switch_ema.averaging.structure import Structure
 from switch_ema.averaging.switching import Position
 from switch_ema.averaging.tracking import Filter
-from switch_ema.averaging.validation import check_choice, check_count
+from switch_ema.averaging.validation import check_count
 
 _COUNTERS = ("steps", "epochs", "switches", "epoch_start", "steps_per_epoch")
 
 
-class Averager:
+class Averager(ABC):
     """Keeps averaged weights beside a model that is being trained.
 
-    A method derives from this class and defines :meth:`_after_step` and, where it
-    acts on epochs, :meth:`_after_epoch`.
+    A method derives from this class and defines :meth:`_after_step`, where it acts on
+    epochs :meth:`_after_epoch`, and :attr:`current_decay`.
 
     Args:
         model: any module, also wrapped in DDP or torch.compile.
@@ -51,7 +52,7 @@ class Averager:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        optimizer: Optimizers = None,
         *,
         buffers: str = "average",
         dtype: torch.dtype | None = None,
@@ -66,25 +67,32 @@ class Averager:
         if steps_per_epoch is not None:
             check_count("steps_per_epoch", steps_per_epoch)
         optimizers = as_optimizers(optimizer)
-        storage = _storage(buffers, dtype, device, flat)
+        storage = as_storage(buffers, dtype, device, flat)
         self._wrapped, self._model = model, unwrap(model)
         self._steps = self._epochs = self._switches = self._epoch_start = 0
         self._steps_per_epoch = steps_per_epoch
         self._has_started = False
         self._structure = Structure(self._model, include, exclude)
         self._shadow = Shadow(self._structure.slots, storage)
+        self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
             self._hook = StepHook(optimizers, self._before_step, self._count_step)
 
     # What a method defines.
 
+    @abstractmethod
     def _after_step(self) -> None:
         """React to an optimizer step; ``self.steps`` already counts it."""
 
     def _after_epoch(self) -> bool:
         """React to the end of an epoch; return whether live weights changed."""
         return False
+
+    @property
+    @abstractmethod
+    def current_decay(self) -> float:
+        """The weight of the old average in the latest averaging."""
 
     def _shadows(self) -> dict[str, Shadow]:
         """Return all averaged copies by name in the state dict."""
@@ -96,6 +104,7 @@ class Averager:
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``_extra_state`` returned; if it does not fit, raise first."""
+        return None  # most methods keep nothing more
 
     @property
     def has_average(self) -> bool:
@@ -126,7 +135,7 @@ class Averager:
         return Position(self._steps, self._epochs, inside, self._steps_per_epoch)
 
     def update(self) -> None:
-        """Say that one optimizer step has happened; a hooked optimizer says it itself."""
+        """Say that one optimizer step has happened; a hooked optimizer does so."""
         self._refuse_while_shown("update()")
         if self._hook is not None:
             warnings.warn(
@@ -140,6 +149,7 @@ class Averager:
         """Say that one epoch has ended. Returns True if the live weights changed."""
         self._refuse_while_shown("end_epoch()")
         self._check_structure()
+        self._has_started = True
         before = self._epochs, self._epoch_start, self._steps_per_epoch
         self._epochs += 1
         if self._steps > self._epoch_start:
@@ -164,6 +174,21 @@ class Averager:
         self._has_started = True
         self._steps += 1
         self._after_step()
+
+    def _write_live(
+        self, live_share: float = 0.0, reset_optimizer: bool = False
+    ) -> None:
+        """Continue training from the average, unless it is not finite."""
+        broken = self._shadow.first_non_finite()
+        if broken is not None:
+            raise FloatingPointError(
+                f"The average of {broken} is not finite, so it was not written into "
+                "the model; the live weights are as they were."
+            )
+        self._shadow.write_(live_share)
+        self._switches += 1
+        if reset_optimizer and self._hook is not None:
+            self._hook.forget_state()
 
     # The averaged view.
 
@@ -215,8 +240,8 @@ class Averager:
     def _refuse_while_shown(self, call: str) -> None:
         if stage.is_open(self._model):
             raise RuntimeError(
-                f"{call} inside averaged() would mix the averaged and the live weights; "
-                "leave the with block first."
+                f"{call} inside averaged() would mix the averaged and the live "
+                "weights; leave the with block first."
             )
 
     # State.
@@ -244,7 +269,8 @@ class Averager:
         """
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
-        checkpoint.check_counters(state, self.name, _COUNTERS)
+        needed = (*_COUNTERS, "waiting_for", *self._fresh_state)
+        checkpoint.check_counters(state, self.name, needed)
         for name, shadow in self._shadows().items():
             checkpoint.check_shadow_state(shadow, state.get(name), name)
         self._load_extra_state(state)
@@ -261,6 +287,7 @@ class Averager:
         self._refuse_while_shown("reset()")
         self._check_structure()
         self._steps = self._epochs = self._switches = self._epoch_start = 0
+        self._load_extra_state(self._fresh_state)
         for shadow in self._shadows().values():
             shadow.read_()
 
@@ -287,20 +314,4 @@ class Averager:
         """Until training begins the average is the model, also if it is loaded late."""
         if not self._has_started and not stage.is_open(self._model):
             for shadow in self._shadows().values():
-                shadow.read_()
-
-
-def _storage(
-    buffers: str,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-    flat: bool,
-) -> Storage:
-    check_choice("buffers", buffers, ("average", "copy"))
-    if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
-        raise ValueError(
-            "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
-            f"got {dtype}."
-        )
-    device = None if device is None else torch.device(device)
-    return Storage(dtype, device, buffers == "average", flat)
+                shadow.read_if_loaded_()

@@ -57,11 +57,17 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
         "unexpected": [name for name in state if name not in expected],
         "of another shape": shapes,
     }
-    found = [f"{kind}: {'; '.join(names)}" for kind, names in problems.items() if names]
+    found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
     if found:
         raise StateMismatch(
-            f"The state dict is of another model; {'. '.join(found)}. Nothing was loaded."
+            "The state dict is of another model, so nothing was loaded; "
+            f"{'. '.join(found)}."
         )
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    rest = f"; and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + rest
 
 
 @torch.no_grad()

@@ -187,7 +187,7 @@ class _PowerWarmup(DecaySchedule):
     inv_gamma: float
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
-        return min(self.decay, 1 - (1 + n / self.inv_gamma) ** -self.power)
+        return min(self.decay, 1 - math.pow(1 + n / self.inv_gamma, -self.power))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class _RatioWarmup(DecaySchedule):
         if self.shape == "linear":
             return self.decay * (1 - remaining * (1 - self.ratio))
         if self.shape == "exponential":
-            return self.decay * float(self.ratio**remaining)
+            return self.decay * math.pow(self.ratio, remaining)
         return self.decay * self.ratio
 
 
@@ -217,7 +217,7 @@ class _HalfLife(DecaySchedule):
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         epoch = (steps_per_epoch or n + 1) if self.in_epochs else 1
-        return float(math.exp2(-1 / (self.span * epoch)))
+        return math.pow(2, -1 / (self.span * epoch))
 
 
 @dataclass(frozen=True)

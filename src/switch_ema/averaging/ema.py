@@ -1,15 +1,27 @@
 """Exponential moving average (Polyak and Juditsky, 1992)."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.decay import DecayLike, as_schedule, count_warmup
+from switch_ema.averaging.hooks import Optimizers
+from switch_ema.averaging.storage import AveragerOptions
 from switch_ema.averaging.validation import check_count
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_DECAY = count_warmup(0.999)
 """Warmed up by count, because early switches without warm-up hurt."""
+
+
+class EMAOptions(AveragerOptions, total=False):
+    """The options that methods built on an EMA take as well."""
+
+    decay: DecayLike
+    update_every: int
 
 
 class EMA(Averager):
@@ -39,11 +51,11 @@ class EMA(Averager):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Any = None,
+        optimizer: Optimizers = None,
         *,
         decay: DecayLike = DEFAULT_DECAY,
         update_every: int = 1,
-        **options: Any,
+        **options: "Unpack[AveragerOptions]",
     ) -> None:
         self._decay = as_schedule(decay)
         self._update_every = check_count("update_every", update_every)

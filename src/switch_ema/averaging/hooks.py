@@ -2,10 +2,25 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Union
 
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from switch_ema.averaging.validation import check_choice
+
+Optimizers = Union[Optimizer, Iterable[Optimizer], None]
+"""None, one or several."""
+
+
+def check_optimizer_state(policy: str, optimizer: Optimizers) -> bool:
+    """Check the argument optimizer_state; return whether it asks for a reset."""
+    check_choice("optimizer_state", policy, ("keep", "reset"))
+    if policy == "reset" and optimizer is None:
+        raise ValueError(
+            "optimizer_state='reset' needs the optimizer; pass it as second argument."
+        )
+    return policy == "reset"
 
 
 class StepHook:
@@ -38,6 +53,13 @@ class StepHook:
             handle.remove()
         self._handles.clear()
 
+    def forget_state(self) -> None:
+        """Drop the optimizers' moments, which they then build up anew."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state.pop(parameter, None)
+
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._before_step()
 
@@ -65,14 +87,12 @@ def was_skipped(optimizer: Optimizer) -> bool:
     return found_inf is not None and bool(found_inf.item())
 
 
-def as_optimizers(
-    optimizer: Optimizer | Iterable[Optimizer] | None,
-) -> list[Optimizer]:
-    """Accept none, one or several optimizers."""
+def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
+    """List the optimizers given and check that they can be hooked."""
     if optimizer is None:
         return []
     single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)
-    optimizers: list[Any] = [optimizer] if single else list(optimizer)  # type: ignore
+    optimizers: list[Any] = [optimizer] if single else [*optimizer]  # type: ignore
     for candidate in optimizers:
         if not hasattr(candidate, "_optimizer_step_post_hooks"):
             raise TypeError(

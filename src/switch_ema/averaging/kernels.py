@@ -6,7 +6,7 @@ the size of the tensors.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,21 +16,19 @@ CHUNK = 1 << 18
 """Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
 
 
-def lerp_(shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float) -> None:
+def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """``shadow += weight * (live - shadow)`` for pairs of one dtype and device."""
     torch._foreach_lerp_(shadow, live, weight)
 
 
-def lerp_cast_(
-    shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float
-) -> None:
+def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """The same where the live tensors have another dtype or device."""
     for average, value in _pieces(shadow, live):
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
 def lerp_dithered_(
-    shadow: Sequence[Tensor], live: Sequence[Tensor], weight: float, step: int
+    shadow: list[Tensor], live: list[Tensor], weight: float, step: int
 ) -> None:
     """The same for bfloat16 shadows, rounded so that they do not stall.
 
@@ -68,13 +66,23 @@ def _phases(device: torch.device) -> Tensor:
     return values.to(device)
 
 
-def copy_(target: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+def copy_(target: list[Tensor], source: list[Tensor]) -> None:
     """``target = source``, whatever the dtypes and devices."""
     if target:
         torch._foreach_copy_(target, source)
 
 
-def exchange_(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+def mean_(target: list[Tensor], sources: list[list[Tensor]]) -> None:
+    """``target = mean(sources)``, summed in at least float32."""
+    for index, tensor in enumerate(target):
+        dtype = torch.promote_types(tensor.dtype, torch.float32)
+        total = sources[0][index].to(dtype, copy=True)
+        for source in sources[1:]:
+            total += source[index]
+        tensor.copy_(total / len(sources))
+
+
+def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
     """Exchange contents pairwise through a small buffer, completely or not at all.
 
     An exception on the way, Ctrl-C included, undoes what was done, so that nobody
@@ -107,7 +115,7 @@ class _Exchange(NamedTuple):
     b: Tensor
 
 
-def first_non_finite(tensors: Sequence[Tensor]) -> int | None:
+def first_non_finite(tensors: list[Tensor]) -> int | None:
     """Return the index of the first tensor that holds a NaN or an infinity."""
     # A sum is finite only if every term is: one cheap read, exact check on suspicion.
     sums = [tensor.sum().abs().double().cpu() for tensor in tensors]
@@ -130,13 +138,13 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 
 
 def _pieces(
-    first: Sequence[Tensor], second: Sequence[Tensor]
+    first: list[Tensor], second: list[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut pairs of tensors of one shape into pairs of at most ``CHUNK`` elements."""
     for a, b in zip(first, second, strict=True):
         if a.stride() == b.stride() and is_dense(a):
             flat = in_memory_order(a), in_memory_order(b)
-            yield from zip(*(t.split(CHUNK) for t in flat), strict=True)
+            yield from zip(*(torch.split(t, CHUNK) for t in flat), strict=True)
         else:
             yield from _cut(a, b)
 
@@ -147,6 +155,6 @@ def _cut(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         return
     longest = max(range(a.ndim), key=lambda dim: a.shape[dim])
     half = (a.shape[longest] + 1) // 2
-    parts = (t.split(half, longest) for t in (a, b))
+    parts = (torch.split(t, half, longest) for t in (a, b))
     for x, y in zip(*parts, strict=True):
         yield from _cut(x, y)

@@ -48,7 +48,9 @@ def recalibrate(
             (call or call_model)(model, batch)
             seen += 1
         if not seen:
-            raise ValueError("recalibrate needs at least one batch, the loader is empty.")
+            raise ValueError(
+                "recalibrate needs at least one batch, the loader is empty."
+            )
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:

@@ -5,47 +5,16 @@ that models that cannot be deep-copied are no problem. Lists are built once; an
 update looks the live tensors up and hands both lists to one kernel.
 """
 
-import operator
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
-from switch_ema.averaging.flat import FlatPair
+from switch_ema.averaging.groups import Group
+from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How a shadow is kept."""
-
-    dtype: torch.dtype | None = None
-    """Of real parameters; None: the model's, but at least float32."""
-    device: torch.device | None = None
-    """None: beside the live tensor."""
-    average_buffers: bool = True
-    """Whether floating-point buffers are averaged; if not they are copied."""
-    flat: bool = False
-    """Whether live and shadow tensors are laid into one buffer each."""
-
-    def averages(self, slot: Slot) -> bool:
-        """Whether the slot's tensor is averaged, not copied."""
-        tensor = slot.tensor
-        number = tensor.is_floating_point() or tensor.is_complex()
-        return number and (self.average_buffers or not slot.is_buffer)
-
-    def dtype_of(self, slot: Slot) -> torch.dtype:
-        """Choose the dtype in which the slot's tensor is kept."""
-        own = slot.tensor.dtype
-        if not own.is_floating_point:
-            return own
-        # Statistics are small and need their precision: bfloat16 is for weights.
-        if self.dtype and not (slot.is_buffer and self.dtype == torch.bfloat16):
-            return self.dtype
-        return torch.promote_types(own, torch.float32)
 
 
 class Shadow:
@@ -76,11 +45,24 @@ class Shadow:
         kernels.copy_(self.tensors, [slot.tensor for slot in self.slots])
 
     @torch.no_grad()
+    def read_if_loaded_(self) -> None:
+        """``shadow = live`` if somebody has set parameters since the last time.
+
+        Buffers alone do not count: the first forward pass changes them, too.
+        """
+        self._adapt()
+        for slot, shadow in zip(self.slots, self.tensors, strict=True):
+            live = slot.tensor.to(shadow.device, shadow.dtype)
+            if not slot.is_buffer and not torch.equal(live, shadow):
+                self.read_()
+                return
+
+    @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
         """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
         self._adapt()
-        live = [self.slots[i].tensor for i in self._averaged]
-        shadow = [self.tensors[i] for i in self._averaged]
+        live = [self.slots[i].tensor for i in self.averaged_indices]
+        shadow = [self.tensors[i] for i in self.averaged_indices]
         if live_share:
             kernels.lerp_cast_(live, shadow, 1 - live_share)
         else:
@@ -89,8 +71,10 @@ class Shadow:
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
         """Name the first averaged tensor that holds a NaN or an infinity."""
-        index = kernels.first_non_finite([self.tensors[i] for i in self._averaged])
-        return None if index is None else self.slots[self._averaged[index]].name
+        index = kernels.first_non_finite(
+            [self.tensors[i] for i in self.averaged_indices]
+        )
+        return None if index is None else self.slots[self.averaged_indices[index]].name
 
     @torch.no_grad()
     def swap_in(self) -> None:
@@ -136,7 +120,7 @@ class Shadow:
         return [self._parked.get(i, kept) for i, kept in enumerate(self.tensors)]
 
     def renew(self, slots: list[Slot]) -> None:
-        """Go on with other slots; those of a known name and shape keep their average."""
+        """Go on with other slots; of a known name and shape, the average is kept."""
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
         self._occupy(slots)
         with torch.no_grad():
@@ -146,13 +130,14 @@ class Shadow:
                     tensor.copy_(old)
 
     @property
-    def _averaged(self) -> list[int]:
+    def averaged_indices(self) -> list[int]:
+        """Where in the lists the tensors stand that are averaged, not copied."""
         return [i for i, s in enumerate(self.slots) if self.storage.averages(s)]
 
+    @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
         self.slots = slots
-        with torch.no_grad():
-            self.tensors = [self._new(slot) for slot in slots]
+        self.tensors = [self._new(slot) for slot in slots]
         self._groups = self._group()
 
     def _new(self, slot: Slot) -> Tensor:
@@ -191,14 +176,14 @@ class Shadow:
         if any(group.live() is None for group in self._groups):
             self._groups = self._group()
 
-    def _group(self) -> list["_Group"]:
+    def _group(self) -> list[Group]:
         members: dict[str, list[int]] = {}
         for i, slot in enumerate(self.slots):
             members.setdefault(self._kind(slot, self.tensors[i]), []).append(i)
         groups = []
         for kind, indices in members.items():
             slots = [self.slots[i] for i in indices]
-            group = _Group(kind, slots, [self.tensors[i] for i in indices])
+            group = Group(kind, slots, [self.tensors[i] for i in indices])
             if self.storage.flat and kind == "same":
                 group.flatten()
                 for i, tensor in zip(indices, group.shadow, strict=True):
@@ -214,57 +199,3 @@ class Shadow:
             return "dithered"
         same = (live.dtype, live.device) == (shadow.dtype, shadow.device)
         return "same" if same else "cast"
-
-
-class _Group:
-    """Tensors that one kernel serves."""
-
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        self.kind = kind
-        self.shadow = shadow
-        self._places = [(slot.owner, slot.key) for slot in slots]
-        self._flat: list[FlatPair] = []
-        self._remember([slot.tensor for slot in slots])
-
-    def flatten(self) -> None:
-        """Lay the live and the shadow tensors into one buffer each."""
-        self._flat, self.shadow = FlatPair.build(self._seen, self.shadow)
-        self._remember(self._seen)
-
-    def live(self) -> list[Tensor] | None:
-        """Look the live tensors up; None if they are no longer what they were."""
-        live = [owner.get(key) for owner, key in self._places]
-        if not all(map(operator.is_, live, self._seen)):
-            if not _same_shapes(live, self.shadow):
-                return None
-            self._seen = live  # type: ignore[assignment]
-        if [t.dtype for t in self._seen] != self._dtypes:
-            return None
-        if [t.device for t in self._seen] != self._devices:
-            return None
-        return self._seen
-
-    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Run the group's kernel."""
-        if self._flat and all(pair.holds(live) for pair in self._flat):
-            for pair in self._flat:
-                pair.shadow.lerp_(pair.live, weight)
-        elif self.kind == "same":
-            kernels.lerp_(self.shadow, live, weight)
-        elif self.kind == "cast":
-            kernels.lerp_cast_(self.shadow, live, weight)
-        elif self.kind == "dithered":
-            kernels.lerp_dithered_(self.shadow, live, weight, step)
-        else:
-            kernels.copy_(self.shadow, live)
-
-    def _remember(self, live: list[Tensor]) -> None:
-        self._seen = live
-        self._dtypes = [tensor.dtype for tensor in live]
-        self._devices = [tensor.device for tensor in live]
-
-
-def _same_shapes(live: list[Tensor | None], shadow: list[Tensor]) -> bool:
-    return all(
-        a is not None and a.shape == b.shape for a, b in zip(live, shadow, strict=True)
-    )

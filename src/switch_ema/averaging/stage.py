@@ -9,7 +9,7 @@ from torch import nn
 from switch_ema.averaging.shadow import Shadow
 
 _OPEN: WeakKeyDictionary[nn.Module, list[Shadow | None]] = WeakKeyDictionary()
-"""Per model, what its open blocks show, the innermost last; None is the live weights."""
+"""Per model, what its open blocks show, the innermost last; None: the live weights."""
 
 
 def is_open(model: nn.Module) -> bool:

@@ -1,12 +1,16 @@
 """Switch EMA: the average goes back into training (Li et al., 2024)."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from switch_ema.averaging.ema import EMA
+from switch_ema.averaging.ema import EMA, EMAOptions
+from switch_ema.averaging.hooks import Optimizers, check_optimizer_state
 from switch_ema.averaging.switching import ScheduleLike, as_schedule
-from switch_ema.averaging.validation import check_choice, check_range
+from switch_ema.averaging.validation import check_range
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class SwitchEMA(EMA):
@@ -43,25 +47,18 @@ class SwitchEMA(EMA):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Any = None,
+        optimizer: Optimizers = None,
         *,
         switch_every: ScheduleLike = 1,
         switch_start: float = 0,
         switch_stop: float | None = None,
         live_share: float = 0.0,
         optimizer_state: str = "keep",
-        **options: Any,
+        **options: "Unpack[EMAOptions]",
     ) -> None:
-        self._schedule = as_schedule(
-            switch_every, start=switch_start, stop=switch_stop
-        )
+        self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
         self._live_share = check_range("live_share", live_share, 0, 1)
-        check_choice("optimizer_state", optimizer_state, ("keep", "reset"))
-        if optimizer_state == "reset" and optimizer is None:
-            raise ValueError(
-                "optimizer_state='reset' needs the optimizer; pass it as second argument."
-            )
-        self._resets_optimizer = optimizer_state == "reset"
+        self._resets = check_optimizer_state(optimizer_state, optimizer)
         super().__init__(model, optimizer, **options)
 
     def switch(self) -> None:
@@ -71,16 +68,7 @@ class SwitchEMA(EMA):
             FloatingPointError: the average is not finite; nothing has changed.
         """
         self._refuse_while_shown("switch()")
-        broken = self._shadow.first_non_finite()
-        if broken is not None:
-            raise FloatingPointError(
-                f"The average of {broken} is not finite, so the switch was refused; "
-                "the live weights are as they were."
-            )
-        self._shadow.write_(self._live_share)
-        self._switches += 1
-        if self._resets_optimizer:
-            self._reset_optimizers()
+        self._write_live(self._live_share, self._resets)
 
     def _after_step(self) -> None:
         super()._after_step()
@@ -92,9 +80,3 @@ class SwitchEMA(EMA):
         if due:
             self.switch()
         return due
-
-    def _reset_optimizers(self) -> None:
-        for optimizer in self._hook.optimizers if self._hook else ():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    optimizer.state.pop(parameter, None)

@@ -2,23 +2,24 @@
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
 
-def check_range(name: str, value: float, low: float, high: float) -> float:
+def check_range(name: str, value: Any, low: float, high: float) -> float:
     """Return ``value`` as a float if it lies in ``[low, high)``."""
     if _is_real(value) and low <= value < high:
         return float(value)
     raise ValueError(f"{name} must be in [{low}, {high}), got {value!r}.")
 
 
-def check_positive(name: str, value: float) -> float:
+def check_positive(name: str, value: Any) -> float:
     """Return ``value`` as a float if it is positive and finite."""
     if _is_real(value) and 0 < value < math.inf:
         return float(value)
     raise ValueError(f"{name} must be a number above 0, got {value!r}.")
 
 
-def check_count(name: str, value: int, least: int = 1) -> int:
+def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and value >= least:

@@ -1,0 +1,166 @@
+"""The methods again, slow and obviously right: the oracle of the tests.
+
+Each class follows its paper tensor by tensor, in plain Python over a dictionary of
+weights, without hooks, buffers or in-place arithmetic. ``after_step`` and
+``after_epoch`` take the live weights and return the ones to train on with.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+
+class Reference:
+    """A method that keeps ``shadow`` and may replace the live weights."""
+
+    def __init__(self, live: Weights) -> None:
+        self.shadow = dict(live)
+        self.steps = 0
+        self.epochs = 0
+
+    def after_step(self, live: Weights) -> Weights:
+        """One optimizer step has happened."""
+        self.steps += 1
+        return live
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """One epoch has ended."""
+        self.epochs += 1
+        return live
+
+    def average(self, live: Weights, decay: float) -> None:
+        """``shadow = d * shadow + (1 - d) * live``."""
+        self.shadow = {
+            name: decay * self.shadow[name] + (1 - decay) * live[name] for name in live
+        }
+
+
+class ReferenceEMA(Reference):
+    """Average at every k-th step."""
+
+    def __init__(
+        self, live: Weights, decay: Callable[[int], float], every: int = 1
+    ) -> None:
+        super().__init__(live)
+        self.decay, self.every = decay, every
+
+    def after_step(self, live: Weights) -> Weights:
+        """Average with ``d(n) ** k``, where n counts steps from 0."""
+        super().after_step(live)
+        if self.steps % self.every == 0:
+            self.average(live, self.decay(self.steps - 1) ** self.every)
+        return live
+
+
+class ReferenceSwitchEMA(ReferenceEMA):
+    """An EMA that training continues from after every ``switch_every`` epochs."""
+
+    def __init__(
+        self,
+        live: Weights,
+        decay: Callable[[int], float],
+        every: int = 1,
+        switch_every: int = 1,
+    ) -> None:
+        super().__init__(live, decay, every)
+        self.switch_every = switch_every
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """The line that Algorithm 1 adds."""
+        super().after_epoch(live)
+        return dict(self.shadow) if self.epochs % self.switch_every == 0 else live
+
+
+class ReferenceSWA(Reference):
+    """The mean of the weights at the ends of the epochs after ``start``."""
+
+    def __init__(self, live: Weights, start: int = 0) -> None:
+        super().__init__(live)
+        self.start = start
+        self.taken: list[Weights] = []
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """Add the weights and take the mean of all."""
+        super().after_epoch(live)
+        if self.epochs > self.start:
+            self.taken.append(dict(live))
+            self.shadow = mean(self.taken)
+        return live
+
+
+class ReferenceLAWA(Reference):
+    """The mean of the weights at the ends of the last k epochs."""
+
+    def __init__(self, live: Weights, k: int) -> None:
+        super().__init__(live)
+        self.k = k
+        self.taken: list[Weights] = []
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """Add the weights and take the mean of the last k."""
+        super().after_epoch(live)
+        self.taken.append(dict(live))
+        self.shadow = mean(self.taken[-self.k :])
+        return live
+
+
+class ReferencePSWA(Reference):
+    """A mean over each period of epochs, from which training continues."""
+
+    def __init__(self, live: Weights, period: int) -> None:
+        super().__init__(live)
+        self.period = period
+        self.taken: list[Weights] = []
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """Add the weights; at the end of a period continue from their mean."""
+        super().after_epoch(live)
+        self.taken.append(dict(live))
+        self.shadow = mean(self.taken)
+        if self.epochs % self.period:
+            return live
+        self.taken = []
+        return dict(self.shadow)
+
+
+class ReferenceLookahead(Reference):
+    """Slow weights that follow the fast ones every k steps."""
+
+    def __init__(self, live: Weights, k: int, alpha: float) -> None:
+        super().__init__(live)
+        self.k, self.alpha = k, alpha
+
+    def after_step(self, live: Weights) -> Weights:
+        """Move the slow weights by alpha and restart the fast ones there."""
+        super().after_step(live)
+        if self.steps % self.k:
+            return live
+        self.average(live, 1 - self.alpha)
+        return dict(self.shadow)
+
+
+class ReferenceEq3(Reference):
+    """Equation 3: the averaged iterate is the live one, except every T-th."""
+
+    def __init__(self, live: Weights, decay: float, every: int) -> None:
+        super().__init__(live)
+        self.decay, self.every = decay, every
+
+    def after_step(self, live: Weights) -> Weights:
+        """Keep the optimizer's iterate at multiples of T, else average it."""
+        super().after_step(live)
+        if self.steps % self.every == 0:
+            self.shadow = dict(live)
+        else:
+            self.average(live, self.decay)
+        return dict(self.shadow)
+
+
+def mean(taken: list[Weights]) -> Weights:
+    """Average sets of weights equally."""
+    return {
+        name: sum((weights[name] for weights in taken[1:]), taken[0][name]) / len(taken)
+        for name in taken[0]
+    }

@@ -1,0 +1,93 @@
+"""Small real trainings that the tests share."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+def scalar_model(value: float = 0.0) -> nn.Module:
+    """One float64 weight, for trajectories worked out by hand."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def move(model: nn.Module, to: float) -> None:
+    """Do what an optimizer would: set the weight."""
+    with torch.no_grad():
+        model.weight.fill_(to)
+
+
+def weight(model: nn.Module) -> float:
+    return model.weight.item()
+
+
+def shadow(averager) -> float:
+    return averager.averaged_state_dict()["weight"].item()
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A network with convolution, statistics, integers and tied weights."""
+    torch.manual_seed(seed)
+    return Network().to(dtype)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.body = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+        self.head.weight = self.body.weight
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.stem(x)).relu().mean((2, 3))
+        return self.head(self.body(x).relu()) * self.scale
+
+
+def batches(
+    count: int, seed: int = 1, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        x = torch.randn(8, 1, 5, 5, generator=generator, dtype=torch.float64)
+        y = torch.randint(4, (8,), generator=generator)
+        yield x.to(dtype), y
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def train_step(model, optimizer, batch) -> None:
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    """Equal names and bits."""
+    assert list(first) == list(second)
+    for name, tensor in first.items():
+        assert tensor.dtype == second[name].dtype, name
+        assert torch.equal(tensor, second[name]), name
+
+
+def epoch(model, optimizer, averager, seed: int, steps: int = 3, dtype=torch.float32):
+    for batch in batches(steps, seed, dtype):
+        train_step(model, optimizer, batch)
+    return averager.end_epoch()
+
+
+Maker = Callable[..., object]

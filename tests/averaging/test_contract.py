@@ -1,0 +1,294 @@
+"""What every averager promises, checked for each method of the registry."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from switch_ema import Steps, StateMismatch
+from switch_ema.averaging.registry import METHODS, create_averager
+
+from .helpers import assert_same, batches, copy_of, epoch, network, sgd, train_step
+
+
+@pytest.fixture(params=METHODS)
+def make(request, tmp_path):
+    """A maker of averagers of one method, acting often enough to be seen."""
+    fast = {
+        "ema": {"decay": 0.8},
+        "switch-ema": {"decay": 0.8},
+        "swa": {},
+        "lawa": {"k": 2},
+        "pswa": {"period": 2},
+        "lookahead": {"k": 2},
+        "literal-eq3": {"decay": 0.8, "every": 4},
+        "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
+    }
+
+    def maker(model, optimizer=None, **options):
+        return create_averager(
+            request.param, model, optimizer, **fast[request.param], **options
+        )
+
+    return maker
+
+
+def trained(make, dtype=torch.float32, epochs=2, **options):
+    model = network(dtype=dtype)
+    optimizer = sgd(model)
+    averager = make(model, optimizer, **options)
+    for seed in range(epochs):
+        epoch(model, optimizer, averager, seed, dtype=dtype)
+    return model, optimizer, averager
+
+
+def test_registry_names_are_the_classes_names():
+    assert all(cls.name == name for name, cls in METHODS.items())
+    assert all(cls.__doc__ for cls in METHODS.values())
+
+
+def test_constant_weights_stay_constant(make):
+    model = network()
+    before = copy_of(model.state_dict())
+    averager = make(model)
+    for _ in range(3):
+        for _ in range(4):
+            averager.update()
+        averager.end_epoch()
+    assert_same(model.state_dict(), before)
+    for name, tensor in averager.averaged_state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=1e-6, atol=1e-7)
+
+
+def test_averaging_moves_the_average_away_from_the_live_weights(make):
+    model, optimizer, averager = trained(make)
+    train_step(model, optimizer, next(batches(1, seed=9)))
+    average, live = averager.averaged_state_dict(), averager.live_state_dict()
+    same = torch.equal(average["stem.weight"], live["stem.weight"])
+    assert same is (averager.name == "literal-eq3")  # there both are one
+
+
+def test_live_weights_come_back_bit_for_bit(make):
+    model, _, averager = trained(make)
+    before = copy_of(model.state_dict())
+    with averager.averaged():
+        pass
+    assert_same(model.state_dict(), before)
+    with pytest.raises(ZeroDivisionError), averager.averaged():
+        _ = 1 / 0
+    assert_same(model.state_dict(), before)
+
+
+def test_averaged_blocks_nest(make):
+    model, _, averager = trained(make)
+    before = copy_of(model.state_dict())
+    average = averager.averaged_state_dict()
+    with averager.averaged():
+        with averager.averaged():
+            assert_same(model.state_dict(), average)
+        assert_same(model.state_dict(), average)
+    assert_same(model.state_dict(), before)
+
+
+def test_state_dicts_are_right_inside_and_outside_of_averaged(make):
+    model, _, averager = trained(make)
+    live, average = averager.live_state_dict(), averager.averaged_state_dict()
+    assert_same(live, copy_of(model.state_dict()))
+    saved = averager.state_dict()
+    with averager.averaged():
+        assert_same(averager.live_state_dict(), live)
+        assert_same(averager.averaged_state_dict(), average)
+        assert_same(averager.state_dict()["shadow"], saved["shadow"])
+        assert_same(model.state_dict(), average)
+    network(seed=5).load_state_dict(average)  # strict: names and shapes fit
+
+
+def test_snapshots_do_not_change_later(make):
+    model, optimizer, averager = trained(make)
+    average, live = averager.averaged_state_dict(), averager.live_state_dict()
+    kept = copy_of(average), copy_of(live)
+    epoch(model, optimizer, averager, 7)
+    assert_same(average, kept[0])
+    assert_same(live, kept[1])
+
+
+def test_dtype_and_names_are_the_models(make):
+    model, _, averager = trained(make, dtype=torch.float64)
+    average = averager.averaged_state_dict()
+    assert list(average) == list(model.state_dict())
+    assert {t.dtype for t in average.values()} == {torch.float64, torch.int64}
+
+
+def test_tied_weights_stay_tied(make):
+    model, _, averager = trained(make)
+    average = averager.averaged_state_dict()
+    assert average["head.weight"] is average["body.weight"]
+    with averager.averaged():
+        assert model.head.weight is model.body.weight
+    assert model.head.weight is model.body.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("stop_at", [1, 4, 7])
+def test_resuming_is_exact(make, dtype, stop_at):
+    """Stopped after some step, saved, loaded into new objects: the same bits."""
+
+    def run(stop=None):
+        model = network(dtype=dtype)
+        optimizer = sgd(model)
+        averager = make(model, optimizer)
+        step = 0
+        for seed in range(3):
+            for batch in batches(3, seed, dtype):
+                train_step(model, optimizer, batch)
+                step += 1
+                if step == stop:
+                    model, optimizer, averager = reload(model, optimizer, averager)
+            averager.end_epoch()
+        return model, averager
+
+    def reload(model, optimizer, averager):
+        file = io.BytesIO()
+        states = {
+            "model": averager.live_state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "averager": averager.state_dict(),
+        }
+        torch.save(states, file)
+        file.seek(0)
+        states = torch.load(file, weights_only=True)
+        fresh = network(seed=3, dtype=dtype)
+        fresh.load_state_dict(states["model"])
+        fresh_optimizer = sgd(fresh)
+        fresh_optimizer.load_state_dict(states["optimizer"])
+        fresh_averager = make(fresh, fresh_optimizer)
+        fresh_averager.load_state_dict(states["averager"])
+        return fresh, fresh_optimizer, fresh_averager
+
+    (model, averager), (other, resumed) = run(), run(stop=stop_at)
+    assert_same(model.state_dict(), other.state_dict())
+    assert_same(averager.averaged_state_dict(), resumed.averaged_state_dict())
+    counters = ("steps", "epochs", "switches", "current_decay", "position")
+    for name in counters:
+        assert getattr(averager, name) == getattr(resumed, name)
+
+
+def test_state_of_another_model_is_refused_and_changes_nothing(make):
+    _, _, averager = trained(make)
+    before = averager.state_dict()
+    with pytest.raises(StateMismatch, match="missing: scale; stem.*unexpected: 0.wei"):
+        averager.load_state_dict(make(nn.Sequential(nn.Linear(2, 2))).state_dict())
+    other = network()
+    other.scale = nn.Parameter(torch.ones(3))
+    with pytest.raises(StateMismatch, match=r"of another shape: scale is \[3\]"):
+        averager.load_state_dict(make(other).state_dict())
+    with pytest.raises(StateMismatch, match="not the state_dict"):
+        averager.load_state_dict({"weight": 1})
+    after = averager.state_dict()
+    assert_same(before["shadow"], after["shadow"])
+    assert before["steps"] == after["steps"] == 6
+
+
+def test_state_of_another_method_is_refused(make):
+    _, _, averager = trained(make)
+    state = averager.state_dict() | {"method": "something-else"}
+    with pytest.raises(ValueError, match="something-else"):
+        averager.load_state_dict(state)
+
+
+def test_calls_that_would_mix_weights_are_refused_inside_averaged(make):
+    model, optimizer, averager = trained(make)
+    other = make(model)
+    before = copy_of(model.state_dict())
+    with averager.averaged():
+        inside = copy_of(model.state_dict())
+        for call in (
+            averager.update,
+            averager.end_epoch,
+            averager.refresh,
+            averager.reset,
+            other.update,
+            optimizer.step,
+            lambda: averager.load_state_dict(averager.state_dict()),
+        ):
+            with pytest.raises(RuntimeError, match="inside averaged"):
+                call()
+        assert_same(model.state_dict(), inside)
+    assert_same(model.state_dict(), before)
+    assert averager.steps == 6
+
+
+def test_detached_averagers_no_longer_follow(make):
+    model, optimizer, averager = trained(make)
+    averager.detach()
+    average = averager.averaged_state_dict()
+    train_step(model, optimizer, next(batches(1)))
+    assert averager.steps == 6
+    if averager.name not in ("swa", "lawa", "pswa"):
+        assert_same(averager.averaged_state_dict(), average)
+
+
+def test_reset_starts_again_from_the_live_weights(make):
+    model, optimizer, averager = trained(make)
+    averager.reset()
+    assert (averager.steps, averager.epochs, averager.switches) == (0, 0, 0)
+    assert_same(averager.averaged_state_dict(), copy_of(model.state_dict()))
+    fresh = make(model)
+    state, new = averager.state_dict(), fresh.state_dict()
+    assert_same(state.pop("shadow"), new.pop("shadow"))
+
+
+def test_weights_loaded_before_training_are_followed(make):
+    """Pretrained weights that arrive after construction are not averaged away."""
+    model = network(seed=0)
+    optimizer = sgd(model)
+    averager = make(model, optimizer)
+    model.load_state_dict(network(seed=1).state_dict())
+    assert_same(averager.averaged_state_dict(), copy_of(model.state_dict()))
+    twin = network(seed=1)
+    twin_optimizer = sgd(twin)
+    expected = make(twin, twin_optimizer)
+    for one, its_optimizer, its_averager in (
+        (model, optimizer, averager),
+        (twin, twin_optimizer, expected),
+    ):
+        epoch(one, its_optimizer, its_averager, 0)
+    for name, _ in model.named_parameters():
+        first, second = (a.averaged_state_dict()[name] for a in (averager, expected))
+        assert torch.equal(first, second), name
+
+
+def test_manual_updates_equal_hooked_ones(make):
+    model, _, hooked = trained(make)
+    other = network()
+    optimizer = sgd(other)
+    manual = make(other)
+    for seed in range(2):
+        for batch in batches(3, seed):
+            train_step(other, optimizer, batch)
+            manual.update()
+        manual.end_epoch()
+    assert_same(model.state_dict(), other.state_dict())
+    assert_same(hooked.averaged_state_dict(), manual.averaged_state_dict())
+
+
+def test_a_second_update_call_beside_the_hook_warns(make):
+    model = network()
+    averager = make(model, sgd(model))
+    with pytest.warns(UserWarning, match="counts steps twice"):
+        averager.update()
+
+
+def test_a_bfloat16_shadow_follows_the_float32_one(make):
+    model, _, exact = trained(make)
+    other, _, half = trained(lambda *args: make(*args, dtype=torch.bfloat16))
+    kept = half.state_dict()["shadow"]
+    assert kept["stem.weight"].dtype == torch.bfloat16
+    assert kept["norm.running_mean"].dtype == torch.float32  # statistics stay exact
+    first, second = exact.averaged_state_dict(), half.averaged_state_dict()
+    assert second["stem.weight"].dtype == torch.float32
+    if not half.active:
+        assert_same(model.state_dict(), other.state_dict())
+    for name in ("stem.weight", "body.weight"):
+        torch.testing.assert_close(first[name], second[name], rtol=0.02, atol=0.01)
