@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import Steps, StateMismatch
+from switch_ema import StateMismatch, Steps
 from switch_ema.averaging.registry import METHODS, create_averager
 
 from .helpers import assert_same, batches, copy_of, epoch, network, sgd, train_step
@@ -177,7 +177,7 @@ def test_resuming_is_exact(make, dtype, stop_at):
 def test_state_of_another_model_is_refused_and_changes_nothing(make):
     _, _, averager = trained(make)
     before = averager.state_dict()
-    with pytest.raises(StateMismatch, match="missing: scale; stem.*unexpected: 0.wei"):
+    with pytest.raises(StateMismatch, match=r"missing: scale; stem.*unexpected: 0.wei"):
         averager.load_state_dict(make(nn.Sequential(nn.Linear(2, 2))).state_dict())
     other = network()
     other.scale = nn.Parameter(torch.ones(3))
@@ -230,7 +230,7 @@ def test_detached_averagers_no_longer_follow(make):
 
 
 def test_reset_starts_again_from_the_live_weights(make):
-    model, optimizer, averager = trained(make)
+    model, _, averager = trained(make)
     averager.reset()
     assert (averager.steps, averager.epochs, averager.switches) == (0, 0, 0)
     assert_same(averager.averaged_state_dict(), copy_of(model.state_dict()))

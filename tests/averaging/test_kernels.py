@@ -1,0 +1,135 @@
+"""The kernels against plain arithmetic, and exchange against interruptions."""
+
+import pytest
+import torch
+
+from switch_ema.averaging import kernels
+
+
+def pairs(count=5, dtype=torch.float32):
+    shapes = [(), (3,), (4, 5), (2, 3, 4), (kernels.CHUNK + 7,)][:count]
+    return [
+        [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
+        for _ in range(2)
+    ]
+
+
+def expected(shadow, live, weight):
+    return [
+        s.double() + weight * (x.double() - s.double())
+        for s, x in zip(shadow, live, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("weight", [0.001, 0.5, 0.9, 1.0])
+def test_lerp_and_lerp_cast(weight):
+    shadow, live = pairs()
+    wanted = expected(shadow, live, weight)
+    cast = [t.clone() for t in shadow]
+    kernels.lerp_(shadow, live, weight)
+    kernels.lerp_cast_(cast, [t.double() for t in live], weight)
+    for result in (shadow, cast):
+        for tensor, exact in zip(result, wanted, strict=True):
+            torch.testing.assert_close(tensor.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_dithered_lerp_is_within_one_unit_and_unbiased_over_steps():
+    start = torch.full((1000,), 1.0, dtype=torch.bfloat16)
+    live = torch.full((1000,), 1.1)
+    total = torch.zeros(1000)
+    steps = 512
+    for step in range(steps):
+        shadow = start.clone()
+        kernels.lerp_dithered_([shadow], [live], 0.01, step)
+        assert set(shadow.unique().tolist()) <= {1.0, 1.0078125}  # neighbours of 1.001
+        total += shadow.float()
+    # Each element on its own averages to 1.001, which bfloat16 cannot hold.
+    torch.testing.assert_close(
+        total / steps, torch.full((1000,), 1.001), rtol=0, atol=5e-5
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_dithering_keeps_what_is_not_finite(value):
+    exact = torch.tensor([value, 1.0])
+    worst_nan = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)
+    for step in range(50):
+        rounded = kernels.round_to_bfloat16(exact, step).bfloat16()
+        assert not rounded[0].isfinite()
+        assert rounded[1] == 1
+        assert kernels.round_to_bfloat16(worst_nan, step).isnan()
+
+
+def test_mean():
+    first, second = pairs()
+    target = [torch.empty_like(t) for t in first]
+    kernels.mean_(target, [first, second])
+    for t, a, b in zip(target, first, second, strict=True):
+        torch.testing.assert_close(t, (a + b) / 2)
+
+
+def layouts():
+    big = torch.randn(700, 800)
+    return {
+        "contiguous": big,
+        "transposed": big.t(),
+        "channels_last": torch.randn(4, 8, 160, 160).to(
+            memory_format=torch.channels_last
+        ),
+        "gaps": torch.randn(1400, 800)[::2],
+        "0-dim": torch.tensor(3.0),
+        "empty": torch.empty(0, 2),
+        "complex": torch.randn(5, dtype=torch.complex64),
+        "bool": torch.tensor([True, False, True]),
+    }
+
+
+@pytest.mark.parametrize("layout", layouts())
+def test_exchange_swaps_every_layout(layout):
+    first = layouts()[layout]
+    second = torch.zeros(first.shape, dtype=first.dtype)  # contiguous
+    a, b = first.clone(), second.clone()
+    kernels.exchange_([first], [second])
+    assert torch.equal(first, b)
+    assert torch.equal(second, a)
+
+
+class Interrupt(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fails_at", range(0, 12))
+def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at):
+    """Whichever copy is cut short, Ctrl-C included, both sides are as before."""
+    first, second = ([t + i for t in pairs(4)[0]] for i in (0, 10))
+    kept = [t.clone() for t in first], [t.clone() for t in second]
+    calls = 0
+    copy_ = torch.Tensor.copy_
+
+    def interrupted(self, other, *args):
+        nonlocal calls
+        calls += 1
+        result = copy_(self, other, *args)
+        if calls == fails_at + 1:
+            raise Interrupt
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "copy_", interrupted)
+    if fails_at < 8:
+        with pytest.raises(Interrupt):
+            kernels.exchange_(first, second)
+    else:  # eight copies in all: nothing was interrupted
+        kernels.exchange_(first, second)
+        kept = kept[1], kept[0]
+    monkeypatch.undo()
+    for tensors, old in zip((first, second), kept, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(tensors, old, strict=True))
+
+
+def test_first_non_finite_finds_it_and_survives_overflowing_sums():
+    huge = torch.full((4,), 3e38)
+    assert kernels.first_non_finite([huge, torch.ones(3)]) is None
+    broken = torch.tensor([1.0, float("nan")])
+    assert kernels.first_non_finite([huge, torch.ones(3), broken]) == 2
+    assert kernels.first_non_finite([]) is None
+    assert kernels.first_non_finite([torch.tensor([1 + 1j, complex("inf")])]) == 0
