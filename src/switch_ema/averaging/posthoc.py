@@ -49,8 +49,8 @@ class PostHocEMA(Averager):
     snapshot. With torch.distributed, rank 0 writes.
 
     Args:
-        model: see :class:`Averager`. What is averaged must have a dtype that safetensors
-            can store: all real ones and complex64, not complex128.
+        model: see :class:`Averager`. Its dtypes must be ones that safetensors can
+            store: all real ones and complex64, not complex128.
         optimizer: see :class:`Averager`.
         folder: where snapshots go; made at the first one.
         sigma_rel: widths of the averages, as shares of the training so far: different

@@ -50,7 +50,7 @@ def sigma_rel_to_gamma(sigma_rel: float) -> float:
     >>> round(sigma_rel_to_gamma(0.05), 2), round(sigma_rel_to_gamma(0.10), 2)
     (16.97, 6.94)
     """
-    if isinstance(sigma_rel, bool) or not 0 < sigma_rel <= WIDEST:
+    if not 0 < sigma_rel <= WIDEST:
         raise ValueError(
             f"sigma_rel must be in (0, {WIDEST:.6f}] (the bound is the mean of all "
             f"steps), got {sigma_rel!r}."
@@ -73,7 +73,7 @@ def power_profile(sigma_rel: float) -> Profile:
 
 
 def exponential_profile(decay: float) -> Profile:
-    """Return the profile ``decay ** (t - s)`` of an EMA with a constant decay in [0, 1).
+    """Return the profile ``decay ** (t - s)`` of an EMA with constant decay in [0, 1).
 
     An EMA also gives its initial value the weight ``decay ** t``. The weights before
     the first step are in no snapshot, so that share is spread over the steps 1..t; it
@@ -110,7 +110,7 @@ def solve(
     targets would otherwise amplify by coefficients in the hundreds.
 
     Args:
-        stored: at least one average, none of a later step than ``step``.
+        stored: at least one average, sorted by step, none later than ``step``.
         profile: the wanted profile.
         step: the ``t`` at which it is wanted.
         noise: relative precision of the stored numbers, such as 2**-24 for float32.
@@ -145,11 +145,12 @@ def _inner_products(
     rows = max(_BLOCK // size, 1)
     for before in range(0, step, rows):
         edges = torch.arange(before, min(before + rows, step) + 1, dtype=torch.float64)
-        shares = (edges[:, None] / ends).clamp_(max=1).pow_(powers)
+        ended = int((ends <= before).sum())  # these have no weight from here on
+        shares = (edges[:, None] / ends[ended:]).clamp_(max=1).pow_(powers[ended:])
         weights = shares.diff(dim=0)
         wanted = _evaluate(profile, edges[1:], step)
-        gram += weights.T @ weights
-        inner += weights.T @ wanted
+        gram[ended:, ended:] += weights.T @ weights
+        inner[ended:] += weights.T @ wanted
         square += (wanted @ wanted).item()
         total += wanted.sum().item()
     if not total > 0:

@@ -167,7 +167,7 @@ class _WeightedSum:
     def value(
         self, *, plus: Mapping[str, Any] | None = None, over: int = 1
     ) -> dict[str, Any]:
-        """Return ``(sum + plus) / over`` as the first state dict was: dtypes, devices."""
+        """Return ``(sum + plus) / over`` with the dtypes and devices of the first."""
         result = dict(self._like)
         for name, total in self._totals.items():
             value = total if plus is None else total + _exact(plus[name])

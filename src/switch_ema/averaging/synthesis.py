@@ -38,7 +38,7 @@ class ProfileFit:
     coefficients: dict[str, float]
     """The factor of each snapshot, by file name; they sum to 1."""
     residual: float
-    """Relative L2 error of the profile: 0 is exact, 1 has nothing in common with it."""
+    """Relative L2 error of the profile: 0 is exact, above 0.1 is another average."""
 
 
 def synthesize(
@@ -135,7 +135,8 @@ class Snapshot:
         files = require_safetensors("PostHocEMA")
         with files.safe_open(self.path, framework="pt") as file:
             metadata = file.metadata()
-            dtypes = {file.get_slice(name).get_dtype() for name in file.keys()}
+            names = list(file.keys())
+            dtypes = {file.get_slice(name).get_dtype() for name in names}
         copied, tied = (json.loads(metadata[key]) for key in ("copied", "tied"))
         return _Layout(copied, tied, 2**-8 if "BF16" in dtypes else 2**-24)
 
@@ -156,13 +157,14 @@ def find_snapshots(folder: str | Path) -> list[Snapshot]:
     """List the snapshots in a folder, by step.
 
     Raises:
-        FileNotFoundError: the folder does not exist.
+        FileNotFoundError: there are none, or no folder.
         ValueError: a safetensors file in it is not a snapshot.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"folder must be one of snapshots; {folder} is none.")
-    return sorted(_identify(path) for path in folder.glob("*.safetensors"))
+    found = sorted(_identify(path) for path in folder.glob("*.safetensors"))
+    if not found:
+        raise FileNotFoundError(f"There are no snapshots of PostHocEMA in {folder}.")
+    return found
 
 
 def _identify(path: Path) -> Snapshot:
@@ -188,10 +190,6 @@ def _identify(path: Path) -> Snapshot:
 
 def _up_to(step: int | None, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """Leave out snapshots after ``step``, which must not be after the last one."""
-    if not snapshots:
-        raise FileNotFoundError(
-            "There are no snapshots of this training in the folder."
-        )
     if step is None:
         return list(snapshots)
     first, last = snapshots[0].step, snapshots[-1].step

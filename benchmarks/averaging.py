@@ -1,0 +1,240 @@
+"""Speed and memory of one EMA update, switch and averaged view, against peers.
+
+    python benchmarks/averaging.py [--models resnet50 gpt] [--repeats 100] [--markdown]
+
+All contestants run interleaved in one process, so that the load of the machine hits
+them alike, and every time is compared with one flat ``lerp_`` of the same repeat: the
+least that a separate pass over memory can cost. Nothing is evicted artificially, but
+live weights and shadow together exceed the usual caches (41 MB for the smallest
+model), and between two calls of a contestant all others have run: it finds its
+tensors, and its Python objects, about as cold as after a training step.
+"""
+
+import argparse
+import copy
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import memory
+import models
+import peers
+import report
+import torch
+from peers import CONTESTANTS, DECAY, FLAT, FLAT_COPY, Contestant, Entry
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from timing import WARMUP, Bystanders, interleave, summarize
+from torch import nn
+
+OPERATIONS = ("update", "switch", "averaged")
+RESULTS = Path(__file__).parent / "results" / "averaging.json"
+
+SHARE_ABOVE = 256 << 20
+"""Bytes of a model from which contestants share the live weights, to bound memory.
+
+A smaller model could stay in the cache from one contestant to the next, which the
+flat ``lerp_`` and the flat layout, having their own weights, would not profit from.
+"""
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    console = Console(stderr=True)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    present = [c for c in CONTESTANTS if is_installed(c)]
+    results = describe_run(arguments.repeats, present)
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
+        complete = fill(results, arguments, present, progress)
+    if results["models"]:
+        if arguments.markdown:
+            print(report.markdown(results))
+        else:
+            report.show(results, Console())
+        console.print(f"Written to {arguments.json}")
+    return 0 if complete else 130
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = list(models.MODELS)
+    parser.add_argument("--models", nargs="+", choices=names, default=names)
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--threads", type=int, help="of torch; its default if absent")
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--markdown", action="store_true", help="for the README")
+    arguments = parser.parse_args()
+    if arguments.repeats < 1:
+        parser.error(f"--repeats must be at least 1, got {arguments.repeats}.")
+    return arguments
+
+
+def fill(
+    results: dict[str, Any],
+    arguments: argparse.Namespace,
+    contestants: list[Contestant],
+    progress: Progress,
+) -> bool:
+    """Measure model by model, writing after each; False if interrupted."""
+    try:
+        for name in arguments.models:
+            try:
+                model = models.build(name)
+            except ImportError as error:
+                progress.console.print(f"{name} is left out: {error}.")
+                continue
+            result = measure(name, model, contestants, arguments.repeats, progress)
+            results["models"][name] = result
+            write(results, arguments.json)
+    except KeyboardInterrupt:
+        done = ", ".join(results["models"]) or "no model"
+        progress.console.print(f"Interrupted; finished: {done}.")
+        return False
+    return True
+
+
+def measure(
+    name: str,
+    model: nn.Module,
+    contestants: list[Contestant],
+    repeats: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run everything on one model: first the times, then, alone, the memory."""
+    total = len(OPERATIONS) * (WARMUP + repeats) + len(contestants)
+    task = progress.add_task(name, total=total)
+
+    def tick() -> None:
+        progress.advance(task)
+
+    load_before, bystanders = os.getloadavg()[0], Bystanders()
+    timings = measure_time(model, contestants, repeats, tick)
+    others = bystanders.cores()
+    return {
+        "tensors": len(models.tensors(model)),
+        "averaged_elements": models.averaged_elements(model),
+        "bytes": models.size(model),
+        "load_before": round(load_before, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+        "busy_cores_of_others": others,
+        "operations": timings,
+        "memory": measure_memory(model, contestants, tick),
+    }
+
+
+def measure_time(
+    model: nn.Module,
+    contestants: list[Contestant],
+    repeats: int,
+    tick: Callable[[], None],
+) -> dict[str, dict[str, Any]]:
+    share = models.size(model) >= SHARE_ABOVE
+    entries: dict[str, Entry] = {}
+    for contestant in contestants:
+        # The flat layout moves the model's memory, so it never shares.
+        shares = share and contestant.name != "SwitchEMA, flat"
+        live = model if shares else copy.deepcopy(model)
+        entries[contestant.name] = contestant.build(live)
+        peers.check(contestant.name, entries[contestant.name], live)
+    timings = {}
+    for operation in OPERATIONS:
+        calls = {FLAT: entries[FLAT].update}
+        if operation == "switch":
+            calls[FLAT_COPY] = entries[FLAT].switch
+        for name, entry in entries.items():
+            call = getattr(entry, operation)
+            if name != FLAT and call is not None:
+                calls[name] = call
+        summary = summarize(interleave(calls, repeats, tick), FLAT)
+        timings[operation] = {name: asdict(t) for name, t in summary.items()}
+    return timings
+
+
+def measure_memory(
+    model: nn.Module, contestants: list[Contestant], tick: Callable[[], None]
+) -> dict[str, dict[str, object]]:
+    gc.collect()
+    memory.check(model)
+    result = {}
+    for contestant in contestants:
+        if contestant.name != FLAT:
+            result[contestant.name] = asdict(memory.measure(contestant, model))
+        tick()
+    return result
+
+
+def is_installed(contestant: Contestant) -> bool:
+    """Try the contestant on a tiny model, which imports what it needs."""
+    try:
+        contestant.build(nn.Linear(1, 1))
+    except ImportError:
+        return False
+    return True
+
+
+def describe_run(repeats: int, present: list[Contestant]) -> dict[str, Any]:
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "decay": DECAY,
+        "repeats": repeats,
+        "warmup": WARMUP,
+        "contestants": {
+            contestant.name: {
+                "package": contestant.package,
+                "version": version(contestant.package),
+                "averages_buffers": contestant.averages_buffers,
+                "missing": contestant not in present,
+            }
+            for contestant in CONTESTANTS
+        },
+        "models": {},
+    }
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
+    return names[0].strip() if names else platform.machine()
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def write(results: dict[str, Any], path: Path) -> None:
+    """Replace the file at once: an interrupted run never leaves half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(results, indent=2) + "\n")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

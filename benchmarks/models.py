@@ -1,0 +1,72 @@
+"""The models that are averaged: many small tensors, few large ones, tied weights.
+
+Only their tensors matter here; nothing is run forward, and nothing is downloaded.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def resnet50() -> nn.Module:
+    return _timm("resnet50")
+
+
+def deit_s() -> nn.Module:
+    return _timm("deit_small_patch16_224")
+
+
+def efficientnet_b0() -> nn.Module:
+    return _timm("efficientnet_b0")
+
+
+def gpt() -> nn.Module:
+    """GPT-2 small by shape: 124 M parameters, the output tied to the embedding."""
+    width, vocabulary, context = 768, 50257, 1024
+    model = nn.Module()
+    model.tokens = nn.Embedding(vocabulary, width)
+    model.positions = nn.Embedding(context, width)
+    model.blocks = nn.ModuleList(
+        nn.TransformerEncoderLayer(width, nhead=12, dim_feedforward=4 * width)
+        for _ in range(12)
+    )
+    model.norm = nn.LayerNorm(width)
+    model.head = nn.Linear(width, vocabulary, bias=False)
+    model.head.weight = model.tokens.weight
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet50": resnet50,
+    "deit_s": deit_s,
+    "efficientnet_b0": efficientnet_b0,
+    "gpt": gpt,
+}
+
+
+def build(name: str) -> nn.Module:
+    """Build a model with the same random weights in every run."""
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def tensors(model: nn.Module) -> list[Tensor]:
+    """List parameters and buffers, tied weights once."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def averaged_elements(model: nn.Module) -> int:
+    """Count what an average has to move: floating-point tensors, buffers included."""
+    return sum(t.numel() for t in tensors(model) if t.is_floating_point())
+
+
+def size(model: nn.Module) -> int:
+    """Count the bytes of all tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors(model))
+
+
+def _timm(name: str) -> nn.Module:
+    import timm
+
+    return timm.create_model(name)

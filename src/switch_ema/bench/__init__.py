@@ -1,0 +1,1 @@
+"""The bench: does averaging help on this task, and by how much?"""

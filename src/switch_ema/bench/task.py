@@ -1,0 +1,128 @@
+"""What a task is: data, model, optimizer, loss and metrics, in one readable file."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number that tells how good a model is."""
+
+    name: str
+    higher_is_better: bool
+    unit: str = ""
+    """Shown behind the value, such as "%"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a task is trained, unless the command line says otherwise."""
+
+    epochs: int = 30
+    schedule: str = "constant"
+    """Of the learning rate, per step: constant, step, cosine or one-cycle."""
+    warmup_epochs: float = 0.0
+    """Linear warm-up of the learning rate at the beginning."""
+    clip: float | None = None
+    """Largest norm of the gradients."""
+    accumulate: int = 1
+    """Batches per optimizer step."""
+    precision: str = "no"
+    """Autocast: no, bf16 or fp16."""
+    layer_decay: float | None = None
+    """Factor of the learning rate per layer, counted from the output."""
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of averaging methods that suit the task, by method name."""
+
+
+class Loader(Protocol):
+    """Batches of one epoch, whose number is known."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches."""
+
+
+class Task(ABC):
+    """A training problem, made anew for each seed.
+
+    The constructor takes the seed and, as keywords, the options that may be given
+    behind the name (``images:dataset=cifar10,noise=0.3``). What it draws at random
+    (subset, label noise) comes from the seed alone. The loop seeds torch before
+    ``model()`` and before each epoch, so that every method sees the same initial
+    weights, batches, augmentation and dropout.
+
+    A task that can be tuned takes the keyword ``split``: with "validation" it
+    evaluates on a part of the training data that it then does not train on.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]]
+    """The first one decides."""
+    recipe: Recipe = Recipe()
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Make the network with fresh weights."""
+
+    @abstractmethod
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the optimizer with the task's usual settings."""
+
+    @abstractmethod
+    def train_loader(self, epoch: int) -> Loader:
+        """Return the batches of an epoch, in an order that depends on the epoch."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the training loss of a batch."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure every metric; the model is in evaluation mode, without gradients."""
+
+
+class SeedBatchTask(Task):
+    """A task so small that all its seeds are trained at once, as one stacked model.
+
+    The constructor takes the seeds. ``model()`` returns a module whose parameters have
+    the seeds as first dimension, the loss is the sum over seeds of their own losses,
+    and ``evaluate`` gives one value per seed. Optimizers and averaging methods work
+    element by element, so each seed trains as it would alone.
+    """
+
+    def __init__(self, seeds: tuple[int, ...]) -> None:
+        super().__init__(seeds[0])
+        self.seeds = seeds
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """Measure every metric: a list with one value per seed."""
+
+
+class Batches:
+    """Shuffled mini-batches of tensors in memory, faster than a DataLoader for them."""
+
+    def __init__(
+        self, tensors: tuple[Tensor, ...], size: int, seed: int, *, epoch: int
+    ) -> None:
+        self._tensors, self._size = tensors, size
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        self._order = torch.randperm(len(tensors[0]), generator=generator)
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for indices in torch.split(self._order, self._size):
+            yield tuple(tensor[indices] for tensor in self._tensors)
