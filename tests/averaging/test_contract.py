@@ -190,6 +190,40 @@ def test_state_of_another_model_is_refused_and_changes_nothing(make):
     assert before["steps"] == after["steps"] == 6
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": "7"}, "steps that is no whole number"),
+        ({"steps": None, "epochs": torch.tensor(1)}, "epochs that is no whole number"),
+        ({"shadow": {"scale": [1.0]}}, "scale is list, expected"),
+        ({"shadow": 3}, "has no 'shadow'"),
+    ],
+)
+def test_broken_states_are_refused(make, change, message):
+    _, _, averager = trained(make)
+    state = averager.state_dict()
+    if isinstance(change.get("shadow"), dict):
+        change = {"shadow": state["shadow"] | change["shadow"]}
+    with pytest.raises(StateMismatch, match=message):
+        averager.load_state_dict(state | change)
+    assert averager.steps == 6
+
+
+def test_an_average_from_elsewhere_is_taken_over(make):
+    model = network()
+    averager = make(model)
+    weights = copy_of(network(seed=8).state_dict())
+    extra = {"averaged_models": 3} if averager.name in ("swa", "pswa") else {}
+    live = copy_of(model.state_dict())
+    averager.load_average(weights, steps=20, epochs=4, **extra)
+    assert (averager.steps, averager.epochs) == (20, 4)
+    assert_same(copy_of(model.state_dict()), live)
+    if averager.name != "lawa":  # which is made of snapshots
+        assert_same(averager.averaged_state_dict(), weights)
+    with pytest.raises(StateMismatch, match="There is no stem.wait"):
+        averager.load_average({"stem.wait": weights["scale"]})
+
+
 def test_state_of_another_method_is_refused(make):
     _, _, averager = trained(make)
     state = averager.state_dict() | {"method": "something-else"}

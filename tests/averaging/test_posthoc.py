@@ -1,33 +1,24 @@
-"""Post-hoc EMA: the averages, the snapshots, and what is synthesized from them."""
+"""Post-hoc EMA: the averages, the snapshots, and resuming."""
 
+import io
 import math
 import sys
-from functools import partial
 
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
+from torch import distributed, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from switch_ema import StateMismatch, Steps
-from switch_ema.averaging import profiles, soup
 from switch_ema.averaging.posthoc import PostHocEMA
-from switch_ema.averaging.profiles import (
-    PowerAverage,
-    exponential_profile,
-    gamma_to_sigma_rel,
-    power_profile,
-    sigma_rel_to_gamma,
-    solve,
-    uniform_profile,
-)
-from switch_ema.averaging.synthesis import fit_profile, synthesize
+from switch_ema.averaging.profiles import gamma_to_sigma_rel, power_profile
+from switch_ema.averaging.synthesis import synthesize
 
 from .helpers import (
     assert_same,
     batches,
-    copy_of,
     move,
     network,
     scalar_model,
@@ -35,46 +26,7 @@ from .helpers import (
     shadow,
     train_step,
 )
-
-Posthoc = partial(PostHocEMA, every=Steps(5))
-
-
-def train(folder, steps=60, make=Posthoc, dtype=torch.float32, **options):
-    """Train for real; return the averager and the live weights after each step."""
-    model = network(dtype=dtype)
-    optimizer = sgd(model)
-    averager = make(model, optimizer, folder=folder, **options)
-    lives = []
-    for batch in batches(steps, dtype=dtype):
-        train_step(model, optimizer, batch)
-        lives.append(copy_of(model.state_dict()))
-    return averager, lives
-
-
-def weighted(lives, profile):
-    """The average by its definition: a weighted sum of all live weights."""
-    t = len(lives)
-    weights = profile(torch.arange(1, t + 1, dtype=torch.float64), t)
-    weights = (weights / weights.sum()).tolist()
-    return {
-        name: sum(w * live[name].double() for w, live in zip(weights, lives, strict=True))
-        for name in lives[0]
-        if lives[0][name].is_floating_point()
-    }
-
-
-def distance(state, expected):
-    """Relative L2 distance over all averaged tensors."""
-    gaps = [(state[name].double() - value).norm() for name, value in expected.items()]
-    norms = [value.norm() for value in expected.values()]
-    return (torch.stack(gaps).norm() / torch.stack(norms).norm()).item()
-
-
-def steps_in(folder):
-    return sorted({int(path.name[4:13]) for path in folder.glob("*.safetensors")})
-
-
-# The averages.
+from .posthoc_helpers import Posthoc, distance, steps_in, train, weighted
 
 
 @pytest.mark.parametrize(
@@ -104,39 +56,14 @@ def test_first_three_steps_by_hand(tmp_path, gamma, lives, averages):
 
 
 def test_averages_are_weighted_sums_of_all_past_weights(tmp_path):
-    averager, lives = train(tmp_path, steps=20, dtype=torch.float64)
+    averager, lives = train(tmp_path, steps=20, model_dtype=torch.float64)
     state = averager.state_dict()
     for name, sigma_rel in (("shadow", 0.05), ("shadow_2", 0.10)):
         expected = weighted(lives, power_profile(sigma_rel))
-        assert distance(state[name], {n: expected[n] for n in state[name] if n in expected}) < 1e-14
+        del expected["head.weight"]  # tied to body.weight, kept once
+        assert distance(state[name], expected) < 1e-14
     expected = weighted(lives, power_profile(0.05))
     assert distance(averager.averaged_state_dict(), expected) < 1e-14
-
-
-@pytest.mark.parametrize(
-    ("sigma_rel", "gamma"), [(0.05, 16.97), (0.10, 6.94), (0.20, 1.80)]
-)
-def test_sigma_rel_and_gamma_are_inverse(sigma_rel, gamma):
-    assert sigma_rel_to_gamma(sigma_rel) == pytest.approx(gamma, abs=0.005)
-    assert gamma_to_sigma_rel(sigma_rel_to_gamma(sigma_rel)) == pytest.approx(
-        sigma_rel, rel=1e-14
-    )
-
-
-def test_the_widest_power_average_is_the_mean():
-    assert sigma_rel_to_gamma(profiles.WIDEST) == 0.0
-    assert sigma_rel_to_gamma(1e-6) == pytest.approx(1e6, rel=1e-4)
-
-
-@pytest.mark.parametrize("sigma_rel", [0.02, 0.10, 0.25])
-def test_sigma_rel_is_the_standard_deviation_of_the_profile(sigma_rel):
-    t = 100_000
-    steps = torch.arange(1, t + 1, dtype=torch.float64)
-    weights = power_profile(sigma_rel)(steps, t)
-    assert weights.sum().item() == pytest.approx(1, rel=1e-12)
-    mean = weights @ steps
-    deviation = (weights @ (steps - mean) ** 2).sqrt().item()
-    assert deviation / t == pytest.approx(sigma_rel, rel=1e-3)
 
 
 def test_flat_storage_gives_the_same_averages(tmp_path):
@@ -147,108 +74,205 @@ def test_flat_storage_gives_the_same_averages(tmp_path):
             torch.testing.assert_close(flat.state_dict()[name][key], value)
 
 
-# Synthesis.
+# Files.
 
 
-@pytest.mark.parametrize("sigma_rel", [0.05, 0.10])
-@pytest.mark.parametrize("step", [5, 40, None])
-def test_a_stored_average_is_found_again(tmp_path, sigma_rel, step):
-    train(tmp_path)
-    found = synthesize(tmp_path, power_profile(sigma_rel), step=step)
-    name = f"step{step or 60:09d}-sigma{sigma_rel}.safetensors"
-    assert distance(found, _averaged(load_file(tmp_path / name))) < 1e-6
-    fit = fit_profile(tmp_path, power_profile(sigma_rel), step=step)
-    assert fit.residual < 1e-6
-    assert fit.coefficients[name] == pytest.approx(1, abs=1e-5)
-
-
-def _averaged(state):
-    return {k: v.double() for k, v in state.items() if v.is_floating_point()}
+def test_a_snapshot_is_one_file_per_average(tmp_path):
+    folder = tmp_path / "made" / "when needed"
+    averager, _ = train(folder, steps=4)
+    assert not folder.exists()
+    averager.detach()
+    averager.update()
+    names = [f"step000000005-sigma{s}.safetensors" for s in (0.05, 0.1)]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    state = averager.state_dict()
+    for name, shadow_name, sigma_rel in zip(
+        names, ("shadow", "shadow_2"), ("0.05", "0.1"), strict=True
+    ):
+        with safe_open(folder / name, framework="pt") as file:
+            metadata = file.metadata()
+        assert metadata["format"] == "switch-ema posthoc 1"
+        assert (metadata["step"], metadata["sigma_rel"]) == ("5", sigma_rel)
+        tensors = load_file(folder / name)
+        assert_same(
+            dict(sorted(tensors.items())), dict(sorted(state[shadow_name].items()))
+        )
 
 
 @pytest.mark.parametrize(
-    ("profile", "tolerance"),
+    ("every", "expected"),
     [
-        (power_profile(0.075), 1e-4),
-        (power_profile(0.15), 1e-3),
-        (exponential_profile(0.8), 1e-3),
-        (uniform_profile(last=25), 3e-3),
-        (lambda steps, t: steps * (t - steps), 1e-2),
+        (1, [3, 6, 9, 12]),
+        (2, [6, 12]),
+        (0.5, [3, 5, 6, 8, 9, 11, 12]),
+        (Steps(4), [4, 8, 12]),
     ],
-    ids=["power", "wide power", "exponential", "uniform", "own"],
 )
-@pytest.mark.parametrize("step", [None, 80])
-def test_another_profile_is_close_to_its_direct_average(
-    tmp_path, profile, tolerance, step
-):
-    """The weights move by several percent in this training, the error is far less."""
-    _, lives = train(tmp_path, steps=120)
-    lives = lives[:step]
-    expected = weighted(lives, profile)
-    assert distance(synthesize(tmp_path, profile, step=step), expected) < tolerance
-    assert distance(lives[-1], expected) > 20 * tolerance
+def test_when_snapshots_are_written(tmp_path, every, expected):
+    averager = PostHocEMA(network(), folder=tmp_path, every=every)
+    for _ in range(4):
+        for _ in range(3):
+            averager.update()
+        assert averager.end_epoch() is False
+    assert steps_in(tmp_path) == expected
 
 
-def test_the_fit_is_the_constrained_least_squares_solution():
-    """Against a dense solution of the same problem through its multiplier."""
-    stored = [
-        PowerAverage(step, sigma_rel_to_gamma(s))
-        for step in (10, 25, 40)
-        for s in (0.05, 0.1)
-    ]
-    steps = torch.arange(1, 41, dtype=torch.float64)
-    columns = [
-        torch.where(steps <= step, power_profile(gamma_to_sigma_rel(g))(steps, step), 0)
-        for step, g in stored
-    ]
-    matrix, wanted = torch.stack(columns, 1), (steps > 25) / 15
-    noise, scale = 0.01, wanted.norm()
-    ones = torch.ones(6, 1, dtype=torch.float64)
-    top = matrix.T @ matrix / scale**2 + noise**2 * torch.eye(6)
-    system = torch.cat([torch.cat([top, ones], 1), torch.cat([ones, ones[:1] * 0]).T])
-    right = torch.cat([matrix.T @ wanted / scale**2, torch.ones(1)])
-    expected = torch.linalg.solve(system, right)[:6]
-    coefficients, residual = solve(stored, uniform_profile(last=15), 40, noise)
-    assert coefficients == pytest.approx(expected.tolist(), abs=1e-8)
-    missed = (matrix @ expected - wanted).norm() / scale
-    assert residual == pytest.approx(missed.item(), rel=1e-8)
+def test_a_snapshot_can_be_asked_for(tmp_path):
+    model = scalar_model(1.0)
+    averager = PostHocEMA(model, folder=tmp_path)
+    with pytest.raises(RuntimeError, match="before the first step"):
+        averager.snapshot()
+    averager.end_epoch()  # due, but there is no average yet
+    averager.update()
+    average = averager.averaged_state_dict()
+    with averager.averaged():
+        averager.snapshot()  # the average is in the model's tensors in here
+    averager.snapshot()  # again: it is the same one
+    assert averager.state_dict()["snapshots"] == [1]
+    assert_same(averager.synthesize(power_profile(0.05)), average)
 
 
-def test_blocks_of_steps_do_not_matter(monkeypatch):
-    stored = [PowerAverage(t, g) for t in (30, 70, 100) for g in (17.0, 7.0)]
-    whole = solve(stored, exponential_profile(0.95), 100, 2**-24)
-    monkeypatch.setattr(profiles, "_BLOCK", 6 * 7)  # 7 steps at a time
-    parts = solve(stored, exponential_profile(0.95), 100, 2**-24)
-    assert parts[0] == pytest.approx(whole[0], rel=1e-6)
-    assert parts[1] == pytest.approx(whole[1], rel=1e-6)
+def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch):
+    averager, _ = train(tmp_path, steps=5)
+
+    def fail(tensors, path, metadata):
+        path.write_bytes(b"half of it")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        averager.snapshot()
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert averager.synthesize(power_profile(0.05))  # the earlier files are whole
 
 
-def test_weights_that_stand_still_do_so_under_a_bad_fit(tmp_path):
-    model = scalar_model(3.0)
-    averager = Posthoc(model, folder=tmp_path)
-    for _ in range(30):
-        averager.update()
-    with pytest.warns(UserWarning, match="missed by"):
-        average = averager.synthesize(uniform_profile(last=1))
-    assert average["weight"].item() == pytest.approx(3.0, rel=1e-12)
+# Resuming.
 
 
-def test_a_profile_out_of_reach_warns_by_how_much(tmp_path):
-    train(tmp_path, steps=20, every=Steps(20))
-    fit = fit_profile(tmp_path, uniform_profile(last=20))
-    assert fit.step == 20
-    assert sum(fit.coefficients.values()) == pytest.approx(1)
-    with pytest.warns(UserWarning, match=f"missed by {fit.residual:.0%}"):
-        synthesize(tmp_path, uniform_profile(last=20))
+def run(folder, data, checkpoint=None, every=5):
+    """Train on the data, from a checkpoint or from the start; return a checkpoint."""
+    model = network()
+    optimizer = sgd(model)
+    averager = PostHocEMA(model, optimizer, folder=folder, every=Steps(every))
+    if checkpoint:
+        states = torch.load(io.BytesIO(checkpoint), weights_only=True)
+        for part, state in zip((model, optimizer, averager), states, strict=True):
+            part.load_state_dict(state)
+    for batch in data:
+        train_step(model, optimizer, batch)
+    file = io.BytesIO()
+    torch.save([part.state_dict() for part in (model, optimizer, averager)], file)
+    return averager, file.getvalue()
 
 
-def test_rounding_of_bfloat16_snapshots_is_not_amplified(tmp_path):
-    """Without the noise term this profile has coefficients in the thousands."""
-    _, lives = train(tmp_path, steps=120, dtype=torch.bfloat16)  # kept in float32
-    averager, _ = train(
-        tmp_path / "half", steps=120, every=Steps(1), dtype=torch.float32,
-        make=partial(PostHocEMA, dtype=torch.bfloat16),
-    )
-    profile = exponential_profile(0.5)
-    fit = fit_profile(tmp_path / "half", profile)
-    assert max(map(abs, fit.coefficients.values())) < 50
+def test_resuming_writes_the_same_files(tmp_path):
+    data = list(batches(20))
+    run(tmp_path / "whole", data)
+    _, checkpoint = run(tmp_path / "parts", data[:8])
+    run(tmp_path / "parts", data[8:], checkpoint)
+    names = [path.name for path in sorted((tmp_path / "whole").iterdir())]
+    assert [path.name for path in sorted((tmp_path / "parts").iterdir())] == names
+    assert len(names) == 8
+    for name in names:
+        whole, parts = (tmp_path / part / name for part in ("whole", "parts"))
+        assert_same(load_file(whole), load_file(parts))
+        metadata = [safe_open(f, framework="pt").metadata() for f in (whole, parts)]
+        assert metadata[0] == metadata[1]
+
+
+def test_snapshots_of_a_future_that_was_given_up_are_not_mixed_in(tmp_path):
+    data, profile = list(batches(20)), power_profile(0.08)
+    expected, _ = run(tmp_path / "whole", data)
+    folder = tmp_path / "resumed"
+    past, checkpoint = run(folder, data[:8])
+    at_checkpoint = past.synthesize(profile)
+    # It goes on to step 18, also at steps that the resumed training does not visit.
+    run(folder, batches(10, seed=99), checkpoint, every=3)
+    resumed, _ = run(folder, [], checkpoint)
+    assert_same(resumed.synthesize(profile), at_checkpoint)
+    resumed, _ = run(folder, data[8:], checkpoint)
+    assert steps_in(folder) == [5, 10, 15, 20]
+    assert_same(synthesize(folder, profile), expected.synthesize(profile))
+    assert len(list(folder.glob("*.stale"))) == 2 * len([9, 12, 15, 18])
+
+
+def test_a_new_training_sets_the_files_of_an_old_one_aside(tmp_path):
+    run(tmp_path, batches(10))
+    averager, _ = run(tmp_path, batches(3, seed=9))
+    assert steps_in(tmp_path) == [5, 10]
+    with pytest.raises(FileNotFoundError, match="has no snapshot in"):
+        averager.synthesize(power_profile(0.1))
+    run(tmp_path, batches(6, seed=9))
+    assert steps_in(tmp_path) == [5]
+    assert len(list(tmp_path.glob("*.stale"))) == 4
+
+
+def test_reset_forgets_the_snapshots(tmp_path):
+    averager, _ = run(tmp_path, batches(10))
+    averager.reset()
+    assert averager.current_decay == 0.0
+    with pytest.raises(FileNotFoundError, match="has no snapshot in"):
+        averager.synthesize(power_profile(0.1))
+
+
+def test_only_rank_0_writes(tmp_path):
+    distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        averager, _ = train(tmp_path / "none", steps=5)
+    finally:
+        distributed.destroy_process_group()
+    assert not (tmp_path / "none").exists()
+    assert averager.state_dict()["snapshots"] == [5]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sigma_rel": (0.05, 0.3)}, r"sigma_rel must be in \(0, 0.288675\].*got 0.3"),
+        ({"sigma_rel": (0.0,)}, r"sigma_rel must be in \(0, 0.288675\].*got 0.0"),
+        ({"sigma_rel": (math.nan,)}, r"sigma_rel must be in .*got nan"),
+        ({"sigma_rel": ()}, r"sigma_rel must be one or more numbers .*got \(\)"),
+        ({"sigma_rel": 0.05}, r"sigma_rel must be one or more numbers .*got 0.05"),
+        ({"sigma_rel": (0.05, 0.05)}, r"sigma_rel must be different numbers"),
+        ({"every": 0}, r"every must be a number above 0, got 0"),
+        ({"buffers": "none"}, r"buffers must be"),
+    ],
+)
+def test_bad_arguments(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        PostHocEMA(network(), folder=tmp_path, **options)
+
+
+def test_the_state_of_other_widths_is_refused(tmp_path):
+    averager, _ = train(tmp_path, steps=5)
+    state = averager.state_dict()
+    other = Posthoc(network(), folder=tmp_path, sigma_rel=(0.05, 0.2))
+    with pytest.raises(
+        StateMismatch, match=r"sigma_rel=\[0.05, 0.1\], not \[0.05, 0.2\]"
+    ):
+        other.load_state_dict(state)
+    assert (other.steps, other.state_dict()["snapshots"]) == (0, [])
+
+
+def test_dtypes_that_cannot_be_stored_are_refused_at_once(tmp_path):
+    model = nn.Linear(2, 2)
+    model.spectrum = nn.Parameter(torch.zeros(2, dtype=torch.complex128))
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(ValueError, match=r"store spectrum: .* no torch.complex128"):
+        Posthoc(model, optimizer, folder=tmp_path)
+    assert not optimizer._optimizer_step_post_hooks
+    Posthoc(model, folder=tmp_path, exclude="spectrum")
+
+
+def test_without_safetensors(tmp_path, monkeypatch):
+    train(tmp_path, steps=5)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    message = r'PostHocEMA needs safetensors: pip install "switch-ema\[files\]"$'
+    with pytest.raises(ImportError, match=message):
+        Posthoc(network(), folder=tmp_path)
+    with pytest.raises(ImportError, match=message):
+        synthesize(tmp_path, power_profile(0.05))

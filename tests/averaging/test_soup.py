@@ -32,7 +32,9 @@ def test_files_and_state_dicts_mix_and_load_into_the_model(tmp_path):
         assert_same(uniform_soup([states[0], path, states[2]]), expected)
     models[0].load_state_dict(expected)  # strict: all names are there
     mean = sum(s["stem.weight"].double() for s in states) / 3
-    torch.testing.assert_close(expected["stem.weight"].double(), mean, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        expected["stem.weight"].double(), mean, rtol=1e-6, atol=0
+    )
 
 
 def test_ingredients_keep_their_values_and_the_soup_shares_no_memory():
@@ -139,7 +141,7 @@ def test_other_models_are_refused_by_name(tmp_path):
     )
     with pytest.raises(ValueError, match=message):
         uniform_soup(ingredients)
-    with pytest.raises(ValueError, match="ingredient 1 is .* unexpected: b"):
+    with pytest.raises(ValueError, match=r"ingredient 1 is .* unexpected: b"):
         greedy_soup([state(1.0), ingredients[0]], lambda weights: 0.0)
 
 

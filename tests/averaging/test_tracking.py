@@ -39,6 +39,7 @@ ALL = {
         ({"include": "head.weight"}, {"body.weight"}),  # by its other name
         ({"include": lambda name: "norm" in name}, {n for n in ALL if "norm" in n}),
         ({"include": lambda name, t: t.ndim == 4}, {"stem.weight"}),
+        ({"include": lambda name, keep=("scale",): name in keep}, {"scale"}),
         ({"exclude": "norm"}, {n for n in ALL if "norm" not in n}),
         (
             {"include": "norm", "exclude": "*running*"},

@@ -31,9 +31,10 @@ class Averager(ABC):
     Args:
         model: any module, also wrapped in DDP or torch.compile.
         optimizer: one or several; ``update`` then runs after each real step (with
-            several, once each has stepped). Without it, call ``update`` yourself.
+            several, once each has stepped; of several averagers, in the order of their
+            construction). Without it, call ``update`` yourself.
         buffers: "average" averages floating-point buffers with the weights, "copy"
-            takes the latest. Other buffers are always copied.
+            copies them whenever the weights are averaged. Others are always copied.
         dtype: of the averaged parameters; None is the model's, but at least float32.
             bfloat16 halves the memory and is rounded so that it does not stall.
         device: of the shadow; None is beside the model, "cpu" offloads it.
@@ -269,8 +270,8 @@ class Averager(ABC):
         """
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
-        needed = (*_COUNTERS, "waiting_for", *self._fresh_state)
-        checkpoint.check_counters(state, self.name, needed)
+        others = ["waiting_for", *self._fresh_state]
+        checkpoint.check_counters(state, self.name, _COUNTERS, others)
         for name, shadow in self._shadows().items():
             checkpoint.check_shadow_state(shadow, state.get(name), name)
         self._load_extra_state(state)
@@ -281,6 +282,33 @@ class Averager(ABC):
         if self._hook and state["waiting_for"]:
             self._hook.waiting_for = set(state["waiting_for"])
         self._has_started = True
+
+    def load_average(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        steps: int = 0,
+        epochs: int = 0,
+        **extra: Any,
+    ) -> None:
+        """Take over an average that another library made.
+
+        Args:
+            weights: averaged tensors by plain name; those not given keep their value.
+            steps: how many optimizer steps it has seen, which a warm-up goes on from.
+            epochs: how many epochs it has seen.
+            extra: what else the method counts, such as ``averaged_models`` for SWA.
+        """
+        plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
+        unknown = [*(weights.keys() - plain.keys()), *(extra.keys() - self._fresh_state)]
+        if unknown:
+            raise checkpoint.StateMismatch(
+                f"There is no {', '.join(sorted(unknown))} to load the average into."
+            )
+        state = self.state_dict() | extra
+        state["shadow"] |= {plain[name]: weights[name] for name in weights}
+        state |= {"steps": steps, "epoch_start": steps, "epochs": epochs}
+        self.load_state_dict(state)
 
     def reset(self) -> None:
         """Start again from the live weights."""

@@ -48,9 +48,9 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
         for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True)
     }
     shapes = [
-        f"{name} is {list(state[name].shape)}, expected {list(tensor.shape)}"
+        f"{name} is {_shape(state[name])}, expected {list(tensor.shape)}"
         for name, tensor in expected.items()
-        if name in state and state[name].shape != tensor.shape
+        if name in state and _shape(state[name]) != list(tensor.shape)
     ]
     problems = {
         "missing": [name for name in expected if name not in state],
@@ -65,6 +65,10 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
         )
 
 
+def _shape(value: Any) -> list[int] | str:
+    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
 def _listed(names: list[str], most: int = 20) -> str:
     rest = f"; and {len(names) - most} more" if len(names) > most else ""
     return "; ".join(names[:most]) + rest
@@ -77,8 +81,11 @@ def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
         tensor.copy_(state[slot.name])
 
 
-def check_counters(state: Any, method: str, names: Sequence[str]) -> None:
+def check_counters(
+    state: Any, method: str, counters: Sequence[str], others: Sequence[str]
+) -> None:
     """Raise StateMismatch unless the state is of this method and has its counters."""
+    names = [*counters, *others]
     if not isinstance(state, Mapping) or "method" not in state:
         raise StateMismatch("This is not the state_dict() of an averager.")
     if state["method"] != method:
@@ -87,6 +94,16 @@ def check_counters(state: Any, method: str, names: Sequence[str]) -> None:
             "Nothing was loaded."
         )
     missing = [name for name in names if name not in state]
+    wrong = [
+        name
+        for name in counters
+        if name in state and not isinstance(state[name], (int, type(None)))
+    ]
+    if wrong:
+        raise StateMismatch(
+            f"The state dict has {', '.join(wrong)} that is no whole number. "
+            "Nothing was loaded."
+        )
     if missing:
         raise StateMismatch(
             f"The state dict lacks {', '.join(missing)}. Nothing was loaded."

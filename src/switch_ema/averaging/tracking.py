@@ -111,8 +111,12 @@ def _select(slots: list[Slot], argument: str, rule: Filter, keep: bool) -> list[
 
 def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
     """Accept predicates of the name, or of the name and the tensor."""
-    parameters = inspect.signature(rule).parameters
-    if len(parameters) == 1:
+    required = [
+        parameter
+        for parameter in inspect.signature(rule).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    if len(required) == 1:
         return lambda slot: any(rule(name) for name in slot.names)
     return lambda slot: any(rule(name, slot.tensor) for name in slot.names)
 

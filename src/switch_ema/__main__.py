@@ -1,0 +1,6 @@
+"""``python -m switch_ema`` is ``switch-ema``."""
+
+from switch_ema.cli import main
+
+if __name__ == "__main__":
+    main()

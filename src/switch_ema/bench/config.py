@@ -1,0 +1,96 @@
+"""What a comparison is: frozen, stored as JSON with the results, run again from it."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.task import Recipe
+
+DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Everything that the numbers depend on."""
+
+    tasks: tuple[str, ...] = ("noisy-digits", "digits")
+    """Names with options, or path/to/file.py:ClassName."""
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    """Names with options, such as ema:decay=0.99; the first is the baseline."""
+    optimizer: str | None = None
+    """Name with options, such as adamw:lr=1e-3; the task's own by default."""
+    seeds: int = 8
+    """How many seeds each method is trained with, the same for all."""
+    first_seed: int = 0
+    epochs: int | None = None
+    """The following are the task's own unless given."""
+    schedule: str | None = None
+    warmup_epochs: float | None = None
+    clip: float | None = None
+    accumulate: int | None = None
+    precision: str | None = None
+    layer_decay: float | None = None
+    tune: int = 0
+    """Settings to try per method on a validation split before the comparison."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("seeds", 1), ("first_seed", 0), ("tune", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise UsageError(f"{name} must be at least {least}, got {value}.")
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError(f"epochs must be at least 1, got {self.epochs}.")
+        for name in ("tasks", "methods"):
+            values = getattr(self, name)
+            twice = {value for value in values if values.count(value) > 1}
+            if not values or twice:
+                given = f"{sorted(twice)} twice" if twice else "none"
+                raise UsageError(f"{name} must be given once each, got {given}.")
+
+    def recipe_for(self, recipe: Recipe) -> Recipe:
+        """Replace the parts of a task's recipe that are given here."""
+        names = {field.name for field in dataclasses.fields(Recipe)}
+        given = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name in names - {"methods"} and value is not None
+        }
+        return dataclasses.replace(recipe, **given)
+
+    def to_json(self) -> str:
+        """Spell the configuration so that equal configurations are equal texts."""
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "the configuration") -> "CompareConfig":
+        """Read what :meth:`to_json` wrote; unknown keys are refused."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{where} is not JSON: {error}.") from None
+        if not isinstance(values, dict):
+            raise UsageError(f"{where} must be a JSON object.")
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise UsageError(
+                f"{where} has unknown keys {', '.join(unknown)}; "
+                f"known are {', '.join(sorted(known))}."
+            )
+        return cls(**{key: _tuple(value) for key, value in values.items()})
+
+    @property
+    def default_name(self) -> str:
+        """Name a run after its tasks and a fingerprint, so that it is found again."""
+        tasks = [Path(task.partition(".py:")[0]).stem for task in self.tasks]
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(tasks)).strip("-")[:40]
+        return f"{slug}-{hashlib.sha1(self.to_json().encode()).hexdigest()[:6]}"
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

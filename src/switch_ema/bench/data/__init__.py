@@ -1,0 +1,20 @@
+"""Data of the tasks: where it is found, how it is read, how it is split."""
+
+from switch_ema.bench.data.images import ImageSet, load_digit_images, load_images
+from switch_ema.bench.data.sources import DataSource, catalogue
+from switch_ema.bench.data.splits import check_split, hold_out, redraw_labels, stream
+from switch_ema.bench.data.texts import Texts, load_texts
+
+__all__ = [
+    "DataSource",
+    "ImageSet",
+    "Texts",
+    "catalogue",
+    "check_split",
+    "hold_out",
+    "load_digit_images",
+    "load_images",
+    "load_texts",
+    "redraw_labels",
+    "stream",
+]

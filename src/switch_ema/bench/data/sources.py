@@ -1,0 +1,133 @@
+"""Where data is found: in the user's folder, in a library, or downloaded on request."""
+
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from switch_ema.bench.spec import UsageError
+
+FOLDER = "SWITCH_EMA_DATA"
+
+FILES: dict[str, tuple[str, ...]] = {
+    "mnist": ("mnist.npz",),
+    "fashion_mnist": ("fashion_mnist.npz",),
+    "cifar10": ("cifar10.npz",),
+    "cifar100": ("cifar100.npz",),
+    "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
+    "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
+}
+"""What is looked for in the folder, as patterns."""
+
+DOWNLOADS: dict[str, tuple[str, str]] = {
+    "mnist": ("MNIST", "MNIST"),
+    "fashion_mnist": ("FashionMNIST", "FashionMNIST"),
+    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": ("CIFAR100", "cifar-100-python"),
+}
+"""Torchvision's class, and the folder that it makes."""
+
+LIBRARIES: dict[str, str] = {
+    "digits": "sklearn",
+    "circles and moons": "sklearn",
+    "mnist1d": "mnist1d",
+    "pydoc": "pydoc_data",
+}
+"""What comes with an installed module."""
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """One dataset: whether it is here, and how to get it."""
+
+    name: str
+    found: bool
+    where: str
+    """Empty if it was not found."""
+    how: str
+    """How to get it."""
+
+
+def catalogue() -> list[DataSource]:
+    """List every dataset that a task can use."""
+    sources = []
+    for name, module in LIBRARIES.items():
+        found = importlib.util.find_spec(module) is not None
+        where = f"comes with {module}" if found else ""
+        sources.append(DataSource(name, found, where, "pip install 'switch-ema[bench]'"))
+    for name in FILES:
+        files, downloaded = find_files(name), find_download(name)
+        places = [str(path) for path in files or ()] or [str(downloaded or "")]
+        found = files is not None or downloaded is not None
+        sources.append(DataSource(name, found, ", ".join(places), how_to_get(name)))
+    return sources
+
+
+def data_folder() -> Path | None:
+    """Return the user's folder of data, if one is set."""
+    given = os.environ.get(FOLDER)
+    if not given:
+        return None
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{FOLDER} is {given!r}, which is not a folder.")
+    return folder
+
+
+def find_files(name: str) -> tuple[Path, ...] | None:
+    """Return the files of a dataset in the user's folder, if they are all there."""
+    folder = data_folder()
+    if folder is None:
+        return None
+    found = [sorted(folder.glob(pattern))[:1] for pattern in FILES[name]]
+    return tuple(paths[0] for paths in found) if all(found) else None
+
+
+def download_folder() -> Path:
+    """Return where downloads are kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "switch-ema"
+
+
+def find_download(name: str) -> Path | None:
+    """Return the folder of an earlier download, if there is one."""
+    if name not in DOWNLOADS:
+        return None
+    folder = download_folder() / DOWNLOADS[name][1]
+    return folder if folder.is_dir() else None
+
+
+def how_to_get(name: str) -> str:
+    """Say what to do about a dataset that is missing."""
+    files = " and ".join(FILES[name])
+    advice = f"set {FOLDER} to a folder with {files}"
+    return f"{advice}, or give the option download=True" * (name in DOWNLOADS) or advice
+
+
+def not_found(name: str) -> UsageError:
+    """Say what was expected, what is there and what to do."""
+    folder = data_folder()
+    if folder is None:
+        state = f"{FOLDER} is not set"
+    else:
+        there = [
+            pattern
+            for patterns in FILES.values()
+            for pattern in patterns
+            if any(folder.glob(pattern))
+        ]
+        found = ", ".join(there) or "none of the known files"
+        state = f"{FOLDER} holds {found}, but not {' and '.join(FILES[name])}"
+    return UsageError(f"the data {name} was not found ({state}): {how_to_get(name)}.")
+
+
+def need(module: str) -> ModuleType:
+    """Import a module of the bench's extra, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed: pip install 'switch-ema[bench]'."
+        ) from None

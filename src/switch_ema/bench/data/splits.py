@@ -1,0 +1,46 @@
+"""What a task draws from its seed: the split of its data and the noise of its labels."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.validation import check_choice
+
+
+def stream(seed: int, purpose: str) -> torch.Generator:
+    """Make the random numbers of one purpose, unrelated to those of any other.
+
+    >>> torch.rand(1, generator=stream(0, "noise")) == torch.rand(
+    ...     1, generator=stream(0, "noise")
+    ... )
+    tensor([True])
+    """
+    digest = hashlib.sha256(f"{purpose}/{seed}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def check_split(split: str) -> bool:
+    """Return whether evaluation is on held-out training data."""
+    return check_choice("split", split, ("test", "validation")) == "validation"
+
+
+def hold_out(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw which training examples stay, and which fifth of them is held out."""
+    order = torch.randperm(count, generator=stream(seed, "hold out"))
+    fifth = count // 5
+    return order[fifth:], order[:fifth]
+
+
+def redraw_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
+    """Draw a share of the labels anew, uniformly over all classes.
+
+    The share is exact. One in ``classes`` of the redrawn labels comes out as it was,
+    so a little less than the share is wrong.
+    """
+    generator = stream(seed, "label noise")
+    count = round(share * len(labels))
+    chosen = torch.randperm(len(labels), generator=generator)[:count]
+    redrawn = labels.clone()
+    redrawn[chosen] = torch.randint(classes, (count,), generator=generator)
+    return redrawn

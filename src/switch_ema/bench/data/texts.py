@@ -1,0 +1,80 @@
+"""Texts for language models: Python's own documentation, WikiText-2 or PTB."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from switch_ema.bench.data import sources
+from switch_ema.bench.data.splits import stream
+
+END = "<eos>"
+UNKNOWN = "<unk>"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Words in reading order."""
+
+    train: list[str]
+    test: list[str]
+
+
+def load_texts(name: str, seed: int) -> Texts:
+    """Load a text by its name.
+
+    The topics of Python's documentation have no published split: a fifth of the words
+    is drawn from the seed, by whole topics, and so is the order of the others.
+    WikiText-2 trains on its validation text, which is small enough for a CPU.
+    """
+    if name == "pydoc":
+        return _split_topics(seed)
+    files = sources.find_files(name)
+    if files is None:
+        raise sources.not_found(name)
+    train, test = (_read_lines(path) for path in files)
+    return Texts(train, test)
+
+
+def _split_topics(seed: int) -> Texts:
+    topics = _topics()
+    order = torch.randperm(len(topics), generator=stream(seed, "topics")).tolist()
+    wanted = sum(map(len, topics)) // 5
+    train: list[str] = []
+    test: list[str] = []
+    for index in order:
+        # The last topic may be long: it goes where the balance stays closest.
+        fits = len(test) + len(topics[index]) / 2 <= wanted
+        (test if fits else train).extend(topics[index])
+    return Texts(train, test)
+
+
+@lru_cache(maxsize=1)
+def _topics() -> list[list[str]]:
+    """Return the words of each topic, without paragraphs that an earlier one has.
+
+    Some topics repeat others word for word; without this, test text would be
+    training text. The text, and so the perplexity, differs between versions of Python.
+    """
+    from pydoc_data.topics import topics
+
+    seen: set[tuple[str, ...]] = set()
+    texts = []
+    for _, text in sorted(topics.items()):
+        words: list[str] = []
+        for paragraph in re.split(r"\n\s*\n", text):
+            found = re.findall(r"\w+|[^\w\s]", paragraph)
+            if found and tuple(found) not in seen:
+                seen.add(tuple(found))
+                words += [*found, END]
+        if words:
+            texts.append(words)
+    return texts
+
+
+@lru_cache(maxsize=4)
+def _read_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [word for line in lines for word in [*line.split(), END]]

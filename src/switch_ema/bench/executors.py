@@ -1,0 +1,143 @@
+"""Trains cells: one after the other in this process, or in several at a time."""
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from switch_ema.bench.plan import Cell
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.train import CellResult, Place, train_cell
+
+Progress = Callable[[Cell, int], None]
+"""Told a cell and the epochs it has finished."""
+
+
+def train_cells(
+    cells: Sequence[Cell], place: Callable[[Cell], Place], jobs: int, progress: Progress
+) -> Iterator[tuple[Cell, CellResult]]:
+    """Yield each cell with its result, as they finish; failures are results too."""
+    if jobs == 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, _train(cell, place(cell), lambda e, cell=cell: progress(cell, e))
+    else:
+        with _Pool(min(jobs, len(cells))) as pool:
+            yield from pool.run(cells, place, progress)
+
+
+def _train(cell: Cell, place: Place, progress: Callable[[int], None]) -> CellResult:
+    try:
+        return train_cell(cell, place, progress)
+    except UsageError as error:
+        return CellResult(status="failed", message=str(error))
+    except OSError as error:
+        return CellResult(status="failed", message=f"{type(error).__name__}: {error}")
+    except Exception as error:
+        return CellResult(status="failed", message=describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """Tell an exception in one line, with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+    return f"{place}{type(error).__name__}: {error}".replace("\n", " ")
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    cell: Cell | None = None
+
+
+class _Pool:
+    """Processes that each train one cell at a time.
+
+    Written by hand because a lost worker must cost just the cell it was training,
+    and because every worker reports the epochs it finishes.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._context = get_context("spawn")
+        self._threads = max(1, (os.cpu_count() or 1) // jobs)
+        self._workers = [self._start() for _ in range(jobs)]
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        arguments = (theirs, self._threads, os.getpid())
+        process = self._context.Process(target=_work, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def run(
+        self,
+        cells: Sequence[Cell],
+        place: Callable[[Cell], Place],
+        progress: Progress,
+    ) -> Iterator[tuple[Cell, CellResult]]:
+        """Hand the cells out and yield their results."""
+        waiting = list(reversed(cells))
+        lost: dict[str, int] = {}
+        while waiting or any(worker.cell for worker in self._workers):
+            for worker in self._workers:
+                if worker.cell is None and waiting:
+                    worker.cell = waiting.pop()
+                    worker.connection.send((worker.cell, place(worker.cell)))
+            for connection in wait([w.connection for w in self._workers]):
+                worker = next(w for w in self._workers if w.connection is connection)
+                cell = worker.cell
+                try:
+                    message = worker.connection.recv()
+                except (EOFError, OSError):
+                    self._workers[self._workers.index(worker)] = self._start()
+                    if cell is not None:
+                        lost[cell.id] = lost.get(cell.id, 0) + 1
+                        if lost[cell.id] < 2:
+                            waiting.append(cell)
+                        else:
+                            yield cell, CellResult("failed", "its process died twice")
+                    continue
+                if cell is not None and isinstance(message, CellResult):
+                    worker.cell = None
+                    yield cell, message
+                elif cell is not None:
+                    progress(cell, message)
+
+
+def _work(connection: Connection, threads: int, parent: int) -> None:
+    """Train what comes in until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about Ctrl-C
+    torch.set_num_threads(threads)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    while True:
+        try:
+            cell, place = connection.recv()
+            connection.send(_train(cell, place, connection.send))
+        except (EOFError, OSError):
+            return
+
+
+def _leave_with(parent: int) -> Any:
+    """Stop working for a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,109 @@
+"""Averaging methods as a comparison names them, and which ones share a training."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.decay import count_warmup
+from switch_ema.averaging.hooks import Optimizers
+from switch_ema.averaging.registry import METHODS
+from switch_ema.averaging.switching import Steps
+from switch_ema.bench.spec import Spec, UsageError, parse_spec
+
+PLAIN = "plain"
+CONTROL = "plain-again"
+"""Plain training in another data order: what pure chance makes of a comparison."""
+
+DESCRIPTIONS = {
+    PLAIN: "No averaging: the live weights.",
+    CONTROL: "Plain with another data order: a check of the statistics (A/A).",
+    **{name: (cls.__doc__ or "").partition("\n")[0] for name, cls in METHODS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One contestant: a method with its options, under the name the user gave it."""
+
+    label: str
+    spec: Spec
+
+    @property
+    def shares_training(self) -> bool:
+        """Whether it only reads the live weights, and so rides on plain training."""
+        name = self.spec.name
+        return name == PLAIN or (name != CONTROL and not METHODS[name].active)
+
+    def make(
+        self, model: nn.Module, optimizer: Optimizers, *, epochs: int, folder: Path
+    ) -> Averager | None:
+        """Attach the averager to a model in training; None for plain."""
+        if self.spec.name in (PLAIN, CONTROL):
+            return None
+        options = _options(self.spec, epochs, folder)
+        return METHODS[self.spec.name](model, optimizer, **options)
+
+
+def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:
+    """Read a method and check its options by making it once on a tiny model."""
+    spec = parse_spec(text)
+    if spec.name not in DESCRIPTIONS:
+        raise UsageError(
+            f"unknown method {spec.name!r}; known are {', '.join(DESCRIPTIONS)}."
+        )
+    method = Method(text, spec.with_defaults(defaults.get(spec.name, {})))
+    tiny = nn.Linear(1, 1)
+    sgd = torch.optim.SGD(tiny.parameters(), lr=0.1)
+    try:
+        method.make(tiny, sgd, epochs=1, folder=Path("unused"))
+    except TypeError:
+        raise UsageError(
+            f"method {text!r}: the options of {spec.name} are "
+            f"{', '.join(options_of(spec.name)) or 'none'}."
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"method {text!r}: {error}") from None
+    return method
+
+
+def options_of(name: str) -> list[str]:
+    """List the options that a method takes."""
+    if name not in METHODS:
+        return []
+    names: dict[str, None] = {}
+    for cls in METHODS[name].__mro__:
+        if issubclass(cls, Averager) and cls is not Averager or cls is Averager:
+            names |= dict.fromkeys(inspect.signature(cls).parameters)
+    own = [n for n in names if n not in ("model", "optimizer", "options", "folder")]
+    return [*own, "warmup"] if "decay" in own else own
+
+
+def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
+    """Fill in what depends on the run: warm-up, start, snapshots' folder, steps."""
+    options = {key: _steps(value) for key, value in spec.options.items()}
+    warmup = options.pop("warmup", "count")
+    if warmup not in ("count", "none"):
+        raise ValueError(f"warmup must be 'count' or 'none', got {warmup!r}.")
+    if isinstance(options.get("decay"), float) and warmup == "count":
+        options["decay"] = count_warmup(options["decay"])
+    if spec.name == "swa":
+        # Three quarters of the training as usual, the rest is averaged.
+        options.setdefault("start", int(0.75 * epochs))
+    if spec.name == "lookahead":
+        options.setdefault("k", 100)  # the paper's setting
+    if spec.name == "posthoc-ema":
+        options.setdefault("folder", folder / "posthoc")
+    return options
+
+
+def _steps(value: Any) -> Any:
+    """Read "100it" as a number of steps."""
+    if isinstance(value, str) and value.endswith("it") and value[:-2].isdigit():
+        return Steps(int(value[:-2]))
+    return value

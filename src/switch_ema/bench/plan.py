@@ -1,0 +1,77 @@
+"""From a configuration to cells: trainings that can run apart and resume alone."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.methods import Method, parse_method
+from switch_ema.bench.optimizers import optimizer_info
+from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.task import Recipe, SeedBatchTask
+from switch_ema.bench.tasks import load_task_class
+
+SEEDS_AT_ONCE = 128
+"""Seeds per cell of a task that trains its seeds stacked."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a task, a group of methods that share it, and its seeds."""
+
+    task: str
+    optimizer: str | None
+    recipe: Recipe
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    split: str = "test"
+
+    @property
+    def id(self) -> str:
+        """A name that changes with anything the result depends on."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha1(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """Tell the cell to a person."""
+        seeds = str(self.seeds[0])
+        if len(self.seeds) > 1:
+            seeds += f" to {self.seeds[-1]}"
+        return f"{self.task}, {' + '.join(self.methods)}, seed {seeds}"
+
+
+def make_plan(config: CompareConfig) -> list[Cell]:
+    """List the cells of a comparison, baseline first, seed by seed.
+
+    Seed by seed, so that a comparison that is interrupted has complete pairs.
+    """
+    cells = [cell for task in config.tasks for cell in _task_cells(config, task)]
+    return sorted(cells, key=lambda cell: cell.seeds[0])
+
+
+def methods_of(config: CompareConfig, recipe: Recipe) -> list[Method]:
+    """Read the methods of a comparison, with the task's options for them."""
+    texts = list(config.methods)
+    if config.optimizer is not None:
+        averaging = optimizer_info(parse_spec(config.optimizer).name).averaging
+        if averaging and averaging not in texts:
+            texts.append(averaging)
+    return [parse_method(text, recipe.methods) for text in texts]
+
+
+def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
+    task_class, _ = load_task_class(task)
+    recipe = config.recipe_for(task_class.recipe)
+    methods = methods_of(config, recipe)
+    if len({method.label for method in methods}) < len(methods):
+        raise UsageError("each method can be given once.")
+    shared = tuple(m.label for m in methods if m.shares_training)
+    groups = [shared] if shared else []
+    groups += [(m.label,) for m in methods if not m.shares_training]
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    size = SEEDS_AT_ONCE if issubclass(task_class, SeedBatchTask) else 1
+    for start in range(0, len(seeds), size):
+        for group in groups:
+            chosen = tuple(seeds[start : start + size])
+            yield Cell(task, config.optimizer, recipe, group, chosen)

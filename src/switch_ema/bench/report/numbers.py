@@ -1,0 +1,132 @@
+"""How numbers and names are spelled in every report."""
+
+import math
+import re
+from collections.abc import Iterable
+
+from switch_ema.bench.stats import MethodResult, Summary
+from switch_ema.bench.task import Metric
+
+NONE = "-"
+"""Stands where there is no number."""
+_MOST_DIGITS = 8
+
+
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    """Spell a number with so many decimals; huge ones with three figures.
+
+    >>> fixed(-0.004, 2), fixed(0.5, 2, "+"), fixed(3.21e12, 2), fixed(math.nan, 2)
+    ('0.00', '+0.50', '3.21e+12', '-')
+    """
+    if not math.isfinite(value):
+        return NONE
+    if abs(value) >= 1e7:
+        return f"{value:{sign}.3g}"
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0: never "-0.00"
+
+
+def digits_for(results: Iterable[MethodResult]) -> int:
+    """Return the decimals that show two figures of the usual spread over seeds.
+
+    One number for a whole table, so that its columns can be compared at a glance.
+    """
+    spreads: list[float] = []
+    for result in results:
+        spreads.append(result.last.sd or 0.0)
+        if result.difference is not None:
+            spreads.append((result.difference.high - result.difference.low) / 2)
+    known = sorted(size for size in spreads if size > 0 and math.isfinite(size))
+    if not known:
+        return 3
+    usual = known[len(known) // 2]
+    return min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(usual))))
+
+
+def mean_and_spread(summary: Summary, digits: int) -> str:
+    """Spell "mean ± standard deviation", the latter where there are two seeds.
+
+    >>> mean_and_spread(Summary(91.234, 0.5, 8), 2)
+    '91.23 ± 0.50'
+    >>> mean_and_spread(Summary(3, None, 1), 0)
+    '3'
+    """
+    mean = fixed(summary.mean, digits)
+    return mean if summary.sd is None else f"{mean} ± {fixed(summary.sd, digits)}"
+
+
+def p_value(p: float) -> str:
+    """Spell a p-value.
+
+    >>> p_value(0.00001), p_value(0.0312), p_value(1.0)
+    ('<0.0001', '0.031', '1')
+    """
+    return "<0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def seconds(value: float) -> str:
+    """Spell a duration in seconds.
+
+    >>> seconds(0.1234), seconds(12.34), seconds(1234.5)
+    ('0.12', '12.3', '1234')
+    """
+    return fixed(value, 2 if value < 10 else 1 if value < 100 else 0)
+
+
+def with_unit(metric: Metric) -> str:
+    """Name a metric and its unit, for headings and axes."""
+    return f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+
+
+def difference_unit(metric: Metric) -> str:
+    """Return the unit of a difference of two values.
+
+    >>> difference_unit(Metric(name="accuracy", higher_is_better=True, unit="%"))
+    'percentage points'
+    """
+    return "percentage points" if metric.unit == "%" else metric.unit
+
+
+def counted(number: int, noun: str) -> str:
+    """Spell a number of things.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Enumerate in words.
+
+    >>> listed(["ema", "swa", "lawa"])
+    'ema, swa and lawa'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def shortened(text: str, length: int) -> str:
+    """Cut a long name so that it fits into a figure."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Spell out control characters, which could move a terminal's cursor.
+
+    >>> printable("loss is nan\\x1b[2J")
+    'loss is nan\\\\x1b[2J'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def typographic(text: str) -> str:
+    """Set minus signs and the missing number as a typesetter would.
+
+    The terminal keeps the hyphen, which every encoding has.
+
+    >>> typographic("switch-ema: -0.2 (95% CI -0.3 to -0.1)")
+    'switch-ema: \N{MINUS SIGN}0.2 (95% CI \N{MINUS SIGN}0.3 to \N{MINUS SIGN}0.1)'
+    """
+    if text == NONE:
+        return "\N{EN DASH}"
+    return re.sub(r"(?:(?<=[\s(\[])|^)-(?=\d)", "\N{MINUS SIGN}", text)

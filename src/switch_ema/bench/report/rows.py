@@ -1,0 +1,88 @@
+"""A comparison's table, cell by cell, for whoever draws it."""
+
+from dataclasses import dataclass
+
+from switch_ema.bench.report.numbers import (
+    NONE,
+    digits_for,
+    fixed,
+    mean_and_spread,
+    p_value,
+)
+from switch_ema.bench.stats import MethodResult, SpeedUp
+from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.task import Metric
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's cells as text, without units."""
+
+    method: str
+    last: str
+    best: str
+    difference: str
+    """Signed; positive is better."""
+    interval: str
+    p: str
+    verdict: str
+    epochs: str
+    """Until the baseline's final value was reached."""
+    speed_up: str
+    n: str
+    """Seeds that count, and of how many if some do not."""
+
+
+def make_rows(task: TaskSummary, metric: Metric) -> list[Row]:
+    """Spell one metric's results, in the order of the methods."""
+    results = task.results[metric.name]
+    digits = digits_for(results)
+    seeds = number_of_seeds(task)
+    return [_row(result, digits, seeds) for result in results]
+
+
+def number_of_seeds(task: TaskSummary) -> int:
+    """Count the seeds of a task, those that failed included."""
+    seeds: set[int] = set()
+    for curves in task.curves.values():
+        for runs in curves.values():
+            seeds |= runs.keys()
+    return len(seeds)
+
+
+def baseline_of(results: list[MethodResult]) -> str:
+    """Find the method that the others are compared with."""
+    return next(r.method for r in results if r.verdict == "baseline")
+
+
+def _row(result: MethodResult, digits: int, seeds: int) -> Row:
+    difference, speed_up = result.difference, result.speed_up
+    n = result.last.n
+    interval = NONE
+    if difference is not None:
+        low, high = (fixed(v, digits) for v in (difference.low, difference.high))
+        interval = f"[{low}, {high}]"
+    return Row(
+        method=result.method,
+        last=mean_and_spread(result.last, digits),
+        best=mean_and_spread(result.best, digits),
+        difference=fixed(difference.mean, digits, "+") if difference else NONE,
+        interval=interval,
+        p=p_value(difference.p_holm) if difference else NONE,
+        verdict=result.verdict,
+        epochs=_epochs(speed_up),
+        speed_up=f"{speed_up.factor:.2f}" if speed_up and speed_up.factor else NONE,
+        n=str(n) if n >= seeds else f"{n} of {seeds}",
+    )
+
+
+def _epochs(speed_up: SpeedUp | None) -> str:
+    """Spell the epochs; seeds that never got there are told, not averaged away."""
+    if speed_up is None:
+        return NONE
+    if speed_up.epochs is None:
+        return "never"
+    epochs = f"{speed_up.epochs:g}"
+    if speed_up.reached == speed_up.n:
+        return epochs
+    return f"{epochs} in {speed_up.reached} of {speed_up.n}"

@@ -1,0 +1,139 @@
+"""What a comparison found, for the terminal."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from switch_ema.bench.report.numbers import (
+    NONE,
+    counted,
+    difference_unit,
+    fixed,
+    printable,
+    seconds,
+    with_unit,
+)
+from switch_ema.bench.report.rows import Row, baseline_of, make_rows
+from switch_ema.bench.report.words import (
+    RULE,
+    baseline_sentence,
+    headline,
+    missing_sentence,
+    shared_cost_sentence,
+    verdicts,
+)
+from switch_ema.bench.summary import ComparisonSummary, TaskSummary
+
+_COLOURS = {
+    "helps": "bold green",
+    "hurts": "bold red",
+    "no difference found": "yellow",
+    "too few seeds": "magenta",
+    "baseline": "dim",
+}
+# Narrower, the column that does not decide is left out and the interval goes below.
+_WIDE = 100
+
+
+def print_comparison(summary: ComparisonSummary, console: Console) -> None:
+    """Print one table per task, its verdict in words, and what it cost.
+
+    Everything is given to rich as ``Text``, never as markup: names are shown as they
+    are, square brackets included.
+    """
+    for task in summary.tasks:
+        _print_task(task, console)
+    console.print(Text(RULE, style="dim"))
+
+
+def _print_task(task: TaskSummary, console: Console) -> None:
+    console.print()
+    console.print(Text(printable(task.task), style="bold"))
+    console.print(Text(_conditions(task), style="dim"))
+    console.print(_results(task, wide=console.width >= _WIDE))
+    console.print(Text(headline(task), style="bold"))
+    _print_lines(console, verdicts(task))
+    _print_lines(console, [("baseline", baseline_sentence(task))])
+    _print_lines(console, [("hurts", printable(text)) for text in task.problems])
+    if missing := missing_sentence(task):
+        _print_lines(console, [("too few seeds", missing)])
+    if task.costs:
+        console.print(_costs(task))
+        console.print(Text(shared_cost_sentence(task), style="dim"))
+    console.print()
+
+
+def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
+    """Print sentences with a mark in the colour of their verdict."""
+    for verdict, text in lines:
+        line = Table.grid(padding=(0, 1))
+        line.add_row(Text("*", style=_COLOURS[verdict]), Text(text))
+        console.print(Padding(line, (0, 0, 0, 1)))
+
+
+def _conditions(task: TaskSummary) -> str:
+    metric = task.metrics[0]
+    direction = "higher" if metric.higher_is_better else "lower"
+    text = (
+        f"{task.description.rstrip('.')}. {task.optimizer}, "
+        f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is better"
+    )
+    return printable(text)
+
+
+def _results(task: TaskSummary, *, wide: bool) -> Table:
+    metric = task.metrics[0]
+    baseline = printable(baseline_of(task.results[metric.name]))
+    unit = difference_unit(metric)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", overflow="fold", min_width=10)
+    last = f"{printable(with_unit(metric))}\nlast epoch\nmean ± sd"
+    table.add_column(Text(last), justify="right", no_wrap=True)
+    if wide:
+        best = Text("best epoch\n(for infor-\nmation)", style="dim not bold")
+        table.add_column(best, justify="right", no_wrap=True, style="dim")
+    shift = f"difference to\n{baseline}{f', {unit}' if unit else ''}\n[95% CI]"
+    table.add_column(Text(shift), justify="right")
+    table.add_column("p\n(Holm)", justify="right", no_wrap=True)
+    table.add_column("verdict", min_width=10)
+    table.add_column(Text(f"epochs to\n{baseline}'s end"), justify="right")
+    table.add_column("n", justify="right")
+    for row in make_rows(task, metric):
+        table.add_row(*_cells(row, wide=wide))
+    return table
+
+
+def _cells(row: Row, *, wide: bool) -> list[Text]:
+    shift = row.difference
+    if row.interval != NONE:
+        shift += f"{' ' if wide else chr(10)}{row.interval}"
+    epochs = row.epochs if row.speed_up == NONE else f"{row.epochs} ({row.speed_up}x)"
+    cells = [row.last, row.best] if wide else [row.last]
+    return [
+        Text(printable(row.method)),
+        *map(Text, cells),
+        Text(shift),
+        Text(row.p),
+        Text(row.verdict, style=_COLOURS[row.verdict]),
+        Text(epochs),
+        Text(row.n),
+    ]
+
+
+def _costs(task: TaskSummary) -> Table:
+    """Apart from the results, which are the same in every run; times are not."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cost per seed", overflow="fold")
+    for name in ("training, s", "evaluation, s", "memory, MB", "seeds"):
+        table.add_column(name, justify="right")
+    for cost in task.costs:
+        table.add_row(
+            Text(printable(" + ".join(cost.methods))),
+            seconds(cost.train_seconds),
+            seconds(cost.evaluate_seconds),
+            fixed(cost.memory_mb, 0),
+            str(cost.seeds),
+        )
+    return table

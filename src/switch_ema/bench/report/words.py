@@ -1,0 +1,90 @@
+"""The verdict in words, the same in every report."""
+
+from switch_ema.bench.report.numbers import counted, listed, printable
+from switch_ema.bench.report.rows import baseline_of
+from switch_ema.bench.stats import LEVEL, sentence
+from switch_ema.bench.summary import TaskSummary
+
+# What matters most to the reader first; the baseline needs no verdict.
+_ORDER = ("helps", "hurts", "no difference found", "too few seeds")
+
+RULE = (
+    "How the verdicts were reached: each method is compared with the baseline seed by "
+    "seed, at the last epoch, by a two-sided paired t-test; p-values are corrected "
+    f"over the methods (Holm), and below {LEVEL:g} counts as a difference. Intervals "
+    "are 95% confidence intervals of the mean difference, not corrected."
+)
+
+
+def headline(task: TaskSummary) -> str:
+    """Say in one sentence what helps and what does not."""
+    results = task.results[task.metrics[0].name]
+    parts = []
+    for verdict in _ORDER:
+        names = [result.method for result in results if result.verdict == verdict]
+        if names:
+            parts.append(_clause(verdict, names))
+    if not parts:
+        return "There is nothing to compare: only the baseline was trained."
+    text = "; ".join(parts)
+    # Method names keep the case in which they were typed.
+    starts_with_name = parts[0].endswith((" helps", " help", " hurts", " hurt"))
+    text = text if starts_with_name else text[0].upper() + text[1:]
+    return f"{printable(text)}."
+
+
+def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
+    """List verdict and sentence of every method but the baseline, wins first."""
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    baseline = baseline_of(results)
+    compared = [result for result in results if result.verdict in _ORDER]
+    compared.sort(key=lambda result: _ORDER.index(result.verdict))
+    return [
+        (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
+        for r in compared
+    ]
+
+
+def baseline_sentence(task: TaskSummary) -> str:
+    """Say what the baseline reached."""
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    own = next(result for result in results if result.verdict == "baseline")
+    return printable(sentence(own, metric=metric, baseline=own.method))
+
+
+def missing_sentence(task: TaskSummary) -> str:
+    """Say what has not been trained; empty if all was."""
+    if not task.missing:
+        return ""
+    verb = "has" if task.missing == 1 else "have"
+    cells = counted(task.missing, "training")
+    return f"{cells} of this task {verb} not been run yet: the numbers are preliminary."
+
+
+def shared_cost_sentence(task: TaskSummary) -> str:
+    """Explain why several methods can stand behind one training time."""
+    groups = [cost.methods for cost in task.costs if len(cost.methods) > 1]
+    if not groups:
+        return "Every method needs a training of its own."
+    names = printable("; ".join(listed(group) for group in groups))
+    text = (
+        f"One training serves all of {names}: they only read the weights, so they "
+        "are evaluated along the same trajectory."
+    )
+    if len(groups) == len(task.costs):
+        return text
+    return f"{text} The others change the weights and need a training of their own."
+
+
+def _clause(verdict: str, methods: list[str]) -> str:
+    names, one = listed(methods), len(methods) == 1
+    return {
+        "helps": f"{names} {'helps' if one else 'help'}",
+        "hurts": f"{names} {'hurts' if one else 'hurt'}",
+        "no difference found": f"no difference was found for {names}",
+        "too few seeds": f"too few seeds to judge {names}",
+    }[verdict]
+
+

@@ -1,0 +1,218 @@
+"""The one training loop: every task, method, optimizer and device goes through it."""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device, set_seed
+from torch import Tensor, nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.bench.checkpoints import load_checkpoint, save_checkpoint
+from switch_ema.bench.methods import CONTROL, parse_method
+from switch_ema.bench.optimizers import create_optimizer, set_mode, take_step
+from switch_ema.bench.plan import Cell
+from switch_ema.bench.schedules import create_schedule
+from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.tasks import create_task
+
+Values = dict[str, dict[str, list[list[float]]]]
+"""By method and metric: per epoch, one value per seed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a cell is trained; the numbers do not depend on it."""
+
+    folder: Path
+    """Of the comparison: checkpoints and trackers' files go below it."""
+    device: str | None = None
+    """None: Accelerate chooses."""
+    trackers: tuple[str, ...] = ()
+    keep_checkpoint: bool = False
+
+
+@dataclass
+class CellResult:
+    """What a cell has produced."""
+
+    status: str = "done"
+    message: str = ""
+    values: Values = field(default_factory=dict)
+    train_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    memory_mb: float = 0.0
+
+
+class Training:
+    """One cell, from its checkpoint or from the beginning to its last epoch."""
+
+    def __init__(self, cell: Cell, place: Place) -> None:
+        self.cell, self.place, recipe = cell, place, cell.recipe
+        self.task = create_task(cell.task, cell.seeds, split=cell.split)
+        self.accelerator = Accelerator(
+            cpu=place.device == "cpu",
+            mixed_precision=recipe.precision,
+            log_with=list(place.trackers) or None,
+            project_dir=str(place.folder / "trackers"),
+        )
+        set_seed(self.task.seed)
+        model = self.task.model()
+        if cell.optimizer is None and recipe.layer_decay is None:
+            self.optimizer = self.task.optimizer(model)
+        else:
+            spec = parse_spec(cell.optimizer or "adamw")
+            self.optimizer = create_optimizer(
+                spec, model, layer_decay=recipe.layer_decay
+            )
+        self.steps_per_epoch = math.ceil(
+            len(self.task.train_loader(0)) / recipe.accumulate
+        )
+        self.schedule = create_schedule(
+            recipe.schedule,
+            self.optimizer,
+            total_steps=recipe.epochs * self.steps_per_epoch,
+            warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
+        )
+        self.averagers = self._attach(model)
+        self.model = self.accelerator.prepare_model(model)
+        self.result = CellResult()
+        self.epoch = 0
+
+    def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
+        folder = self.place.folder / "cells" / self.cell.id
+        averagers = {}
+        for label in self.cell.methods:
+            method = parse_method(label, self.cell.recipe.methods)
+            averagers[label] = method.make(
+                model,
+                self.optimizer,
+                epochs=self.cell.recipe.epochs,
+                folder=folder / label.replace("/", "-").replace(":", "-"),
+            )
+        return averagers
+
+    def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
+        """Train to the end; a checkpoint after each epoch makes it resumable."""
+        load_checkpoint(self)
+        self._start_trackers()
+        while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
+            try:
+                self._train_epoch()
+                self._evaluate()
+            except FloatingPointError as error:
+                self._diverged(str(error))
+            self.epoch += 1
+            self._log()
+            save_checkpoint(self)
+            progress(self.epoch)
+        self.accelerator.end_training()
+        self.result.memory_mb = _peak_memory_mb()
+        return self.result
+
+    def _train_epoch(self) -> None:
+        started = time.perf_counter()
+        set_seed(self.task.seed * 100_003 + self.epoch + 1)
+        self.model.train()
+        set_mode(self.optimizer, training=True)
+        loader = self.task.train_loader(self._data_epoch())
+        total = torch.zeros((), device=self.accelerator.device)
+        held: list[Any] = []
+        for index, batch in enumerate(loader, start=1):
+            held.append(batch)
+            if len(held) == self.cell.recipe.accumulate or index == len(loader):
+                total += take_step(self.optimizer, self.model, partial(self._gradients, held))
+                self.schedule.step()
+                held = []
+        for averager in self.averagers.values():
+            if averager is not None:
+                averager.end_epoch()
+        self.result.train_seconds += time.perf_counter() - started
+        if not bool(torch.isfinite(total)):
+            raise FloatingPointError("the training loss is not finite")
+
+    def _gradients(self, batches: list[Any]) -> Tensor:
+        """Back-propagate one batch or, when accumulating, several."""
+        total = torch.zeros((), device=self.accelerator.device)
+        for batch in batches:
+            batch = send_to_device(batch, self.accelerator.device)
+            with self.accelerator.autocast():
+                loss = self.task.loss(self.model, batch) / len(batches)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+        if self.cell.recipe.clip is not None:
+            self.accelerator.clip_grad_norm_(
+                self.model.parameters(), self.cell.recipe.clip
+            )
+        return total
+
+    def _data_epoch(self) -> int:
+        """Number the epochs otherwise for the control, which gives other orders."""
+        shift = 1_000_000 if CONTROL in self.cell.methods else 0
+        return self.epoch + shift
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        started = time.perf_counter()
+        self.model.eval()
+        set_mode(self.optimizer, training=False)
+        for label, averager in self.averagers.items():
+            if averager is None:
+                measured = self.task.evaluate(self.model)
+            else:
+                with averager.averaged():
+                    measured = self.task.evaluate(self.model)
+            self._note(label, measured)
+        self.result.evaluate_seconds += time.perf_counter() - started
+
+    def _note(self, label: str, measured: dict[str, Any]) -> None:
+        for metric in self.task.metrics:
+            value = measured[metric.name]
+            values = [float(value)] if len(self.cell.seeds) == 1 and not isinstance(
+                value, (list, Tensor)
+            ) else [float(v) for v in value]
+            method = self.result.values.setdefault(label, {})
+            method.setdefault(metric.name, []).append(values)
+
+    def _diverged(self, why: str) -> None:
+        """Fill the rest with NaN: the seed stays in the count, without a value."""
+        self.result.status, self.result.message = "diverged", why
+        for label in self.averagers:
+            nan = {m.name: [math.nan] * len(self.cell.seeds) for m in self.task.metrics}
+            done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
+            for _ in range(self.cell.recipe.epochs - len(done)):
+                self._note(label, nan)
+
+    def _start_trackers(self) -> None:
+        if self.place.trackers:
+            self.accelerator.init_trackers(f"{self.cell.id}")
+
+    def _log(self) -> None:
+        if not self.place.trackers:
+            return
+        logged = {
+            f"{label}/{metric}": epochs[self.epoch - 1][0]
+            for label, metrics in self.result.values.items()
+            for metric, epochs in metrics.items()
+        }
+        self.accelerator.log(logged, step=self.epoch)
+
+
+def train_cell(
+    cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
+) -> CellResult:
+    """Train one cell."""
+    return Training(cell, place).run(progress)
+
+
+def _peak_memory_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 if sys.platform != "darwin" else 1024**2)

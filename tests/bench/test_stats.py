@@ -1,0 +1,286 @@
+"""Verdicts: right on worked numbers, and as often right as they claim to be."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import nct, t, ttest_rel
+
+from switch_ema.bench.stats import LEVEL, compare, head_to_head, holm, sentence
+from switch_ema.bench.task import Metric
+
+NAN, INF = math.nan, math.inf
+ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
+LOSS = Metric(name="loss", higher_is_better=False)
+NOTHING = "no difference found"
+
+
+def ends(*values):
+    """Curves of one epoch, one per seed."""
+    return {seed: [value] for seed, value in enumerate(values)}
+
+
+def against_plain(plain, method, higher_is_better=True):
+    curves = {"plain": plain, "ema": method}
+    return compare(curves, higher_is_better=higher_is_better)[1]
+
+
+# Differences 1, 2, 3: mean 2, sd 1, error 1/sqrt(3), t = 3.4641 with 2 degrees of
+# freedom. There p = 1 - t / sqrt(t^2 + 2) = 0.074180, and t(0.975) = 4.302653 makes
+# the interval 2 -+ 2.484138.
+WORKED = ends(10.0, 20.0, 30.0), ends(11.0, 22.0, 33.0)
+
+
+def test_hand_worked_difference():
+    result = against_plain(*WORKED)
+    difference = result.difference
+    assert (difference.mean, difference.sd, difference.n) == (2.0, 1.0, 3)
+    assert difference.low == pytest.approx(-0.484138, abs=1e-6)
+    assert difference.high == pytest.approx(4.484138, abs=1e-6)
+    assert difference.p == difference.p_holm == pytest.approx(0.074180, abs=1e-6)
+    assert result.verdict == NOTHING
+    assert (result.last.mean, result.last.sd, result.last.n) == (22.0, 11.0, 3)
+
+
+def test_agrees_with_scipy_and_keeps_the_order():
+    swa, plain, ema = np.random.default_rng(0).normal(size=(3, 6))
+    curves = {"swa": ends(*swa), "plain": ends(*plain), "ema": ends(*ema + 2)}
+    results = compare(curves, higher_is_better=True)
+    assert [result.method for result in results] == list(curves)
+    first, base, second = results
+    assert (base.verdict, base.difference, base.speed_up) == ("baseline", None, None)
+    for result, values in ((first, swa), (second, ema + 2)):
+        test, found = ttest_rel(values, plain), result.difference
+        assert found.p == pytest.approx(test.pvalue)
+        interval = tuple(test.confidence_interval(0.95))
+        assert (found.low, found.high) == pytest.approx(interval)
+    assert second.difference.p_holm == pytest.approx(2 * second.difference.p)
+    assert first.difference.p_holm == first.difference.p > second.difference.p_holm
+
+
+def test_holm_worked_example():
+    # 3 * 0.01, then 2 * 0.03, then 0.04, which may not fall below 0.06.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_correction_counts_only_the_methods_that_can_be_tested():
+    plain, ema = WORKED
+    results = compare(
+        {"plain": plain, "ema": ema, "swa": {0: [1.0]}}, higher_is_better=True
+    )
+    assert [r.verdict for r in results] == ["baseline", NOTHING, "too few seeds"]
+    assert results[1].difference.p_holm == results[1].difference.p
+    assert results[2].difference is None
+    assert results[2].last.sd is None
+
+
+def test_lower_is_better_turns_the_sign_but_not_the_summary():
+    plain, better = ends(1.0, 1.1, 0.9, 1.2), ends(0.5, 0.61, 0.42, 0.7)
+    result = against_plain(plain, better, higher_is_better=False)
+    assert result.difference.mean == pytest.approx(0.4925)
+    assert result.difference.low > 0
+    assert result.verdict == "helps"
+    assert result.last.mean == pytest.approx(0.5575)
+    assert against_plain(better, plain, higher_is_better=False).verdict == "hurts"
+    assert against_plain(plain, better).verdict == "hurts"
+
+
+@given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=8))
+def test_swapping_the_two_or_turning_the_metric_mirrors_the_difference(pairs):
+    plain, ema = (ends(*values) for values in zip(*pairs, strict=True))
+    one = against_plain(plain, ema).difference
+    swapped = against_plain(ema, plain).difference
+    turned = against_plain(plain, ema, higher_is_better=False).difference
+    for other in (swapped, turned):
+        assert (other.mean, other.low, other.high) == (-one.mean, -one.high, -one.low)
+        assert (other.p, other.sd) == (one.p, one.sd)
+    assert 0 <= one.p <= 1 and one.low <= one.mean <= one.high
+
+
+def test_best_is_taken_per_seed_and_ignores_what_is_not_finite():
+    plain = {0: [1.0, 3.0, 2.0], 1: [NAN, 1.0, 5.0]}
+    (result,) = compare({"plain": plain}, higher_is_better=True)
+    assert (result.last.mean, result.best.mean) == (3.5, 4.0)
+    (result,) = compare({"plain": plain}, higher_is_better=False)
+    assert (result.last.mean, result.best.mean) == (3.5, 1.0)
+
+
+@pytest.mark.parametrize("bad", [None, [], [1.0], [1.0, NAN], [1.0, INF], [1.0, -INF]])
+@pytest.mark.parametrize("side", ["plain", "ema"])
+def test_a_seed_that_did_not_finish_is_left_out_of_its_pairs_only(bad, side):
+    curves = {
+        method: {seed: [0.0, *curve] for seed, curve in seeds.items()}
+        for method, seeds in zip(["plain", "ema"], WORKED, strict=True)
+    }
+    whole = against_plain(*curves.values())
+    curves["plain"][7] = curves["ema"][7] = [0.0, 100.0]
+    curves[side][7] = bad
+    if bad is None:
+        del curves[side][7]
+    results = {r.method: r for r in compare(curves, higher_is_better=True)}
+    assert results["ema"].difference == whole.difference
+    assert results["ema"].speed_up == whole.speed_up
+    assert [results[name].last.n for name in curves] == [
+        3 + (side != name) for name in curves
+    ]
+
+
+def test_nothing_finished():
+    results = compare({"plain": {}, "ema": ends(NAN, NAN)}, higher_is_better=True)
+    assert [r.verdict for r in results] == ["baseline", "too few seeds"]
+    assert [r.last.n for r in results] == [0, 0]
+    assert math.isnan(results[1].best.mean) and results[1].speed_up is None
+    with pytest.raises(ValueError, match=r"baseline must be in \['ema'\], got 'plain'"):
+        compare({"ema": ends(1.0)}, higher_is_better=True)
+
+
+def test_identical_curves_give_p_1():
+    values = ends(0.1, 0.2, 0.7)
+    result = against_plain(values, values)
+    assert (result.difference.p, result.difference.mean) == (1.0, 0.0)
+    assert result.verdict == NOTHING
+    assert math.isnan(result.difference.detectable)
+
+
+def test_a_constant_shift_is_judged_by_the_sign_test():
+    # 0.1 more in every seed, if it were not for rounding: 2 * 0.5**8 = 0.0078.
+    plain = [0.1 * seed for seed in range(8)]
+    shifted = [value + 0.1 for value in plain]
+    assert len({b - a for a, b in zip(plain, shifted, strict=True)}) > 1
+    result = against_plain(ends(*plain), ends(*shifted))
+    assert result.difference.p == 0.0078125
+    assert result.difference.sd == 0
+    assert result.verdict == "helps"
+    assert against_plain(ends(*plain[:5]), ends(*shifted[:5])).verdict == NOTHING
+
+
+def simulate(methods, shift, seed):
+    """Yield the verdicts of 1,000 comparisons; the first method is better by shift."""
+    # Noise of 1 / sqrt(2) on both sides: the paired differences have an sd of 1.
+    generator = np.random.default_rng(seed)
+    noise = generator.normal(scale=0.5**0.5, size=(1_000, methods + 1, 8))
+    noise[:, 1] += shift
+    for values in noise:
+        curves = {f"method {i}": ends(*row) for i, row in enumerate(values)}
+        results = compare(curves, higher_is_better=True, baseline="method 0")
+        yield [result.verdict for result in results[1:]]
+
+
+@pytest.mark.parametrize("methods", [1, 5])
+def test_plain_against_plain_is_not_told_apart(methods):
+    quiet = [set(v) == {NOTHING} for v in simulate(methods, shift=0, seed=1)]
+    assert sum(quiet) >= 950
+    # Neither is the test so timid that it never speaks.
+    assert sum(quiet) <= 990
+
+
+@pytest.mark.parametrize("methods", [1, 5])
+def test_two_standard_deviations_are_found(methods):
+    found = [v[0] == "helps" for v in simulate(methods, shift=2, seed=2)]
+    assert sum(found) >= 900
+    # The exact power of the first step of Holm, the only one that can be counted on.
+    critical = t.isf(LEVEL / methods / 2, 7)
+    assert nct.sf(critical, 7, 2 * 8**0.5) >= 0.9
+
+
+def detectable(methods, n):
+    """In standard deviations of the differences."""
+    curves = {"plain": ends(*[0] * n)}
+    curves |= {f"method {i}": ends(*range(n)) for i in range(methods)}
+    difference = compare(curves, higher_is_better=True)[1].difference
+    return difference.detectable / difference.sd
+
+
+@pytest.mark.parametrize(("methods", "n"), [(1, 3), (5, 8), (3, 20)])
+def test_what_is_called_detectable_is_found_in_4_of_5(methods, n):
+    shape = (20_000, n)
+    found = np.random.default_rng(3).normal(detectable(methods, n), size=shape)
+    p = ttest_rel(found, np.zeros(shape), axis=1).pvalue
+    assert np.mean(p < LEVEL / methods) == pytest.approx(0.8, abs=0.015)
+
+
+def test_what_is_called_detectable_gets_its_verdict():
+    found = [v[0] == "helps" for v in simulate(1, detectable(1, 8), seed=4)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+
+
+def test_two_seeds_are_weak_but_allowed():
+    difference = against_plain(ends(0.0, 0.0), ends(1.0, 2.0)).difference
+    # t = 3 with one degree of freedom: p = 1 - 2 / pi * atan(3)
+    assert difference.p == pytest.approx(1 - 2 / math.pi * math.atan(3))
+    assert difference.detectable > 10
+
+
+def test_speed_up_hand_worked():
+    plain = {0: [1, 2, 3, 4], 1: [1, 5, 2, 5], 2: [1, 2, 3, 9], 3: [1, 1, 2, 2]}
+    ema = {0: [2, 4, 4, 4], 1: [5, 5, 5, 5], 2: [8, 8, 8, 8], 3: [0, 0, NAN, 2]}
+    # Epochs to the goals 4, 5, 9, 2: plain 4, 2, 4, 3 and ema 2, 1, never, 4.
+    found = against_plain(plain, ema).speed_up
+    assert (found.reached, found.n, found.epochs) == (3, 4, 2.0)
+    assert found.factor == 2.0  # of 2, 2 and 3/4
+    turned = [{s: [-v for v in c] for s, c in m.items()} for m in (plain, ema)]
+    assert against_plain(*turned, higher_is_better=False).speed_up == found
+    never = against_plain({0: [1, 2]}, {0: [1, 1]}).speed_up
+    assert (never.reached, never.n, never.epochs, never.factor) == (0, 1, None, None)
+
+
+def test_head_to_head():
+    curves = {"plain": ends(0.0), "ema": WORKED[0], "switch-ema": WORKED[1]}
+    first = head_to_head(curves, "switch-ema", "ema", higher_is_better=True)
+    assert first == against_plain(*WORKED).difference
+    second = head_to_head(curves, "ema", "switch-ema", higher_is_better=True)
+    assert (second.mean, second.p) == (-2.0, first.p)
+    for other in ("plain", "swa"):
+        assert head_to_head(curves, "ema", other, higher_is_better=True) is None
+
+
+def say(plain, method, metric):
+    return sentence(
+        against_plain(plain, method, metric.higher_is_better), metric=metric
+    )
+
+
+def test_sentences_where_higher_is_better():
+    plain, more = ends(90.0, 91.0, 92.0, 93.0), ends(92.3, 93.5, 94.4, 95.4)
+    # Differences 2.3, 2.5, 2.4, 2.4: sd 0.0816, half width 0.1299, t = 58.8
+    assert say(plain, more, ACCURACY) == (
+        "ema helps: +2.40 % accuracy over plain "
+        "(95% CI 2.27 to 2.53, n = 4, p < 0.0001 after Holm)."
+    )
+    assert say(more, plain, ACCURACY) == (
+        "ema hurts: -2.40 % accuracy against plain "
+        "(95% CI -2.53 to -2.27, n = 4, p < 0.0001 after Holm)."
+    )
+    assert say(*WORKED, ACCURACY) == (
+        "No difference found between ema and plain: +2.0 % accuracy over plain "
+        "(95% CI -0.5 to 4.5, n = 3, p = 0.074 after Holm); with n = 3 a difference of "
+        "4.2 % or more would have been found in 4 of 5 comparisons."
+    )
+
+
+def test_sentences_where_lower_is_better():
+    less, more = ends(0.10, 0.11, 0.12, 0.13), ends(0.33, 0.36, 0.36, 0.37)
+    # Differences 0.23, 0.25, 0.24, 0.24 in the direction that is said.
+    numbers = "by 0.240 than plain (lower is better; 95% CI 0.227 to 0.253, n = 4, "
+    assert say(more, less, LOSS).startswith(f"ema helps: loss better {numbers}")
+    assert say(less, more, LOSS).startswith(f"ema hurts: loss worse {numbers}")
+    assert say(*WORKED, LOSS).startswith(
+        "No difference found between ema and plain: loss worse by 2.0 than plain "
+        "(lower is better; 95% CI -0.5 to 4.5, n = 3, "
+    )
+
+
+def test_sentences_without_a_test():
+    plain = ends(1.0, 2.0)
+    assert say(plain, plain, ACCURACY).endswith(
+        "(the same in all n = 2 seeds, p = 1 by sign test and Holm)."
+    )
+    assert say(plain, {}, LOSS) == "Too few seeds finished to compare ema with plain."
+    (result,) = compare({"plain": plain}, higher_is_better=True)
+    assert sentence(result, metric=ACCURACY) == (
+        "plain is the baseline: 1.5 % accuracy (sd 0.71, n = 2)."
+    )
