@@ -10,6 +10,7 @@ from switch_ema.averaging.hooks import Optimizers
 from switch_ema.averaging.lawa import LAWA
 from switch_ema.averaging.literal_eq3 import LiteralEq3
 from switch_ema.averaging.lookahead import Lookahead
+from switch_ema.averaging.posthoc import PostHocEMA
 from switch_ema.averaging.pswa import PSWA
 from switch_ema.averaging.swa import SWA
 from switch_ema.averaging.switch_ema import SwitchEMA
@@ -21,6 +22,7 @@ METHODS: dict[str, type[Averager]] = {
     "lookahead": Lookahead,
     "lawa": LAWA,
     "pswa": PSWA,
+    "posthoc-ema": PostHocEMA,
     "literal-eq3": LiteralEq3,
 }
 

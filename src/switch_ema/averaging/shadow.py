@@ -177,11 +177,14 @@ class Shadow:
             self._groups = self._group()
 
     def _group(self) -> list[Group]:
-        members: dict[str, list[int]] = {}
+        members: dict[tuple[str, bool], list[int]] = {}
         for i, slot in enumerate(self.slots):
-            members.setdefault(self._kind(slot, self.tensors[i]), []).append(i)
+            # One kernel call takes sharded tensors or plain ones, not both.
+            is_sharded = hasattr(slot.tensor, "to_local")
+            key = self._kind(slot, self.tensors[i]), is_sharded
+            members.setdefault(key, []).append(i)
         groups = []
-        for kind, indices in members.items():
+        for (kind, _), indices in members.items():
             slots = [self.slots[i] for i in indices]
             group = Group(kind, slots, [self.tensors[i] for i in indices])
             if self.storage.flat and kind == "same":

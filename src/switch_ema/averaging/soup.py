@@ -61,21 +61,18 @@ def greedy_soup(
 ) -> Soup:
     """Average the ingredients that help, best first.
 
-    Each ingredient is scored alone. Then, from the best to the worst, an ingredient
-    goes into the soup if the average with it scores no worse than the soup without
-    it. The result is therefore never worse than the best ingredient on what
-    ``evaluate`` measures: measure on held-out data that decides nothing else.
+    Each one is scored alone. Then, from the best to the worst, an ingredient goes in
+    if the soup with it scores no worse than without it. So the result is no worse
+    than the best ingredient; score on held-out data that decides nothing else.
 
     Args:
         ingredients: state dicts or paths of safetensors files, of one architecture.
             For dtypes and whatever is not averaged, the best one counts as the first.
-        evaluate: a score for a state dict; called up to ``2 * n - 1`` times. A NaN
-            counts as worse than anything.
+        evaluate: scores a state dict; NaN is worse than anything.
         higher_is_better: False for losses and errors.
 
     Raises:
-        ValueError: there is no ingredient, names or shapes differ between them, or
-            the score of every one is NaN.
+        ValueError: there is no ingredient, names or shapes differ, or all are NaN.
 
     >>> found = greedy_soup(
     ...     [{"w": torch.tensor(w)} for w in (3.0, 0.5, -1.0)],
@@ -88,10 +85,7 @@ def greedy_soup(
     ingredients = _listed(ingredients)
     sign = 1 if higher_is_better else -1
     scores = [float(evaluate(_load(ingredient))) for ingredient in ingredients]
-    valid = [i for i, score in enumerate(scores) if not math.isnan(score)]
-    if not valid:
-        raise ValueError(f"evaluate gave NaN for each of {len(scores)} ingredients.")
-    best, *others = sorted(valid, key=lambda i: -sign * scores[i])
+    best, *others = _best_first(scores, sign)
     total = _WeightedSum(_load(ingredients[best]), _label(ingredients, best))
     chosen, score = [best], scores[best]
     for i in others:
@@ -104,6 +98,13 @@ def greedy_soup(
             score = trial
     weights = total.value(over=len(chosen))
     return Soup(weights, score, tuple(chosen), tuple(scores))
+
+
+def _best_first(scores: Sequence[float], sign: int) -> list[int]:
+    valid = [i for i, score in enumerate(scores) if not math.isnan(score)]
+    if not valid:
+        raise ValueError(f"evaluate gave NaN for each of {len(scores)} ingredients.")
+    return sorted(valid, key=lambda i: -sign * scores[i])
 
 
 def combine(

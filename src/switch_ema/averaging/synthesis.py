@@ -55,8 +55,8 @@ def synthesize(
         profile: ``power_profile(sigma_rel)``, ``exponential_profile(decay)``,
             ``uniform_profile(last)``, or a callable ``profile(steps, t)`` that returns
             the weights of some of the steps 1..t (a float64 tensor), up to a factor.
-        step: the ``t`` at which the average is wanted, best one with a snapshot; None is
-            the last. Later snapshots are not used.
+        step: the ``t`` at which the average is wanted, best one that has a snapshot;
+            None is the last. Later snapshots are not used.
 
     Returns:
         Tensors by name for ``model.load_state_dict``, on the CPU, in the dtypes of the

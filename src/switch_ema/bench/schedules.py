@@ -8,7 +8,7 @@ parameter group is multiplied by. With ``T`` steps in all, of which ``W`` warm u
 | constant | 1 |
 | step | ``factor ** n`` after ``n`` of the milestones, which are fractions of ``T`` |
 | cosine | from 1 to ``final`` by ``(1 + cos(pi * (t - W) / (T - W))) / 2`` |
-| one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``, each by half a cosine |
+| one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
 
 Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle warms up by itself:
 there, ``W`` is the length of the rise.
@@ -111,7 +111,7 @@ def create_schedule(
     """Make a schedule, to be stepped after each optimizer step.
 
     Its ``state_dict`` resumes exactly. Make it before the optimizer loads its own
-    state: a schedule that begins takes the learning rates that it finds as the full ones.
+    state: a new schedule takes the learning rates that it finds for the full ones.
 
     Args:
         schedule: Name, with options (``cosine:final=0.01``).
@@ -128,9 +128,11 @@ def create_schedule(
         )
     shape, options = SCHEDULES[spec.name], dict(spec.options)
     try:
-        shape(0, total, warmup, **options)
+        factors = [shape(t, total, warmup, **options) for t in (0, total // 2, total)]
     except TypeError as error:
         raise UsageError(f"{spec}: {error}") from error
+    if not all(0 <= factor < math.inf for factor in factors):
+        raise UsageError(f"{spec} would make the learning rate negative or infinite.")
     return LambdaLR(optimizer, lambda t: shape(min(t, total), total, warmup, **options))
 
 

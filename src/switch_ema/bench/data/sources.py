@@ -56,7 +56,9 @@ def catalogue() -> list[DataSource]:
     for name, module in LIBRARIES.items():
         found = importlib.util.find_spec(module) is not None
         where = f"comes with {module}" if found else ""
-        sources.append(DataSource(name, found, where, "pip install 'switch-ema[bench]'"))
+        sources.append(
+            DataSource(name, found, where, "pip install 'switch-ema[bench]'")
+        )
     for name in FILES:
         files, downloaded = find_files(name), find_download(name)
         places = [str(path) for path in files or ()] or [str(downloaded or "")]
@@ -102,8 +104,8 @@ def find_download(name: str) -> Path | None:
 def how_to_get(name: str) -> str:
     """Say what to do about a dataset that is missing."""
     files = " and ".join(FILES[name])
-    advice = f"set {FOLDER} to a folder with {files}"
-    return f"{advice}, or give the option download=True" * (name in DOWNLOADS) or advice
+    download = ", or give the option download=True" if name in DOWNLOADS else ""
+    return f"set {FOLDER} to a folder with {files}{download}"
 
 
 def not_found(name: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""What a task draws from its seed: the split of its data and the noise of its labels."""
+"""What a task draws from its seed: how its data is split, which labels are wrong."""
 
 import hashlib
 

@@ -39,8 +39,7 @@ class Stacked(nn.Module):
         """
         weights = {name: getattr(self, _flat(name)) for name in self._names}
         own = 0 if x.dim() == 3 else None
-        stacked = torch.vmap(self._one, in_dims=(0, own))(weights, x)
-        return cast(Tensor, stacked)
+        return torch.vmap(self._one, in_dims=(0, own))(weights, x)
 
     def _one(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         return cast(Tensor, functional_call(self._skeleton[0], weights, (x,)))

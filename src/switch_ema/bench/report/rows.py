@@ -26,9 +26,8 @@ class Row:
     interval: str
     p: str
     verdict: str
-    epochs: str
-    """Until the baseline's final value was reached."""
     speed_up: str
+    """Factor, epochs until the baseline's final value, and share of seeds."""
     n: str
     """Seeds that count, and of how many if some do not."""
 
@@ -56,8 +55,7 @@ def baseline_of(results: list[MethodResult]) -> str:
 
 
 def _row(result: MethodResult, digits: int, seeds: int) -> Row:
-    difference, speed_up = result.difference, result.speed_up
-    n = result.last.n
+    difference, n = result.difference, result.last.n
     interval = NONE
     if difference is not None:
         low, high = (fixed(v, digits) for v in (difference.low, difference.high))
@@ -70,19 +68,22 @@ def _row(result: MethodResult, digits: int, seeds: int) -> Row:
         interval=interval,
         p=p_value(difference.p_holm) if difference else NONE,
         verdict=result.verdict,
-        epochs=_epochs(speed_up),
-        speed_up=f"{speed_up.factor:.2f}" if speed_up and speed_up.factor else NONE,
-        n=str(n) if n >= seeds else f"{n} of {seeds}",
+        speed_up=_speed_up(result.speed_up),
+        n=str(n) if n >= seeds else f"{n}/{seeds}",
     )
 
 
-def _epochs(speed_up: SpeedUp | None) -> str:
-    """Spell the epochs; seeds that never got there are told, not averaged away."""
+def _speed_up(speed_up: SpeedUp | None) -> str:
+    """Spell a speed-up; seeds that never got there are told, not averaged away.
+
+    >>> _speed_up(SpeedUp(reached=7, n=8, epochs=19.0, factor=1.29))
+    '1.3x (19) 7/8'
+    """
     if speed_up is None:
         return NONE
-    if speed_up.epochs is None:
+    if speed_up.epochs is None or speed_up.factor is None:
         return "never"
-    epochs = f"{speed_up.epochs:g}"
+    text = f"{speed_up.factor:.1f}x ({speed_up.epochs:g})"
     if speed_up.reached == speed_up.n:
-        return epochs
-    return f"{epochs} in {speed_up.reached} of {speed_up.n}"
+        return text
+    return f"{text} {speed_up.reached}/{speed_up.n}"

@@ -13,6 +13,7 @@ from switch_ema.bench.report.numbers import (
     fixed,
     printable,
     seconds,
+    shortened,
     with_unit,
 )
 from switch_ema.bench.report.rows import Row, baseline_of, make_rows
@@ -45,6 +46,7 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
     """
     for task in summary.tasks:
         _print_task(task, console)
+    console.print()
     console.print(Text(RULE, style="dim"))
 
 
@@ -56,13 +58,14 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     console.print(Text(headline(task), style="bold"))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
-    _print_lines(console, [("hurts", printable(text)) for text in task.problems])
+    problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
+    _print_lines(console, problems)
     if missing := missing_sentence(task):
         _print_lines(console, [("too few seeds", missing)])
     if task.costs:
+        console.print()
         console.print(_costs(task))
         console.print(Text(shared_cost_sentence(task), style="dim"))
-    console.print()
 
 
 def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
@@ -76,30 +79,36 @@ def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
 def _conditions(task: TaskSummary) -> str:
     metric = task.metrics[0]
     direction = "higher" if metric.higher_is_better else "lower"
+    unit = difference_unit(metric)
     text = (
         f"{task.description.rstrip('.')}. {task.optimizer}, "
-        f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is better"
+        f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is "
+        f"better. Differences{f' in {unit}' if unit else ''}: positive is better."
     )
     return printable(text)
 
 
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+
+
 def _results(task: TaskSummary, *, wide: bool) -> Table:
     metric = task.metrics[0]
-    baseline = printable(baseline_of(task.results[metric.name]))
-    unit = difference_unit(metric)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    baseline = shortened(printable(baseline_of(task.results[metric.name])), 14)
+    name = shortened(printable(with_unit(metric)), 20)
+    table = _table()
     table.add_column("method", overflow="fold", min_width=10)
-    last = f"{printable(with_unit(metric))}\nlast epoch\nmean ± sd"
-    table.add_column(Text(last), justify="right", no_wrap=True)
+    last = Text(f"{name}\nlast epoch\nmean ± sd")
+    table.add_column(last, justify="right", no_wrap=True)
     if wide:
-        best = Text("best epoch\n(for infor-\nmation)", style="dim not bold")
+        best = Text("for infor-\nmation:\nbest epoch", style="dim not bold")
         table.add_column(best, justify="right", no_wrap=True, style="dim")
-    shift = f"difference to\n{baseline}{f', {unit}' if unit else ''}\n[95% CI]"
-    table.add_column(Text(shift), justify="right")
-    table.add_column("p\n(Holm)", justify="right", no_wrap=True)
+    shift = Text(f"difference\nto {baseline}\n[95% CI]")
+    table.add_column(shift, justify="right", no_wrap=True)
+    table.add_column("p\nafter\nHolm", justify="right", no_wrap=True)
     table.add_column("verdict", min_width=10)
-    table.add_column(Text(f"epochs to\n{baseline}'s end"), justify="right")
-    table.add_column("n", justify="right")
+    table.add_column("speed-up\n(epochs)", justify="right", min_width=9)
+    table.add_column("n", justify="right", no_wrap=True)
     for row in make_rows(task, metric):
         table.add_row(*_cells(row, wide=wide))
     return table
@@ -109,7 +118,6 @@ def _cells(row: Row, *, wide: bool) -> list[Text]:
     shift = row.difference
     if row.interval != NONE:
         shift += f"{' ' if wide else chr(10)}{row.interval}"
-    epochs = row.epochs if row.speed_up == NONE else f"{row.epochs} ({row.speed_up}x)"
     cells = [row.last, row.best] if wide else [row.last]
     return [
         Text(printable(row.method)),
@@ -117,14 +125,14 @@ def _cells(row: Row, *, wide: bool) -> list[Text]:
         Text(shift),
         Text(row.p),
         Text(row.verdict, style=_COLOURS[row.verdict]),
-        Text(epochs),
+        Text(row.speed_up),
         Text(row.n),
     ]
 
 
 def _costs(task: TaskSummary) -> Table:
     """Apart from the results, which are the same in every run; times are not."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table = _table()
     table.add_column("cost per seed", overflow="fold")
     for name in ("training, s", "evaluation, s", "memory, MB", "seeds"):
         table.add_column(name, justify="right")

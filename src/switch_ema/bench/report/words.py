@@ -1,6 +1,8 @@
 """The verdict in words, the same in every report."""
 
-from switch_ema.bench.report.numbers import counted, listed, printable
+from dataclasses import replace
+
+from switch_ema.bench.report.numbers import counted, difference_unit, listed, printable
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats import LEVEL, sentence
 from switch_ema.bench.summary import TaskSummary
@@ -12,7 +14,9 @@ RULE = (
     "How the verdicts were reached: each method is compared with the baseline seed by "
     "seed, at the last epoch, by a two-sided paired t-test; p-values are corrected "
     f"over the methods (Holm), and below {LEVEL:g} counts as a difference. Intervals "
-    "are 95% confidence intervals of the mean difference, not corrected."
+    "are 95% confidence intervals of the mean difference, not corrected. Speed-up: the "
+    "epochs in which the baseline reached its own last value by the epochs the method "
+    "needed for it, medians over the seeds that reached it (7/8: in 7 of 8 seeds)."
 )
 
 
@@ -38,6 +42,7 @@ def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
     metric = task.metrics[0]
     results = task.results[metric.name]
     baseline = baseline_of(results)
+    metric = replace(metric, unit=difference_unit(metric))
     compared = [result for result in results if result.verdict in _ORDER]
     compared.sort(key=lambda result: _ORDER.index(result.verdict))
     return [
@@ -86,5 +91,3 @@ def _clause(verdict: str, methods: list[str]) -> str:
         "no difference found": f"no difference was found for {names}",
         "too few seeds": f"too few seeds to judge {names}",
     }[verdict]
-
-

@@ -1,0 +1,118 @@
+"""The curves: one metric against the epochs, one line per method."""
+
+from switch_ema.bench.report.curves import Band, band
+from switch_ema.bench.report.figures import (
+    HOVER,
+    Figure,
+    Json,
+    Looks,
+    label,
+    plain,
+    range_of,
+)
+from switch_ema.bench.report.looks import Look
+from switch_ema.bench.report.numbers import (
+    counted,
+    digits_for,
+    fixed,
+    shortened,
+    typographic,
+    with_unit,
+)
+from switch_ema.bench.report.rows import baseline_of, number_of_seeds
+from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.task import Metric
+
+
+def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:
+    """Draw one metric against the epochs: mean and standard error per method."""
+    curves = task.curves[metric.name]
+    results = task.results[metric.name]
+    bands = {result.method: band(curves[result.method]) for result in results}
+    digits = digits_for(results) + 1
+    traces: list[Json] = []
+    for method, own in bands.items():
+        if own:
+            traces += _curve(method, own, looks[method], digits)
+    drawn = [own for own in bands.values() if own]
+    shown = visiblerange_of(drawn, bands[baseline_of(results)])
+    last = max((own.epochs[-1] for own in drawn), default=1)
+    x_axis = {"title": {"text": "epoch"}, "range": [0.5, last + 0.5]}
+    x_axis |= {"dtick": 1} if last <= 12 else {"nticks": 9}
+    y_axis: Json = {"title": {"text": plain(shortened(with_unit(metric), 40))}}
+    if shown:
+        y_axis["range"] = list(shown)
+    ends = [
+        f"{m} {typographic(fixed(own.mean[-1], digits))}"
+        for m, own in bands.items()
+        if own
+    ]
+    return Figure(
+        id=key,
+        caption=_convergence_caption(task, metric, drawn, cut=shown is not None),
+        alternative=f"Line chart of {with_unit(metric)} by epoch, one line per method. "
+        f"Mean at the last epoch: {', '.join(ends)}.",
+        height=360,
+        traces=traces,
+        layout={"xaxis": x_axis, "yaxis": y_axis},
+        legend=[(method, looks[method]) for method in bands],
+    )
+
+
+def _curve(method: str, own: Band, look: Look, digits: int) -> list[Json]:
+    """Return the band, drawn as one closed outline, and the line on top of it."""
+    meta = {"colour": look.colour, "method": look.index}
+    high = [mean + error for mean, error in zip(own.mean, own.error, strict=True)]
+    low = [mean - error for mean, error in zip(own.mean, own.error, strict=True)]
+    outline = {
+        "x": [*own.epochs, *reversed(own.epochs)],
+        "y": [*high, *reversed(low)],
+        "fill": "toself",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "meta": {**meta, "role": "band"},
+    }
+    hover = [
+        typographic(
+            f"epoch {e}: {fixed(mean, digits)} ± {fixed(error, digits)}, n = {n}"
+        )
+        for e, mean, error, n in zip(
+            own.epochs, own.mean, own.error, own.n, strict=True
+        )
+    ]
+    line = {
+        "x": own.epochs,
+        "y": own.mean,
+        "name": label(method),
+        "mode": "lines" if len(own.epochs) > 3 else "lines+markers",
+        "line": {"width": 2, "dash": look.plotly_dash},
+        "customdata": hover,
+        "hovertemplate": HOVER,
+        "meta": {**meta, "role": "line"},
+    }
+    return [outline, line] if any(own.error) else [line]
+
+
+def _convergence_caption(
+    task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool
+) -> str:
+    n = sorted({n for own in bands for n in own.n})
+    direction = "Higher" if metric.higher_is_better else "Lower"
+    text = (
+        f"{metric.name} on the test data after every epoch. Line: mean over "
+        f"{counted(number_of_seeds(task), 'seed')}; band: ±1 standard error of the "
+        f"mean. {direction} is better."
+    )
+    if len(n) > 1:
+        text += (
+            f" Only seeds with a finite value count at an epoch (n = {range_of(n)}): "
+            "where a seed drops out, the mean flatters."
+        )
+    if cut:
+        text += (
+            " The vertical axis is cut to where the methods differ; double-click the "
+            "plot for all of it."
+        )
+    return text

@@ -1,0 +1,39 @@
+"""What the trainings took, one bar for each."""
+
+from switch_ema.bench.report.figures import ROW_HEIGHT, Figure, rows_layout
+from switch_ema.bench.report.numbers import seconds
+from switch_ema.bench.summary import TaskSummary
+
+
+def costs(task: TaskSummary, key: str) -> Figure:
+    """Draw the training time of every group of methods that share a training."""
+    labels = [" + ".join(cost.methods) for cost in task.costs]
+    values = [cost.train_seconds for cost in task.costs]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": values,
+        "y": [-row - 0.1 for row in range(len(values))],
+        "width": 0.34,
+        "text": [f" {seconds(value)} s" for value in values],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "meta": {"role": "bar"},
+    }
+    layout = rows_layout(labels, "training time per seed (seconds)")
+    layout["xaxis"] |= {"range": [0, 1.15 * max([*values, 1e-9])], "zeroline": False}
+    each = [
+        f"{label} {seconds(value)} seconds"
+        for label, value in zip(labels, values, strict=True)
+    ]
+    return Figure(
+        id=key,
+        caption="Training time per seed, mean over seeds, evaluation not counted; one "
+        "bar per training, with all methods that it serves. Times depend on the "
+        "machine and on what else it was doing.",
+        alternative=f"Bar chart of training time per seed: {', '.join(each)}.",
+        height=ROW_HEIGHT * len(values) + 76,
+        traces=[trace],
+        layout=layout,
+    )

@@ -1,0 +1,110 @@
+"""From runs to what is drawn: mean and standard error per epoch, pairs per seed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from switch_ema.bench.stats import Curves
+
+Runs = Mapping[int, Sequence[float]]
+"""Values per epoch, by seed."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean over seeds, epoch by epoch; epochs without a finite value are left out."""
+
+    epochs: list[int]
+    mean: list[float]
+    error: list[float]
+    """Standard error of the mean; 0 for a single seed."""
+    n: list[int]
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to draw."""
+        return bool(self.epochs)
+
+
+def band(runs: Runs) -> Band:
+    """Average over the seeds that have a finite value at an epoch.
+
+    >>> band({0: [1.0, 2.0], 1: [3.0, math.nan]})
+    Band(epochs=[1, 2], mean=[2.0, 2.0], error=[1.0, 0.0], n=[2, 1])
+    """
+    found = Band([], [], [], [])
+    for index in range(max(map(len, runs.values()), default=0)):
+        values = [
+            float(run[index])
+            for run in runs.values()
+            if index < len(run) and math.isfinite(run[index])
+        ]
+        if not values:
+            continue
+        n = len(values)
+        found.epochs.append(index + 1)
+        found.mean.append(fmean(values))
+        found.error.append(stdev(values) / math.sqrt(n) if n > 1 else 0.0)
+        found.n.append(n)
+    return found
+
+
+def paired_differences(
+    curves: Curves, method: str, baseline: str, *, higher_is_better: bool
+) -> dict[int, float]:
+    """Return the last value's difference to the baseline by seed, positive if better.
+
+    As in the statistics, only complete runs that end in a number count.
+    """
+    length = max(
+        (len(run) for own in curves.values() for run in own.values()), default=0
+    )
+    sign = 1 if higher_is_better else -1
+    own, base = (
+        {
+            seed: float(run[-1])
+            for seed, run in curves[name].items()
+            if 0 < len(run) == length and math.isfinite(run[-1])
+        }
+        for name in (method, baseline)
+    )
+    return {seed: sign * (own[seed] - base[seed]) for seed in own if seed in base}
+
+
+def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] | None:
+    """Choose the part of the axis in which the methods can be told apart.
+
+    The first fifth of the epochs usually spans nearly the whole axis and would press
+    the rest into one line; a method that explodes would do the same. None where
+    showing everything is as good.
+
+    >>> slow = Band([1, 2, 3, 4, 5], [0.0, 90.0, 91.0, 92.0, 92.0], [0.0] * 5, [1] * 5)
+    >>> visible_range([slow], slow)
+    (89.8, 92.2)
+    """
+    everything = _extent(bands, share=0.0)
+    late = _extent(bands, share=0.2)
+    if everything is None or late is None:
+        return None
+    low, high = late
+    if baseline:
+        span = max(baseline.mean) - min(baseline.mean)
+        low = max(low, min(baseline.mean) - span)
+        high = min(high, max(baseline.mean) + span)
+    if not 0 < 2 * (high - low) < everything[1] - everything[0]:
+        return None
+    margin = 0.1 * (high - low)
+    return round(low - margin, 12), round(high + margin, 12)
+
+
+def _extent(bands: Sequence[Band], share: float) -> tuple[float, float] | None:
+    """Return the lowest and highest edge of the bands after a share of the epochs."""
+    longest = max((b.epochs[-1] for b in bands if b), default=0)
+    edges = [
+        mean + turn * error
+        for b in bands
+        for epoch, mean, error in zip(b.epochs, b.mean, b.error, strict=True)
+        if epoch > share * longest
+        for turn in (-1, 1)
+    ]
+    return (min(edges), max(edges)) if edges else None

@@ -1,0 +1,85 @@
+"""What figures have in common; they are plotly's own data, coloured by page.js."""
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from switch_ema.bench.report.looks import Look
+from switch_ema.bench.report.numbers import printable, shortened
+
+Looks = Mapping[str, Look]
+"""By method."""
+Json = dict[str, Any]
+ROW_HEIGHT = 62
+HOVER = "%{fullData.name}<br>%{customdata}<extra></extra>"
+"""Names are not part of the template: they may contain %{...} themselves."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: what plotly draws, and what is said about it."""
+
+    id: str
+    caption: str
+    alternative: str
+    """What the figure shows, for those who cannot see it."""
+    height: int
+    traces: list[Json]
+    layout: Json
+    legend: list[tuple[str, Look]] = field(default_factory=list)
+    """Methods that can be hidden and shown."""
+
+    def for_plotly(self) -> Json:
+        """Return what page.js needs; numbers that are not finite become gaps."""
+        data = {"id": self.id, "traces": self.traces, "layout": self.layout}
+        return {**_finite(data), "height": self.height}
+
+
+def rows_layout(labels: list[str], title: str) -> Json:
+    """Lay out one row per label, the label above it: long names need the width."""
+    return {
+        "xaxis": {"title": {"text": plain(title)}, "zeroline": True, "nticks": 7},
+        "yaxis": {"visible": False, "range": [0.62 - len(labels), 0.62]},
+        "annotations": [
+            {
+                "text": plain(shortened(label, 44)),
+                "xref": "paper",
+                "x": 0,
+                "xanchor": "left",
+                "y": 0.2 - row,
+                "yanchor": "bottom",
+                "showarrow": False,
+            }
+            for row, label in enumerate(labels)
+        ],
+    }
+
+
+def range_of(n: list[int]) -> str:
+    """Spell a sorted list of counts as "8", or "7 to 8"."""
+    if not n:
+        return "0"
+    return str(n[0]) if n[0] == n[-1] else f"{n[0]} to {n[-1]}"
+
+
+def label(name: str) -> str:
+    """Spell a method's name for legend and hover text."""
+    return plain(shortened(name, 60))
+
+
+def plain(text: str) -> str:
+    """Keep plotly from reading a name as its own kind of HTML."""
+    return html.escape(printable(text), quote=False)
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot say, nan and infinity, by null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

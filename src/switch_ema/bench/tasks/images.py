@@ -1,0 +1,141 @@
+"""Image classification, from 8 by 8 digits to CIFAR-100 with ResNet-18."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+from torch.optim import SGD, AdamW, Optimizer
+
+from switch_ema.averaging.validation import check_choice, check_count, check_range
+from switch_ema.bench.data.images import ImageSet, load_images
+from switch_ema.bench.data.splits import (
+    check_split,
+    hold_out,
+    redraw_labels,
+    stream,
+)
+from switch_ema.bench.models import IMAGE_NETWORKS, image_network
+from switch_ema.bench.task import Loader, Recipe, Task
+from switch_ema.bench.tasks.full_batches import FullBatches
+from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+
+DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+
+
+class Images(Task):
+    """Image classification: digits, MNIST, Fashion-MNIST or CIFAR, with label noise."""
+
+    metrics = (ACCURACY, NLL)
+    recipe = Recipe(
+        # 31 steps an epoch on digits: a switch keeps about half of its progress.
+        epochs=20,
+        methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
+    )
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        dataset: str = "digits",
+        network: str = "small-cnn",
+        noise: float = 0.0,
+        size: int | None = None,
+        batch: int = 32,
+        augment: bool = False,
+        download: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        self.dataset = check_choice("dataset", dataset, DATASETS)
+        self.network = check_choice("network", network, IMAGE_NETWORKS)
+        self.batch = check_count("batch", batch)
+        self.augment = augment
+        check_range("noise", noise, 0, 1)
+        data = load_images(dataset, seed, download=download)
+        self.data = data if size is None else _subset(data, size, seed)
+        self.mean, self.deviation = self.data.statistics()
+        self.x, clean = self.data.x_train, self.data.y_train
+        self.y = redraw_labels(clean, noise, self.data.classes, seed)
+        self.x_eval, self.y_eval = self.data.x_test, self.data.y_test
+        if check_split(split):
+            # Held-out labels stay clean: they measure what the test measures.
+            stay, held = hold_out(len(clean), seed)
+            self.x_eval, self.y_eval = self.x[held], clean[held]
+            self.x, self.y = self.x[stay], self.y[stay]
+
+    def model(self) -> nn.Module:
+        """Make the network that was asked for."""
+        channels, side = self.data.shape
+        return image_network(self.network, channels, side, self.data.classes)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make SGD for ResNet-18 as usual on CIFAR, AdamW for the small networks."""
+        if self.network == "resnet18":
+            return SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+        return AdamW(model.parameters(), lr=2e-3)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images, and shift and mirror them if asked to."""
+        return ImageBatches(self, epoch)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the cross-entropy."""
+        x, y = batch
+        return cross_entropy(model(x), y)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy and likelihood."""
+        inputs = (self.prepare(x) for x in torch.split(self.x_eval, 500))
+        return classification(predict(model, inputs), self.y_eval)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Turn bytes into numbers of mean 0 and deviation 1."""
+        return (images.float() - self.mean) / self.deviation
+
+
+class ImageBatches(FullBatches):
+    """Batches that are ready for the network."""
+
+    def __init__(self, task: Images, epoch: int) -> None:
+        self._task = task
+        super().__init__((task.x, task.y), task.batch, task.seed, epoch=epoch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        task = self._task
+        for x, y in super().__iter__():
+            if task.augment:
+                x = shift(x, x.shape[-1] // 8)
+                x = mirror(x) if task.dataset.startswith("cifar") else x
+            yield task.prepare(x), y
+
+
+def shift(images: Tensor, most: int) -> Tensor:
+    """Move each image by up to ``most`` pixels; black comes in from outside.
+
+    As mirroring, it draws from torch's global random numbers, which the training loop
+    seeds before each epoch.
+    """
+    count, _, height, width = images.shape
+    down, right = torch.randint(2 * most + 1, (2, count, 1))
+    rows = (down + torch.arange(height))[:, None, :, None]
+    columns = (right + torch.arange(width))[:, None, None, :]
+    each = torch.arange(count)[:, None, None, None]
+    channels = torch.arange(images.shape[1])[None, :, None, None]
+    return pad(images, (most,) * 4)[each, channels, rows, columns]
+
+
+def mirror(images: Tensor) -> Tensor:
+    """Mirror each image, left to right, or not."""
+    flipped = torch.rand(len(images)) < 0.5
+    return torch.where(flipped[:, None, None, None], images.flip(3), images)
+
+
+def _subset(data: ImageSet, size: int, seed: int) -> ImageSet:
+    """Keep a random part of the training images."""
+    have = len(data.y_train)
+    if check_count("size", size, 10) > have:
+        raise ValueError(f"size must be at most {have}, got {size}.")
+    kept = torch.randperm(have, generator=stream(seed, "subset"))[:size]
+    return ImageSet(data.x_train[kept], data.y_train[kept], data.x_test, data.y_test)

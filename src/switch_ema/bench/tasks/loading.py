@@ -1,0 +1,163 @@
+"""Find a task's class by its name or in the user's file, and check its options."""
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from types import ModuleType, NoneType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.task import Metric, Task
+
+IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
+KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    NoneType: "None",
+}
+
+
+def parse_task(text: str) -> Spec:
+    """Read a task's name, or file and class, with options.
+
+    >>> parse_task("my/task.py:Wine:size=50")
+    Spec(name='my/task.py:Wine', options={'size': 50})
+    """
+    found = IN_FILE.fullmatch(text)
+    if found is None:
+        return parse_spec(text)
+    path, name, options = found["path"], found["name"] or "", found["options"]
+    given = parse_spec(f"{name}:{options}").options if options else {}
+    return Spec(f"{path}:{name}", given)
+
+
+def is_file(spec: Spec) -> bool:
+    """Tell a task in the user's file from one of ours."""
+    return IN_FILE.fullmatch(spec.name) is not None
+
+
+def load_from_file(spec: Spec) -> type[Task]:
+    """Import the user's file and take the class out of it."""
+    shown, _, name = spec.name.rpartition(":")
+    path = Path(shown).expanduser().resolve()
+    if not path.is_file():
+        raise UsageError(f"{shown}: there is no such file.")
+    module = _import(path, shown, path.stat().st_mtime_ns)
+    found = getattr(module, name, None) if name else None
+    if not (inspect.isclass(found) and issubclass(found, Task)):
+        tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
+        there = f"its tasks are {', '.join(tasks)}" if tasks else "it has none"
+        wanted = f"there is no task {name!r}" if name else "name a task behind the file"
+        raise UsageError(f"{shown}: {wanted}; {there}.")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UsageError(f"{shown}: {name} must define {', '.join(missing)}.")
+    metrics = getattr(found, "metrics", None)
+    named = isinstance(metrics, tuple) and all(isinstance(m, Metric) for m in metrics)
+    if not (metrics and named):
+        raise UsageError(f"{shown}: {name}.metrics must be a tuple of Metric.")
+    return found
+
+
+def explain(error: BaseException, shown: str) -> UsageError:
+    """Say in one line what went wrong in the user's file, and in which line of it."""
+    path = Path(shown).expanduser().resolve()
+    message = str(error).strip().partition("\n")[0]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path
+    ]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines, message = [error.lineno], error.msg
+    where = f"{shown}, line {lines[-1]}" if lines else shown
+    return UsageError(f"{where}: {type(error).__name__}: {message}".rstrip(": "))
+
+
+def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
+    """Return the options of a task: its constructor's, without seed and split."""
+    _seed, *options = inspect.signature(task_class).parameters.values()
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {
+        option.name: option
+        for option in options
+        if option.kind in named and option.name != "split"
+    }
+
+
+def takes(task_class: type[Task], keyword: str) -> bool:
+    """Return whether the constructor accepts a keyword."""
+    parameters = inspect.signature(task_class).parameters
+    anything = (p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return keyword in parameters or any(anything)
+
+
+def check_options(task_class: type[Task], spec: Spec) -> None:
+    """Refuse options that the task does not have, and values of another kind."""
+    options, hints = options_of(task_class), _hints(task_class)
+    for key, value in spec.options.items():
+        if key not in options and (key == "split" or not takes(task_class, key)):
+            known = ", ".join(_shown(option) for option in options.values()) or "none"
+            raise UsageError(
+                f"{spec.name} has no option {key!r}; its options are {known}."
+            )
+        _check_kind(spec.name, key, value, hints.get(key, Any))
+
+
+def _is_task(value: object, module: ModuleType) -> bool:
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Task)
+        and value.__module__ == module.__name__
+    )
+
+
+@lru_cache(maxsize=32)
+def _import(path: Path, shown: str, changed: int) -> ModuleType:
+    """Run a file once; ``changed`` makes it run again after an edit."""
+    del changed
+    name = f"switch_ema_user_{path.stem}_{sha1(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look the module up; its neighbours may be imported.
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise explain(error, shown) from None
+    return module
+
+
+def _shown(option: inspect.Parameter) -> str:
+    if option.default is inspect.Parameter.empty:
+        return option.name
+    return f"{option.name}={option.default}"
+
+
+def _hints(task_class: type[Task]) -> dict[str, Any]:
+    try:
+        return get_type_hints(task_class.__init__)
+    except (NameError, TypeError):  # a user's annotations need not resolve
+        return {}
+
+
+def _check_kind(task: str, key: str, value: Any, hint: Any) -> None:
+    union = get_origin(hint) in (Union, type(int | str))
+    kinds = get_args(hint) if union else (hint,)
+    if not all(kind in KINDS for kind in kinds):
+        return
+    accepted = (*kinds, int) if float in kinds else kinds
+    if type(value) not in accepted:
+        words = " or ".join(KINDS[kind] for kind in kinds)
+        raise UsageError(f"{task}: {key} must be {words}, got {value!r}.")
