@@ -220,7 +220,7 @@ def test_an_average_from_elsewhere_is_taken_over(make):
     assert_same(copy_of(model.state_dict()), live)
     if averager.name != "lawa":  # which is made of snapshots
         assert_same(averager.averaged_state_dict(), weights)
-    with pytest.raises(StateMismatch, match="There is no stem.wait"):
+    with pytest.raises(StateMismatch, match=r"There is no stem.wait"):
         averager.load_average({"stem.wait": weights["scale"]})
 
 

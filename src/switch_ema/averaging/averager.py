@@ -300,7 +300,10 @@ class Averager(ABC):
             extra: what else the method counts, such as ``averaged_models`` for SWA.
         """
         plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
-        unknown = [*(weights.keys() - plain.keys()), *(extra.keys() - self._fresh_state)]
+        unknown = [
+            *(weights.keys() - plain.keys()),
+            *(extra.keys() - self._fresh_state),
+        ]
         if unknown:
             raise checkpoint.StateMismatch(
                 f"There is no {', '.join(sorted(unknown))} to load the average into."
