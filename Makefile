@@ -18,11 +18,11 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.peers: $(VENV)/.dev
 	@echo "Installing the libraries that the benchmark compares with"
-	$(PIP) -e ".[peers]" torchvision
+	$(PIP) -e ".[peers]"
 	@touch $@
 
 demo: setup
-	$(RUN) examples/quickstart.py
+	$(VENV)/bin/switch-ema compare noisy-digits digits
 
 lint: setup
 	$(RUN) -m ruff format --check .

@@ -1,9 +1,10 @@
 """The command line: ``switch-ema compare`` and what goes with it."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from switch_ema.bench.spec import UsageError
 
@@ -60,8 +61,8 @@ class Compare:
         if self.config is not None:
             if settings != CompareConfig():
                 raise UsageError(
-                    "--config repeats a stored comparison as it is; leave the tasks and "
-                    "the options that change its numbers out."
+                    "--config repeats a stored comparison as it is; leave out the "
+                    "tasks and the options that change its numbers."
                 )
             if not self.config.is_file():
                 raise UsageError(f"{self.config} does not exist.")
@@ -114,9 +115,16 @@ class Tasks:
 
     def __call__(self, console: Console) -> None:
         """List them."""
-        from switch_ema.bench.tasks import TASKS, describe_task
+        from switch_ema.bench.tasks import TASKS, options_of
 
-        _print_names(console, "Tasks", {name: describe_task(name) for name in TASKS})
+        table = Table("task", "what it is", "options", title="Tasks")
+        for name, (task_class, description) in TASKS.items():
+            options = (
+                f"{option.name}={option.default}"
+                for option in options_of(task_class).values()
+            )
+            table.add_row(name, escape(description), escape(", ".join(options)))
+        console.print(table)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ class Data:
         console.print(table)
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": Compare,
     "report": Report,
     "runs": Runs,

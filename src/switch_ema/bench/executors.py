@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,6 +17,7 @@ import torch
 
 from switch_ema.bench.plan import Cell
 from switch_ema.bench.spec import UsageError
+from switch_ema.bench.tasks.loading import explain, is_file, parse_task
 from switch_ema.bench.train import CellResult, Place, train_cell
 
 Progress = Callable[[Cell, int], None]
@@ -28,7 +30,7 @@ def train_cells(
     """Yield each cell with its result, as they finish; failures are results too."""
     if jobs == 1 or len(cells) <= 1:
         for cell in cells:
-            yield cell, _train(cell, place(cell), lambda e, cell=cell: progress(cell, e))
+            yield cell, _train(cell, place(cell), partial(progress, cell))
     else:
         with _Pool(min(jobs, len(cells))) as pool:
             yield from pool.run(cells, place, progress)
@@ -42,14 +44,17 @@ def _train(cell: Cell, place: Place, progress: Callable[[int], None]) -> CellRes
     except OSError as error:
         return CellResult(status="failed", message=f"{type(error).__name__}: {error}")
     except Exception as error:
-        return CellResult(status="failed", message=describe(error))
+        return CellResult(status="failed", message=_describe(error, cell))
 
 
-def describe(error: BaseException) -> str:
-    """Tell an exception in one line, with the place where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-    return f"{place}{type(error).__name__}: {error}".replace("\n", " ")
+def _describe(error: BaseException, cell: Cell) -> str:
+    """Tell an exception in one line: where in the user's file, or else in ours."""
+    spec = parse_task(cell.task)
+    if is_file(spec):
+        return str(explain(error, spec.name.rpartition(":")[0]))
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename}, line {frame.lineno}"
+    return f"{place}: {type(error).__name__}: {error}".replace("\n", " ")
 
 
 @dataclass

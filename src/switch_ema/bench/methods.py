@@ -78,7 +78,7 @@ def options_of(name: str) -> list[str]:
         return []
     names: dict[str, None] = {}
     for cls in METHODS[name].__mro__:
-        if issubclass(cls, Averager) and cls is not Averager or cls is Averager:
+        if (issubclass(cls, Averager) and cls is not Averager) or cls is Averager:
             names |= dict.fromkeys(inspect.signature(cls).parameters)
     own = [n for n in names if n not in ("model", "optimizer", "options", "folder")]
     return [*own, "warmup"] if "decay" in own else own

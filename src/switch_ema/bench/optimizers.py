@@ -6,18 +6,16 @@ differ from that class's own.
 """
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from switch_ema.averaging.validation import check_positive, check_range
+from switch_ema.averaging.validation import check_positive
+from switch_ema.bench.sam import SAM, set_mode
 from switch_ema.bench.spec import Spec, UsageError
 
 
@@ -42,13 +40,7 @@ class OptimizerInfo:
 
     def load(self) -> Callable[..., Optimizer]:
         """Import the class."""
-        module, _, name = self.source.rpartition(".")
-        try:
-            loaded: Callable[..., Optimizer] = getattr(import_module(module), name)
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"{self.name} needs {error.name}: pip install 'switch-ema[bench]'."
-            ) from error
+        loaded: Callable[..., Optimizer] = _load(self.source, needed_by=self.name)
         return loaded
 
 
@@ -92,7 +84,7 @@ _ROWS = (
     _SAM := OptimizerInfo(
         "sam",
         "sharpness-aware, around the optimizer given as base",
-        f"{__name__}.SAM",
+        "switch_ema.bench.sam.SAM",
         {"base": "sgd", "rho": 0.05},
         two_pass=True,
         elementwise=False,
@@ -173,140 +165,6 @@ def create_optimizer(
     return optimizer
 
 
-def has_modes(optimizer: Optimizer) -> bool:
-    """Whether it trains and evaluates with different weights (schedule-free)."""
-    return hasattr(_unwrap(optimizer), "train")
-
-
-def set_mode(optimizer: Optimizer, *, training: bool) -> None:
-    """Put the weights for training, or those for evaluation, into the model.
-
-    Only does something where ``has_modes``. Do it outside of ``averaged()``, because
-    it writes the weights; it rounds, so a round trip may change the last bit.
-    """
-    if has_modes(optimizer):
-        inner: Any = _unwrap(optimizer)
-        inner.train() if training else inner.eval()
-
-
-def take_step(
-    optimizer: Optimizer, model: nn.Module, compute_gradients: Callable[[], Tensor]
-) -> Tensor:
-    """Clear the gradients, compute them and step; for SAM, in two passes.
-
-    SAM's second pass leaves the running statistics of normalisation layers alone, as
-    they belong to the weights, not to the perturbed ones. The weights are restored
-    whatever happens in it, also if a gradient scaler skips the step.
-
-    Args:
-        optimizer: Bare, or as prepared by Accelerate.
-        model: Its parameters are those of the optimizer.
-        compute_gradients: Runs forward and backward on one (accumulated) batch,
-            without clearing gradients, and returns the loss.
-
-    Returns:
-        The loss at the weights before the step, detached.
-    """
-    optimizer.zero_grad()
-    loss = compute_gradients().detach()
-    sam = _unwrap(optimizer)
-    if not isinstance(sam, SAM):
-        optimizer.step()
-        return loss
-    sam.first_step()
-    try:
-        optimizer.zero_grad()
-        with _frozen_statistics(model):
-            compute_gradients()
-        optimizer.step()
-    finally:
-        sam.restore()
-    return loss
-
-
-class SAM(Optimizer):
-    """Sharpness-aware minimisation around another optimizer (Foret et al., 2021).
-
-    With the gradient ``g`` at the weights ``w``::
-
-        first_step:   v = w + rho * g / |g|                  the worst point nearby
-        second_step:  w = base step from w with the gradient at v
-
-    or, if adaptive, ``v = w + rho * w**2 * g / |w * g|`` (Kwon et al., 2021). Shares
-    parameter groups and state with the base, so that schedules and checkpoints need
-    not know of it. Step hooks run once, at the end of the second step.
-    """
-
-    def __init__(
-        self, base: Optimizer, *, rho: float = 0.05, adaptive: bool = False
-    ) -> None:
-        self.rho = check_range("rho", rho, 0, math.inf)
-        self.adaptive = adaptive
-        self.base = base
-        self._saved: list[tuple[Tensor, Tensor]] | None = None
-        super().__init__(base.param_groups, base.defaults)
-        self._share()
-
-    @torch.no_grad()
-    def first_step(self) -> None:
-        """Climb to the worst point nearby, for the gradients there."""
-        if self._saved is not None:
-            raise RuntimeError("first_step() was called twice; call second_step().")
-        params = [p for group in self.param_groups for p in group["params"]]
-        params = [p for p in params if p.grad is not None]
-        slopes = [p.grad * p.abs() if self.adaptive else p.grad for p in params]
-        norm = nn.utils.get_total_norm(slopes)
-        self._saved = [(p, p.clone()) for p in params]
-        for p, slope in zip(params, slopes, strict=True):
-            ascent = slope * (self.rho / (norm + 1e-12)).to(p.device)
-            p.add_(ascent * p.abs() if self.adaptive else ascent)
-
-    def second_step(self) -> None:
-        """Go back and step with the gradients found up there."""
-        self.step()
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Finish the step, or do all of it with a closure that computes gradients."""
-        loss = None
-        try:
-            if closure is not None:
-                loss = self._climb(closure)
-            elif self._saved is None:
-                raise RuntimeError("call first_step() before, or give step a closure.")
-        finally:
-            self.restore()
-        self.base.step()
-        return loss
-
-    def restore(self) -> None:
-        """Go back to the weights before ``first_step``, if not yet done."""
-        with torch.no_grad():
-            for p, before in self._saved or ():
-                p.copy_(before)
-        self._saved = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the base."""
-        return self.base.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of the base."""
-        self.base.load_state_dict(state_dict)
-        self._share()
-
-    def _share(self) -> None:
-        self.param_groups, self.state = self.base.param_groups, self.base.state
-
-    def _climb(self, closure: Callable[[], Any]) -> Any:
-        with torch.enable_grad():
-            loss = closure()
-            self.first_step()
-            self.zero_grad()
-            closure()
-        return loss
-
-
 def _split(spec: Spec) -> tuple[Spec, dict[str, Any]]:
     """Tell the options of SAM's base from SAM's own."""
     options = {**OPTIMIZERS[spec.name].defaults, **spec.options}
@@ -329,46 +187,29 @@ def _valid_options(spec: Spec) -> tuple[str, ...]:
 def _layer_groups(
     model: nn.Module, lr: float, weight_decay: float, layer_decay: float
 ) -> list[dict[str, Any]]:
-    from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]
-
-    groups: list[dict[str, Any]] = param_groups_layer_decay(
+    make = _load("timm.optim.param_groups_layer_decay", needed_by="layer_decay")
+    groups: list[dict[str, Any]] = make(
         model,
         weight_decay=weight_decay,
         no_weight_decay_list=getattr(model, "no_weight_decay", set)(),
         layer_decay=check_positive("layer_decay", layer_decay),
     )
-    for group in groups:
-        # timm leaves this product to its own schedules, which we do not use.
-        group["lr"] = lr * group.pop("lr_scale")
-    if layer_decay != 1 and all(group["lr"] == lr for group in groups):
+    if layer_decay != 1 and all(group["lr_scale"] == 1 for group in groups):
         raise UsageError(
             f"layer_decay needs a model with ordered layers: {type(model).__name__} "
             "has no method group_matcher, as timm's models have."
         )
+    for group in groups:
+        # timm leaves this product to its own schedules, which we do not use.
+        group["lr"] = lr * group.pop("lr_scale")
     return groups
 
 
-def _unwrap(optimizer: Optimizer) -> Optimizer:
-    """Take off the wrapper that Accelerate puts around an optimizer."""
-    inner: Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return inner
-
-
-@contextmanager
-def _frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalise by the batch without recording its statistics.
-
-    Unlike a momentum of 0 this also holds back the count of batches.
-    """
-    recording: list[Any] = [
-        module
-        for module in model.modules()
-        if module.training and getattr(module, "track_running_stats", False)
-    ]
-    for module in recording:
-        module.track_running_stats = False
+def _load(path: str, *, needed_by: str) -> Any:
+    module, _, name = path.rpartition(".")
     try:
-        yield
-    finally:
-        for module in recording:
-            module.track_running_stats = True
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{needed_by} needs {error.name}: pip install 'switch-ema[bench]'."
+        ) from error

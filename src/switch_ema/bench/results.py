@@ -122,7 +122,7 @@ class Results:
         with self._errors():
             for *key, value in self._connection.execute(query, (cell.id,)):
                 number = float("nan") if value is None else value
-                curves.setdefault(tuple(key), []).append(number)  # type: ignore
+                curves.setdefault(tuple(key), []).append(number)
         for (method, seed, metric), values in curves.items():
             yield method, seed, metric, values
 

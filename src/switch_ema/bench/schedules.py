@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from switch_ema.averaging.validation import check_count
-from switch_ema.bench.optimizers import has_modes
+from switch_ema.bench.sam import has_modes
 from switch_ema.bench.spec import Spec, UsageError, parse_spec
 
 

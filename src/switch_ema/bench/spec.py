@@ -1,6 +1,7 @@
 """Names with options, as they are typed: ``ema:decay=0.99,update_every=2``."""
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,10 +37,12 @@ def parse_spec(text: str) -> Spec:
 
     >>> parse_spec("ema:decay=0.99,buffers=copy").options
     {'decay': 0.99, 'buffers': 'copy'}
+    >>> parse_spec("adamw:betas=(0.9,0.95),lr=1e-3").options
+    {'betas': (0.9, 0.95), 'lr': 0.001}
     """
     name, _, rest = text.partition(":")
     options = {}
-    for part in rest.split(",") if rest else ():
+    for part in _split(rest):
         key, equals, value = part.partition("=")
         if not (equals and key.strip().isidentifier() and value.strip()):
             raise UsageError(
@@ -48,6 +51,11 @@ def parse_spec(text: str) -> Spec:
             )
         options[key.strip()] = _value(value.strip())
     return Spec(name.strip(), options)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside of brackets."""
+    return re.findall(r"(?:[^,([]|\([^)]*\)|\[[^]]*\])+", text)
 
 
 def _value(text: str) -> Any:

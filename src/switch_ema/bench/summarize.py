@@ -8,7 +8,7 @@ from switch_ema.bench.results import Results
 from switch_ema.bench.stats import Curves, MethodResult, compare
 from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
 from switch_ema.bench.task import Metric
-from switch_ema.bench.tasks import describe_task, load_task_class
+from switch_ema.bench.tasks import load_task_class
 
 FINISHED = ("done", "diverged")
 
@@ -35,7 +35,7 @@ def _summarize_task(config: CompareConfig, results: Results, task: str) -> TaskS
     curves = _curves(results, finished, task_class.metrics, labels)
     return TaskSummary(
         task=task,
-        description=describe_task(task),
+        description=(task_class.__doc__ or "").partition("\n")[0],
         optimizer=config.optimizer or "the task's own",
         epochs=recipe.epochs,
         metrics=task_class.metrics,

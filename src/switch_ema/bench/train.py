@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from switch_ema.averaging.averager import Averager
 from switch_ema.bench.checkpoints import load_checkpoint, save_checkpoint
 from switch_ema.bench.methods import CONTROL, parse_method
-from switch_ema.bench.optimizers import create_optimizer, set_mode, take_step
+from switch_ema.bench.optimizers import create_optimizer
 from switch_ema.bench.plan import Cell
+from switch_ema.bench.sam import set_mode, take_step
 from switch_ema.bench.schedules import create_schedule
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.tasks import create_task
@@ -84,6 +85,8 @@ class Training:
         )
         self.averagers = self._attach(model)
         self.model = self.accelerator.prepare_model(model)
+        # With float16 the wrapper scales the loss and skips steps that overflow.
+        self.stepper = self.accelerator.prepare_optimizer(self.optimizer)
         self.result = CellResult()
         self.epoch = 0
 
@@ -129,7 +132,8 @@ class Training:
         for index, batch in enumerate(loader, start=1):
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
-                total += take_step(self.optimizer, self.model, partial(self._gradients, held))
+                gradients = partial(self._gradients, held)
+                total += take_step(self.stepper, self.model, gradients)
                 self.schedule.step()
                 held = []
         for averager in self.averagers.values():
@@ -176,9 +180,7 @@ class Training:
     def _note(self, label: str, measured: dict[str, Any]) -> None:
         for metric in self.task.metrics:
             value = measured[metric.name]
-            values = [float(value)] if len(self.cell.seeds) == 1 and not isinstance(
-                value, (list, Tensor)
-            ) else [float(v) for v in value]
+            values = [float(one) for one in _as_list(value)]
             method = self.result.values.setdefault(label, {})
             method.setdefault(metric.name, []).append(values)
 
@@ -211,6 +213,11 @@ def train_cell(
 ) -> CellResult:
     """Train one cell."""
     return Training(cell, place).run(progress)
+
+
+def _as_list(value: Any) -> list[Any]:
+    """One value per seed; a task of one seed gives a number."""
+    return list(value) if isinstance(value, (list, tuple, Tensor)) else [value]
 
 
 def _peak_memory_mb() -> float:

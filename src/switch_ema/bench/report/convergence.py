@@ -1,6 +1,6 @@
 """The curves: one metric against the epochs, one line per method."""
 
-from switch_ema.bench.report.curves import Band, band
+from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
     HOVER,
     Figure,
@@ -35,9 +35,9 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
         if own:
             traces += _curve(method, own, looks[method], digits)
     drawn = [own for own in bands.values() if own]
-    shown = visiblerange_of(drawn, bands[baseline_of(results)])
+    shown = visible_range(drawn, bands[baseline_of(results)])
     last = max((own.epochs[-1] for own in drawn), default=1)
-    x_axis = {"title": {"text": "epoch"}, "range": [0.5, last + 0.5]}
+    x_axis: Json = {"title": {"text": "epoch"}, "range": [0.5, last + 0.5]}
     x_axis |= {"dtick": 1} if last <= 12 else {"nticks": 9}
     y_axis: Json = {"title": {"text": plain(shortened(with_unit(metric), 40))}}
     if shown:
@@ -49,13 +49,14 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
     ]
     return Figure(
         id=key,
-        caption=_convergence_caption(task, metric, drawn, cut=shown is not None),
+        caption=_caption(task, metric, drawn, cut=shown is not None),
         alternative=f"Line chart of {with_unit(metric)} by epoch, one line per method. "
         f"Mean at the last epoch: {', '.join(ends)}.",
         height=360,
         traces=traces,
         layout={"xaxis": x_axis, "yaxis": y_axis},
         legend=[(method, looks[method]) for method in bands],
+        is_cut=shown is not None,
     )
 
 
@@ -95,24 +96,19 @@ def _curve(method: str, own: Band, look: Look, digits: int) -> list[Json]:
     return [outline, line] if any(own.error) else [line]
 
 
-def _convergence_caption(
-    task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool
-) -> str:
+def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool) -> str:
     n = sorted({n for own in bands for n in own.n})
     direction = "Higher" if metric.higher_is_better else "Lower"
     text = (
-        f"{metric.name} on the test data after every epoch. Line: mean over "
-        f"{counted(number_of_seeds(task), 'seed')}; band: ±1 standard error of the "
-        f"mean. {direction} is better."
+        f"Lines: mean {metric.name} over {counted(number_of_seeds(task), 'seed')} "
+        "after every epoch. Bands: ±1 standard error of the mean. "
+        f"{direction} is better."
     )
     if len(n) > 1:
         text += (
             f" Only seeds with a finite value count at an epoch (n = {range_of(n)}): "
-            "where a seed drops out, the mean flatters."
+            "where one drops out, the mean flatters."
         )
     if cut:
-        text += (
-            " The vertical axis is cut to where the methods differ; double-click the "
-            "plot for all of it."
-        )
+        text += " The vertical axis is cut to the part in which the methods differ."
     return text

@@ -22,7 +22,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
 )
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats import MethodResult
+from switch_ema.bench.stats import Difference, MethodResult
 from switch_ema.bench.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
@@ -31,87 +31,101 @@ def differences(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
     """Draw the difference to the baseline, seed by seed, with mean and interval."""
     results = task.results[metric.name]
     baseline = baseline_of(results)
+    curves, better = task.curves[metric.name], metric.higher_is_better
     compared = [result for result in results if result.method != baseline]
-    digits = digits_for(results)
+    heights = _heights(sorted(curves[baseline]))
     traces: list[Json] = []
     labels = []
     for row, result in enumerate(compared):
-        pairs = paired_differences(
-            task.curves[metric.name],
-            result.method,
-            baseline,
-            higher_is_better=metric.higher_is_better,
-        )
-        traces += _pairs(result, pairs, looks[result.method], -row, digits)
-        labels.append(result.method if pairs else f"{result.method}: no paired seed")
+        name = result.method
+        pairs = paired_differences(curves, name, baseline, higher_is_better=better)
+        dots = {heights[seed] - row: (seed, pairs[seed]) for seed in sorted(pairs)}
+        traces.append(_dots(dots, looks[name], name, digits_for(results)))
+        if result.difference is not None:
+            mean = _mean(result.difference, looks[name], name, digits_for(results))
+            traces.append({**mean, "y": [-row - 0.26]})
+        labels.append(name if pairs else f"{name}: no paired seed")
     unit = difference_unit(metric)
     title = f"difference to {shortened(baseline, 20)}{f' ({unit})' if unit else ''}"
-    n = sorted({result.difference.n for result in compared if result.difference})
-    means = [
-        f"{r.method} {typographic(fixed(r.difference.mean, digits, '+'))}"
-        for r in compared
-        if r.difference
-    ]
-    direction = "higher" if metric.higher_is_better else "lower"
     return Figure(
         id=key,
-        caption=f"{metric.name} at the last epoch, difference to {baseline}; to the "
-        f"right of zero is better ({direction} {metric.name}). Dots: one per seed, "
-        "the same seeds at the same height in every row. Diamond and bar: mean and its "
-        f"95% confidence interval, n = {range_of(n)} pairs of seeds.",
-        alternative=f"Differences to {baseline} in {metric.name} by seed, positive is "
-        f"better. Mean differences: {', '.join(means) or 'none'}.",
+        caption=_caption(compared, metric, baseline),
+        alternative=_alternative(compared, metric, baseline, digits_for(results)),
         height=ROW_HEIGHT * len(compared) + 76,
         traces=traces,
         layout=rows_layout(labels, title),
     )
 
 
-def _pairs(
-    result: MethodResult, pairs: Mapping[int, float], look: Look, y: int, digits: int
-) -> list[Json]:
-    """Return one row: a dot per seed, and below them mean and interval."""
-    order = sorted(pairs)
-    step = 0.24 / max(1, len(order) - 1)
-    meta = {"colour": look.colour, "method": look.index}
-    dots = {
-        "x": [pairs[seed] for seed in order],
-        "y": [y + 0.12 - step * place for place in range(len(order))],
+def _caption(compared: list[MethodResult], metric: Metric, baseline: str) -> str:
+    n = sorted({result.difference.n for result in compared if result.difference})
+    direction = "higher" if metric.higher_is_better else "lower"
+    return (
+        f"Difference to {baseline} in {metric.name} at the last epoch; right of zero "
+        f"is better ({direction}). Dots: one per seed, the same seed at the same "
+        "height in every row. Diamonds and bars: mean and its 95% confidence "
+        f"interval, n = {range_of(n)} pairs."
+    )
+
+
+def _alternative(
+    compared: list[MethodResult], metric: Metric, baseline: str, digits: int
+) -> str:
+    means = [
+        f"{r.method} {typographic(fixed(r.difference.mean, digits, '+'))}"
+        for r in compared
+        if r.difference
+    ]
+    return (
+        f"Differences to {baseline} in {metric.name} by seed, positive is better. "
+        f"Mean differences: {', '.join(means) or 'none'}."
+    )
+
+
+def _heights(seeds: list[int]) -> dict[int, float]:
+    """Spread the seeds over the height of a row, so that their dots stay apart."""
+    step = 0.22 / max(1, len(seeds) - 1)
+    return {seed: 0.11 - step * place for place, seed in enumerate(seeds)}
+
+
+def _dots(
+    dots: Mapping[float, tuple[int, float]], look: Look, method: str, digits: int
+) -> Json:
+    return {
+        "x": [value for _, value in dots.values()],
+        "y": list(dots),
         "mode": "markers",
-        "marker": {"size": 7 if len(order) <= 32 else 4},
+        "marker": {"size": 7 if len(dots) <= 32 else 4},
+        "name": label(method),
         "customdata": [
-            typographic(f"seed {seed}: {fixed(pairs[seed], digits, '+')}")
-            for seed in order
+            typographic(f"seed {seed}: {fixed(value, digits, '+')}")
+            for seed, value in dots.values()
         ],
-        "name": label(result.method),
         "hovertemplate": HOVER,
-        "meta": {**meta, "role": "dots"},
+        "meta": {"colour": look.colour, "method": look.index, "role": "dots"},
     }
-    difference = result.difference
-    if difference is None:
-        return [dots]
-    spread = [fixed(v, digits) for v in (difference.low, difference.high)]
-    mean = {
-        "x": [difference.mean],
-        "y": [y - 0.26],
+
+
+def _mean(difference: Difference, look: Look, method: str, digits: int) -> Json:
+    low, mean, high = difference.low, difference.mean, difference.high
+    text = (
+        f"mean {fixed(mean, digits, '+')} (95% CI {fixed(low, digits)} to "
+        f"{fixed(high, digits)}, n = {difference.n})"
+    )
+    return {
+        "x": [mean],
         "mode": "markers",
         "marker": {"size": 9, "symbol": "diamond"},
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [difference.high - difference.mean],
-            "arrayminus": [difference.mean - difference.low],
+            "array": [high - mean],
+            "arrayminus": [mean - low],
             "thickness": 2,
             "width": 5,
         },
-        "name": label(result.method),
-        "customdata": [
-            typographic(
-                f"mean {fixed(difference.mean, digits, '+')} "
-                f"(95% CI {' to '.join(spread)}, n = {difference.n})"
-            )
-        ],
+        "name": label(method),
+        "customdata": [typographic(text)],
         "hovertemplate": HOVER,
-        "meta": {**meta, "role": "mean"},
+        "meta": {"colour": look.colour, "method": look.index, "role": "mean"},
     }
-    return [dots, mean]

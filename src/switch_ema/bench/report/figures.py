@@ -30,6 +30,8 @@ class Figure:
     layout: Json
     legend: list[tuple[str, Look]] = field(default_factory=list)
     """Methods that can be hidden and shown."""
+    is_cut: bool = False
+    """Whether the vertical axis leaves something out."""
 
     def for_plotly(self) -> Json:
         """Return what page.js needs; numbers that are not finite become gaps."""
@@ -48,7 +50,7 @@ def rows_layout(labels: list[str], title: str) -> Json:
                 "xref": "paper",
                 "x": 0,
                 "xanchor": "left",
-                "y": 0.2 - row,
+                "y": 0.22 - row,
                 "yanchor": "bottom",
                 "showarrow": False,
             }
@@ -66,7 +68,7 @@ def range_of(n: list[int]) -> str:
 
 def label(name: str) -> str:
     """Spell a method's name for legend and hover text."""
-    return plain(shortened(name, 60))
+    return plain(shortened(name, 44))
 
 
 def plain(text: str) -> str:

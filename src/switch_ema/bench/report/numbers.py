@@ -111,22 +111,25 @@ def shortened(text: str, length: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Spell out control characters, which could move a terminal's cursor.
+    r"""Spell out control characters, which could move a terminal's cursor.
 
-    >>> printable("loss is nan\\x1b[2J")
-    'loss is nan\\\\x1b[2J'
+    >>> printable("loss is nan\x1b[2J")
+    'loss is nan\\x1b[2J'
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def typographic(text: str) -> str:
-    """Set minus signs and the missing number as a typesetter would.
+    r"""Set minus signs, dashes and spaces as a typesetter would.
 
     The terminal keeps the hyphen, which every encoding has.
 
-    >>> typographic("switch-ema: -0.2 (95% CI -0.3 to -0.1)")
-    'switch-ema: \N{MINUS SIGN}0.2 (95% CI \N{MINUS SIGN}0.3 to \N{MINUS SIGN}0.1)'
+    >>> typographic("switch-ema: -0.2 (95% CI -0.3 to -0.1, n = 8)")
+    'switch-ema: \u22120.2 (95% CI \u22120.3 to \u22120.1, n\xa0=\xa08)'
     """
     if text == NONE:
         return "\N{EN DASH}"
-    return re.sub(r"(?:(?<=[\s(\[])|^)-(?=\d)", "\N{MINUS SIGN}", text)
+    text = re.sub(r"(?:(?<=[\s(\[])|^)-(?=\d)", "\N{MINUS SIGN}", text)
+    return re.sub(
+        r"\b([np]) ([=<]) (?=\d)", "\\1\N{NO-BREAK SPACE}\\2\N{NO-BREAK SPACE}", text
+    )

@@ -37,7 +37,7 @@ class LanguageModel(Task):
         *,
         split: str = "test",
         dataset: str = "pydoc",
-        hidden: int = 128,
+        hidden: int = 64,
         dropout: float = 0.3,
         vocabulary: int = 10_000,
         size: int | None = None,

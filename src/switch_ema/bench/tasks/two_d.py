@@ -29,7 +29,7 @@ class TwoD(SeedBatchTask):
 
     metrics = (ACCURACY, Metric(name="loss", higher_is_better=False))
     recipe = Recipe(
-        epochs=100, methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}}
+        epochs=200, methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}}
     )
 
     def __init__(
@@ -40,7 +40,7 @@ class TwoD(SeedBatchTask):
         noise: float = 0.1,
         hidden: int = 32,
         lr: float = 0.01,
-        momentum: float = 0.0,
+        momentum: float = 0.9,
         batch: int = 10,
     ) -> None:
         super().__init__(seeds)

@@ -1,0 +1,192 @@
+"""What a comparison found, as one page of HTML that needs nothing else."""
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+from switch_ema.bench.report.convergence import convergence
+from switch_ema.bench.report.costs import costs
+from switch_ema.bench.report.differences import differences
+from switch_ema.bench.report.figures import Figure, Looks
+from switch_ema.bench.report.looks import make_looks
+from switch_ema.bench.report.numbers import (
+    counted,
+    difference_unit,
+    fixed,
+    printable,
+    seconds,
+    typographic,
+    with_unit,
+)
+from switch_ema.bench.report.rows import (
+    Row,
+    baseline_of,
+    make_rows,
+    number_of_seeds,
+)
+from switch_ema.bench.report.words import (
+    RULE,
+    baseline_sentence,
+    headline,
+    missing_sentence,
+    shared_cost_sentence,
+    verdicts,
+)
+from switch_ema.bench.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.task import Metric
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One metric's table."""
+
+    metric: Metric
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One task's part of the page."""
+
+    id: str
+    task: TaskSummary
+    baseline: str
+    seeds: int
+    headline: str
+    verdicts: list[tuple[str, str]]
+    baseline_sentence: str
+    missing: str
+    sheets: list[Sheet]
+    """The one that decides first."""
+    curves: list[Figure]
+    pairs: Figure | None
+    costs: Figure | None
+    cost_note: str
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All figures of the section."""
+        return [f for f in (*self.curves, self.pairs, self.costs) if f is not None]
+
+
+def write_page(
+    summary: ComparisonSummary, path: Path, *, command: str | None = None
+) -> Path:
+    """Write the report.
+
+    The page makes no request of any kind, which its content security policy enforces.
+    It replaces an earlier one in one go, so that a reader never sees half of it.
+
+    Args:
+        summary: what was found.
+        path: the file to write; its folder is made if need be.
+        command: what to type to run the comparison again; by default the one for
+            its tasks, which the settings shown on the page complete.
+
+    Returns:
+        The path.
+    """
+    text = render_page(summary, command=command)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8", newline="\n")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def render_page(summary: ComparisonSummary, *, command: str | None = None) -> str:
+    """Return the report as HTML."""
+    looks = make_looks(summary.tasks)
+    sections = [
+        _section(task, looks, f"task-{number}")
+        for number, task in enumerate(summary.tasks, 1)
+    ]
+    drawn = [figure.for_plotly() for part in sections for figure in part.figures]
+    plotly, script = get_plotlyjs(), _resource("page.js")
+    template = _environment().from_string(_resource("template.html.jinja"))
+    return template.render(
+        summary=summary,
+        sections=sections,
+        looks=looks,
+        rule=RULE,
+        command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),
+        command_is_complete=command is not None,
+        style=Markup(_resource("style.css")),
+        plotly=Markup(plotly),
+        script=Markup(script),
+        script_hashes=Markup(f"{_hash(plotly)} {_hash(script)}"),
+        figures=_json_for_html(drawn),
+    )
+
+
+def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
+    decisive = task.metrics[0]
+    several = len(task.results[decisive.name]) > 1
+    return Section(
+        id=key,
+        task=task,
+        baseline=baseline_of(task.results[decisive.name]),
+        seeds=number_of_seeds(task),
+        headline=headline(task),
+        verdicts=verdicts(task),
+        baseline_sentence=baseline_sentence(task),
+        missing=missing_sentence(task),
+        sheets=[Sheet(metric, make_rows(task, metric)) for metric in task.metrics],
+        curves=[
+            convergence(task, metric, looks, f"{key}-curve-{number}")
+            for number, metric in enumerate(task.metrics, 1)
+        ],
+        pairs=differences(task, decisive, looks, f"{key}-pairs") if several else None,
+        costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,
+        cost_note=shared_cost_sentence(task),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "counted": counted,
+        "difference_unit": difference_unit,
+        "fixed": fixed,
+        "printable": printable,
+        "seconds": seconds,
+        "typographic": typographic,
+        "with_unit": with_unit,
+    }
+    return environment
+
+
+def _resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _tasks(summary: ComparisonSummary) -> list[str]:
+    """Name the tasks, each once even if compared with several optimizers."""
+    return list(dict.fromkeys(printable(task.task) for task in summary.tasks))
+
+
+def _hash(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _json_for_html(value: object) -> Markup:
+    """Spell JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
