@@ -5,9 +5,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 WARMUP = 3
+"""Rounds whose times are thrown away, after each construction."""
+
+Seconds = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -22,78 +25,105 @@ class Timing:
     """Of these ratios."""
 
 
+@dataclass(frozen=True)
+class Repeats:
+    """All times of one operation, with the load that other processes put on it."""
+
+    seconds: list[Seconds] = field(default_factory=list)
+    """For each repeat, the time of each contestant."""
+    others: list[float] = field(default_factory=list)
+    """For each repeat, how many cores other processes kept busy."""
+
+    def quieter(self) -> list[Seconds]:
+        """Return the repeats with at most the median load.
+
+        Where threads share busy cores, one that is preempted lets all others of its
+        kernel wait, for longer than the kernel takes. Repeats are chosen by the load
+        and never by their times, so that this favours nobody.
+        """
+        limit = statistics.median(self.others)
+        pairs = zip(self.seconds, self.others, strict=True)
+        return [seconds for seconds, load in pairs if load <= limit]
+
+    def quieter_load(self) -> float:
+        """Return the mean load of the chosen repeats."""
+        limit = statistics.median(self.others)
+        return statistics.mean(load for load in self.others if load <= limit)
+
+
 def interleave(
     calls: Mapping[str, Callable[[], object]],
     repeats: int,
+    into: Repeats,
     tick: Callable[[], None],
-) -> dict[str, list[float]]:
-    """Time each call once per repeat, in seconds.
+) -> None:
+    """Time each call once per repeat.
 
     The order is rotated, so that nobody always runs first, and turned round at
     every other repeat, so that nobody always follows the same neighbour.
     """
     names = list(calls)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
     gc.disable()
     try:
         for repeat in range(-WARMUP, repeats):
             first = repeat % len(names)
             order = names[first:] + names[:first]
+            bystanders = Bystanders()
+            seconds = {}
             for name in order if repeat % 2 == 0 else reversed(order):
                 call = calls[name]
                 began = time.perf_counter()
                 call()
-                took = time.perf_counter() - began
-                if repeat >= 0:
-                    seconds[name].append(took)
+                seconds[name] = time.perf_counter() - began
+            if repeat >= 0:
+                into.seconds.append(seconds)
+                into.others.append(bystanders.cores())
             tick()
     finally:
         gc.enable()
-    return seconds
 
 
-def summarize(seconds: Mapping[str, list[float]], reference: str) -> dict[str, Timing]:
+def summarize(repeats: Repeats, reference: str) -> dict[str, Timing]:
     """Take medians, and compare with the reference repeat by repeat.
 
     A slow moment of the machine slows both halves of such a pair, so that the ratio
     is steadier than the ratio of two medians.
     """
+    chosen = repeats.quieter()
     result = {}
-    for name, times in seconds.items():
-        pairs = zip(times, seconds[reference], strict=True)
-        ratios = [time / unit for time, unit in pairs]
+    for name in chosen[0]:
+        ms = statistics.median(seconds[name] for seconds in chosen) * 1e3
+        ratios = [seconds[name] / seconds[reference] for seconds in chosen]
         low, middle, high = _quartiles(ratios)
-        result[name] = Timing(statistics.median(times) * 1e3, middle, (low, high))
+        result[name] = Timing(ms, middle, (low, high))
     return result
 
 
 class Bystanders:
-    """Measures how many cores other processes keep busy; None where unknown."""
+    """Measures how many cores other processes keep busy; 0 where that is unknown."""
 
     def __init__(self) -> None:
         self._start = _processor_seconds()
 
-    def cores(self) -> float | None:
+    def cores(self) -> float:
         """Return the mean since the start."""
         now = _processor_seconds()
-        if self._start is None or now is None:
-            return None
         wall, busy, own = (b - a for a, b in zip(self._start, now, strict=True))
-        return round(max(busy - own, 0.0) / max(wall, 1e-9), 2)
+        return max(busy - own, 0.0) / max(wall, 1e-9)
 
 
-def _processor_seconds() -> tuple[float, float, float] | None:
+def _processor_seconds() -> tuple[float, float, float]:
     """Return wall time, and processor time of the machine and of this process."""
+    own = time.process_time()
     try:
         with open("/proc/stat") as file:
             fields = [int(field) for field in file.readline().split()[1:9]]
     except OSError:
-        return None
+        return time.monotonic(), own, own
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
     busy = user + nice + system + irq + softirq + steal
-    tick = os.sysconf("SC_CLK_TCK")
-    return time.monotonic(), busy / tick, time.process_time()
+    return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), own
 
 
 def _quartiles(values: list[float]) -> tuple[float, float, float]:

@@ -38,12 +38,13 @@ class Compare:
     table, a verdict in words and one page. Methods that only read the weights share
     one training. The same command again continues where it was stopped.
 
-    Examples:
-      switch-ema compare                                (noisy-digits and digits)
-      switch-ema compare moons --seeds 100
-      switch-ema compare digits --methods plain ema:decay=0.9 ema:decay=0.99 switch-ema
-      switch-ema compare path/to/file.py:MyTask --optimizer adamw:lr=1e-3
-      switch-ema compare --config runs/NAME/config.json
+    To begin with:
+
+    - switch-ema compare
+    - switch-ema compare moons --seeds 100
+    - switch-ema compare digits --methods plain ema:decay=0.9 ema:decay=0.99 switch-ema
+    - switch-ema compare path/to/file.py:MyTask --optimizer adamw:lr=1e-3
+    - switch-ema compare --config runs/NAME/config.json
     """
 
     settings: Annotated[CompareConfig, tyro.conf.arg(name="")] = field(
@@ -188,14 +189,14 @@ def _print_names(console: Console, title: str, names: dict[str, str]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        prog="switch-ema",
-        description="Weight averaging for PyTorch: does it help on your task?",
-        args=arguments,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
-    )
     try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="switch-ema",
+            description="Weight averaging for PyTorch: does it help on your task?",
+            args=arguments,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
+        )
         command(Console())
     except UsageError as error:
         _fail(str(error))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,16 +72,14 @@ def run_comparison(
     if options.dry_run:
         return None
     folder = options.out / (options.name or config.default_name)
-    with locked(folder):
-        results = Results(folder / RESULTS, create=True)
+    with locked(folder), closing(Results(folder / RESULTS, create=True)) as results:
+        _claim(results, config, folder)
         try:
-            _claim(results, config, folder)
             if config.tune:
                 config = _tuned(config, results, folder, options, console)
             _train(make_plan(config), config, results, folder, options, console)
-        finally:
+        finally:  # also after Ctrl-C: a report of what has finished
             path = report(config, results, folder, console)
-            results.close()
     return path
 
 
@@ -144,6 +142,7 @@ def _claim(results: Results, config: CompareConfig, folder: Path) -> None:
             "or delete it."
         )
     results.set_meta("config", config.to_json())
+    (folder / "config.json").write_text(config.to_json())
     for key, value in describe_environment().items():
         results.set_meta(f"environment.{key}", value)
 

@@ -6,7 +6,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
@@ -18,23 +20,32 @@ DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 class CompareConfig:
     """Everything that the numbers depend on."""
 
-    tasks: tuple[str, ...] = ("noisy-digits", "digits")
-    """Names with options, or path/to/file.py:ClassName."""
+    tasks: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TASK ...]")
+    ] = ("noisy-digits", "digits")
+    """Names with options (images:noise=0.3), or path/to/file.py:ClassName."""
     methods: tuple[str, ...] = DEFAULT_METHODS
     """Names with options, such as ema:decay=0.99; the first is the baseline."""
     optimizer: str | None = None
-    """Name with options, such as adamw:lr=1e-3; the task's own by default."""
+    """Name with options, such as adamw:lr=1e-3; None is the task's own."""
     seeds: int = 8
     """How many seeds each method is trained with, the same for all."""
     first_seed: int = 0
+    """The first of them; the others follow."""
     epochs: int | None = None
-    """The following are the task's own unless given."""
+    """Length of a training; None is the task's own, as for all that follows."""
     schedule: str | None = None
+    """Of the learning rate: constant, step, cosine or one-cycle."""
     warmup_epochs: float | None = None
+    """Linear warm-up of the learning rate."""
     clip: float | None = None
+    """Largest norm of the gradients."""
     accumulate: int | None = None
+    """Batches per optimizer step."""
     precision: str | None = None
+    """Autocast: no, bf16 or fp16."""
     layer_decay: float | None = None
+    """Factor of the learning rate per layer, counted from the output."""
     tune: int = 0
     """Settings to try per method on a validation split before the comparison."""
 

@@ -45,6 +45,8 @@ class Method:
     ) -> Averager | None:
         """Attach the averager to a model in training; None for plain."""
         if self.spec.name in (PLAIN, CONTROL):
+            if self.spec.options:
+                raise TypeError(f"{self.spec.name} has no options")
             return None
         options = _options(self.spec, epochs, folder)
         return METHODS[self.spec.name](model, optimizer, **options)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.methods import Method, parse_method
-from switch_ema.bench.optimizers import optimizer_info
+from switch_ema.bench.optimizers import check_optimizer, optimizer_info
+from switch_ema.bench.schedules import check_schedule
 from switch_ema.bench.spec import UsageError, parse_spec
 from switch_ema.bench.task import Recipe, SeedBatchTask
 from switch_ema.bench.tasks import load_task_class
@@ -63,6 +64,8 @@ def methods_of(config: CompareConfig, recipe: Recipe) -> list[Method]:
 def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
     task_class, _ = load_task_class(task)
     recipe = config.recipe_for(task_class.recipe)
+    stacked = issubclass(task_class, SeedBatchTask)
+    _check(config, recipe, task, stacked)
     methods = methods_of(config, recipe)
     if len({method.label for method in methods}) < len(methods):
         raise UsageError("each method can be given once.")
@@ -70,8 +73,26 @@ def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
     groups = [shared] if shared else []
     groups += [(m.label,) for m in methods if not m.shares_training]
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    size = SEEDS_AT_ONCE if issubclass(task_class, SeedBatchTask) else 1
+    size = SEEDS_AT_ONCE if stacked else 1
     for start in range(0, len(seeds), size):
         for group in groups:
             chosen = tuple(seeds[start : start + size])
             yield Cell(task, config.optimizer, recipe, group, chosen)
+
+
+def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> None:
+    """Refuse a bad optimizer or schedule before anything is trained."""
+    schedule_free = False
+    if config.optimizer is not None:
+        info = check_optimizer(parse_spec(config.optimizer))
+        schedule_free = info.has_modes
+        if stacked and not info.elementwise:
+            raise UsageError(
+                f"{task} trains its seeds stacked, which {info.name} would mix; "
+                "choose another optimizer or task."
+            )
+    check_schedule(recipe.schedule, schedule_free=schedule_free)
+    if recipe.precision not in ("no", "bf16", "fp16"):
+        raise UsageError(
+            f"precision must be no, bf16 or fp16, got {recipe.precision!r}."
+        )

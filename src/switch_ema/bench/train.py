@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
@@ -59,6 +60,8 @@ class Training:
     def __init__(self, cell: Cell, place: Place) -> None:
         self.cell, self.place, recipe = cell, place, cell.recipe
         self.task = create_task(cell.task, cell.seeds, split=cell.split)
+        # Accelerate keeps the precision of the first cell of a process for good.
+        AcceleratorState._reset_state()
         self.accelerator = Accelerator(
             cpu=place.device == "cpu",
             mixed_precision=recipe.precision,

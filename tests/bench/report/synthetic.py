@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 from switch_ema.bench.stats import Curves, compare
 from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
@@ -64,27 +65,26 @@ def make_task(name: str, gains: dict[str, float], noise: float = 0.4) -> TaskSum
 def make_diverged_task() -> TaskSummary:
     """Make a task with nasty names, on which one seed of one method diverged."""
     task = make_task(NASTY_TASK, NASTY, noise=0.6)
-    curves = {
-        metric: {m: {s: list(run) for s, run in runs.items()} for m, runs in own.items()}
-        for metric, own in task.curves.items()
-    }
+    curves = {metric: copy_curves(own) for metric, own in task.curves.items()}
     for own in curves.values():
         own["lookahead"][3][17:] = [math.nan] * (EPOCHS - 17)
-    return TaskSummary(
-        task=task.task,
-        description=task.description,
-        optimizer=task.optimizer,
-        epochs=task.epochs,
-        metrics=task.metrics,
+    return replace(
+        task,
         curves=curves,
         results={
             m.name: compare(curves[m.name], higher_is_better=m.higher_is_better)
             for m in task.metrics
         },
-        costs=task.costs,
         problems=["lookahead, seed 3: the loss became nan in epoch 18 [/dim] <b>."],
         missing=2,
     )
+
+
+def copy_curves(curves: Curves) -> dict[str, dict[int, list[float]]]:
+    return {
+        method: {seed: list(run) for seed, run in runs.items()}
+        for method, runs in curves.items()
+    }
 
 
 def make_summary() -> ComparisonSummary:

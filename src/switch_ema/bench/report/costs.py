@@ -1,8 +1,10 @@
 """What the trainings took, one bar for each."""
 
-from switch_ema.bench.report.figures import ROW_HEIGHT, Figure, rows_layout
+from switch_ema.bench.report.figures import Figure, rows_layout
 from switch_ema.bench.report.numbers import seconds
 from switch_ema.bench.summary import TaskSummary
+
+_ROW_HEIGHT = 48
 
 
 def costs(task: TaskSummary, key: str) -> Figure:
@@ -33,7 +35,7 @@ def costs(task: TaskSummary, key: str) -> Figure:
         "bar per training, with all methods that it serves. Times depend on the "
         "machine and on what else it was doing.",
         alternative=f"Bar chart of training time per seed: {', '.join(each)}.",
-        height=ROW_HEIGHT * len(values) + 76,
+        height=_ROW_HEIGHT * len(values) + 76,
         traces=[trace],
         layout=layout,
     )

@@ -26,20 +26,20 @@ def fixed(value: float, digits: int, sign: str = "") -> str:
 
 
 def digits_for(results: Iterable[MethodResult]) -> int:
-    """Return the decimals that show two figures of the usual spread over seeds.
+    """Return the decimals that show two figures of the usual interval's half width.
 
     One number for a whole table, so that its columns can be compared at a glance.
+    Without intervals, the spread over seeds takes their place.
     """
-    spreads: list[float] = []
-    for result in results:
-        spreads.append(result.last.sd or 0.0)
-        if result.difference is not None:
-            spreads.append((result.difference.high - result.difference.low) / 2)
-    known = sorted(size for size in spreads if size > 0 and math.isfinite(size))
-    if not known:
-        return 3
-    usual = known[len(known) // 2]
-    return min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(usual))))
+    results = list(results)
+    halves = [(d.high - d.low) / 2 for r in results if (d := r.difference) is not None]
+    spreads = [result.last.sd or 0.0 for result in results]
+    for sizes in (halves, spreads):
+        known = sorted(size for size in sizes if size > 0 and math.isfinite(size))
+        if known:
+            usual = known[len(known) // 2]
+            return min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(usual))))
+    return 3
 
 
 def mean_and_spread(summary: Summary, digits: int) -> str:

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from switch_ema.bench.report.convergence import convergence
@@ -159,6 +160,7 @@ def _environment() -> Environment:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
+        "breakable": _breakable,
         "counted": counted,
         "difference_unit": difference_unit,
         "fixed": fixed,
@@ -168,6 +170,12 @@ def _environment() -> Environment:
         "with_unit": with_unit,
     }
     return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Let a long name with options go on in the next line after a colon or comma."""
+    escaped = str(escape(text))
+    return Markup(re.sub(r"([:,])", r"\1<wbr>", escaped))
 
 
 def _resource(name: str) -> str:

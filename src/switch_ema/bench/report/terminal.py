@@ -1,5 +1,7 @@
 """What a comparison found, for the terminal."""
 
+import re
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
@@ -36,6 +38,7 @@ _COLOURS = {
 }
 # Narrower, the column that does not decide is left out and the interval goes below.
 _WIDE = 100
+_LONG_NAME = 12
 
 
 def print_comparison(summary: ComparisonSummary, console: Console) -> None:
@@ -109,25 +112,32 @@ def _results(task: TaskSummary, *, wide: bool) -> Table:
     table.add_column("verdict", min_width=10)
     table.add_column("speed-up\n(epochs)", justify="right", min_width=9)
     table.add_column("n", justify="right", no_wrap=True)
-    for row in make_rows(task, metric):
-        table.add_row(*_cells(row, wide=wide))
+    rows = make_rows(task, metric)
+    one_line = wide and all(len(row.method) <= _LONG_NAME for row in rows)
+    for row in rows:
+        table.add_row(*_cells(row, wide=wide, between=" " if one_line else "\n"))
     return table
 
 
-def _cells(row: Row, *, wide: bool) -> list[Text]:
+def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
     shift = row.difference
     if row.interval != NONE:
-        shift += f"{' ' if wide else chr(10)}{row.interval}"
+        shift += f"{between}{row.interval}"
     cells = [row.last, row.best] if wide else [row.last]
     return [
-        Text(printable(row.method)),
+        Text(_broken(printable(row.method))),
         *map(Text, cells),
         Text(shift),
         Text(row.p),
-        Text(row.verdict, style=_COLOURS[row.verdict]),
-        Text(row.speed_up),
+        Text(row.verdict.replace(" found", "\nfound"), style=_COLOURS[row.verdict]),
+        Text(row.speed_up.replace(") ", ")\n")),
         Text(row.n),
     ]
+
+
+def _broken(name: str) -> str:
+    """Give the options of a long name their own lines."""
+    return name if len(name) <= _LONG_NAME else re.sub(r"([:,])(?=.)", r"\1\n ", name)
 
 
 def _costs(task: TaskSummary) -> Table:

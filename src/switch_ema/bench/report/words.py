@@ -80,7 +80,7 @@ def shared_cost_sentence(task: TaskSummary) -> str:
     )
     if len(groups) == len(task.costs):
         return text
-    return f"{text} The others change the weights and need a training of their own."
+    return f"{text} Every other row is a training of its own."
 
 
 def _clause(verdict: str, methods: list[str]) -> str:

@@ -1,0 +1,114 @@
+"""The terminal's tables: numbers, names as they are, and a width that is kept."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from switch_ema.bench.report.terminal import print_comparison
+from switch_ema.bench.stats import compare
+from switch_ema.bench.summary import ComparisonSummary
+from tests.bench.report.synthetic import (
+    NASTY_METHOD,
+    NASTY_TASK,
+    make_summary,
+    make_task,
+)
+
+
+def shown(summary: ComparisonSummary, width: int = 100, *, colour: bool = False) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+    )
+    print_comparison(summary, console)
+    return file.getvalue()
+
+
+def without_spaces(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+@pytest.mark.parametrize("width", [100, 80])
+def test_the_deciding_numbers_of_every_method_are_in_the_table(width: int) -> None:
+    summary = make_summary()
+    text = shown(summary, width)
+    for result in summary.tasks[0].results["accuracy"]:
+        last = f"{result.last.mean:.2f} ± {result.last.sd:.2f}"
+        assert re.search(rf"^{result.method} .*{last}", text, re.MULTILINE)
+        if result.difference is not None:
+            assert f"{result.difference.mean:+.2f}" in text
+            low, high = result.difference.low, result.difference.high
+            assert f"[{low:.2f}, {high:.2f}]" in text
+
+
+@pytest.mark.parametrize("width", [100, 80])
+def test_no_line_is_wider_than_the_console(width: int) -> None:
+    assert max(map(len, shown(make_summary(), width).splitlines())) <= width
+
+
+def test_rows_take_one_line_at_100_columns_unless_something_is_long() -> None:
+    text = shown(make_summary())
+    assert re.search(r"^switch-ema .* helps .* 8$", text, re.MULTILINE)
+
+
+def test_the_best_epoch_is_only_shown_where_there_is_room() -> None:
+    assert "best epoch" in shown(make_summary(), 100)
+    assert "best epoch" not in shown(make_summary(), 80)
+
+
+def test_names_are_shown_as_they_are() -> None:
+    text = without_spaces(shown(make_summary()))
+    assert without_spaces(NASTY_TASK) in text
+    assert without_spaces(NASTY_METHOD) in text
+    assert "epoch18[/dim]<b>." in text
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    task = replace(make_summary().tasks[0], problems=["\x1b[2J\rgone"])
+    text = shown(replace(make_summary(), tasks=[task]))
+    assert "\x1b" not in text
+    assert "\\x1b[2J\\rgone" in text
+
+
+def test_verdicts_problems_and_missing_cells_are_told() -> None:
+    text = " ".join(shown(make_summary()).split())
+    assert "ema and switch-ema help; lookahead hurts; no difference was found" in text
+    assert "Problem: lookahead, seed 3" in text
+    assert "2 trainings of this task have not been run yet" in text
+    assert re.search(r"lookahead .* 7/8", text), "one seed diverged"
+
+
+def test_verdicts_are_coloured() -> None:
+    text = shown(make_summary(), colour=True)
+    assert "\x1b[1;32mhelps" in text
+    assert "\x1b[1;31mhurts" in text
+
+
+def test_costs_are_apart_from_the_results() -> None:
+    summary = make_summary()
+    task = summary.tasks[0]
+    slower = [replace(cost, train_seconds=99.0) for cost in task.costs]
+    other = shown(replace(summary, tasks=[replace(task, costs=slower)]))
+    same = shown(replace(summary, tasks=[task]))
+    assert same.split("cost per seed")[0] == other.split("cost per seed")[0]
+    assert "plain + ema + swa         12.3" in same
+    assert "12.3" not in other
+
+
+def test_one_seed_and_nothing_finished_can_be_printed() -> None:
+    curves = {"plain": {0: [1.0, 2.0]}, "ema": {}}
+    results = compare(curves, higher_is_better=True)
+    task = make_task("tiny", {"plain": 0.0, "ema": 0.0})
+    task = replace(
+        task, metrics=task.metrics[:1], curves={"accuracy": curves}, costs=[]
+    )
+    task = replace(task, results={"accuracy": results})
+    text = shown(replace(make_summary(), tasks=[task]))
+    assert "too few seeds" in text
+    assert "nan" not in text.replace("baseline", "")

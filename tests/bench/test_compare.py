@@ -1,0 +1,243 @@
+"""Whole comparisons: interrupted at many points, the table is the same."""
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from switch_ema.bench import checkpoints, compare, train
+from switch_ema.bench.compare import RunOptions, locked, open_run, run_comparison
+from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.results import Results
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.summarize import summarize
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def options(folder, **more):
+    return RunOptions(out=folder, device="cpu", **{"jobs": 1, **more})
+
+
+def run(config, folder, **more):
+    console = Console(file=io.StringIO(), width=120)
+    path = run_comparison(config, options(folder, **more), console)
+    return path, console.file.getvalue()
+
+
+def table(path):
+    """All that the report says about methods, without costs."""
+    config, results = open_run(path.parent)
+    summary = summarize(config, results, "run")
+    return [(task.curves, task.results, task.missing) for task in summary.tasks]
+
+
+def test_a_comparison_writes_results_report_and_kept_checkpoints(config, tmp_path):
+    path, text = run(config, tmp_path / "runs")
+    assert path.name == "report.html" and path.stat().st_size > 10_000
+    assert "Plan" in text and "switch-ema" in text
+    kept = list((path.parent / "cells").glob("*.pt"))
+    assert len(kept) == 3  # the first seed's
+    assert (path.parent / "config.json").read_text() == config.to_json()
+    (_, results, missing) = table(path)[0]
+    assert missing == 0
+    assert [r.method for r in results["error"]] == list(config.methods)
+    assert all(r.last.n == 2 for r in results["error"])
+
+
+def test_the_same_command_again_trains_nothing(config, tmp_path, monkeypatch):
+    path, _ = run(config, tmp_path / "runs")
+    before = table(path)
+
+    def refuse(*arguments):
+        raise AssertionError("something was trained again")
+
+    monkeypatch.setattr(train, "take_step", refuse)
+    again, text = run(config, tmp_path / "runs")
+    assert again == path and table(again) == before
+    assert "6 of 6 trainings are done" in text
+
+
+POINTS = {
+    "take_step": (train, "take_step", range(3, 70, 13)),
+    "checkpoint": (checkpoints, "save", range(1, 18, 4)),
+    "store": (Results, "add", range(1, 7)),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_the_table_is_the_same(config, tmp_path, monkeypatch, point):
+    whole = table(run(config, tmp_path / "whole")[0])
+    place, name, moments = POINTS[point]
+    function = getattr(place, name)
+    for moment in moments:
+        folder, calls = tmp_path / f"killed-{moment}", 0
+        for before in (True, False):  # killed just before it, and just after it
+
+            def dies(*arguments, before=before, moment=moment):
+                nonlocal calls
+                calls += 1
+                if calls == moment and before:
+                    raise Killed
+                result = function(*arguments)
+                if calls == moment:
+                    raise Killed
+                return result
+
+            calls = 0
+            monkeypatch.setattr(place, name, dies)
+            monkeypatch.setattr(compare, "report", lambda *arguments: None)
+            try:
+                run(config, folder)
+            except Killed:
+                pass
+            monkeypatch.undo()
+        assert table(run(config, folder)[0]) == whole
+
+
+def test_parallel_equals_serial(config, tmp_path):
+    serial = table(run(config, tmp_path / "serial")[0])
+    assert table(run(config, tmp_path / "parallel", jobs=2)[0]) == serial
+
+
+def test_a_worker_that_is_killed_costs_nothing(config, tmp_path):
+    """SIGKILL to one of two workers while they train: its cell is trained again."""
+    whole = table(run(config, tmp_path / "whole")[0])
+    code = (
+        "import io, sys, os, signal, multiprocessing as mp\n"
+        "from pathlib import Path\n"
+        "from rich.console import Console\n"
+        "from switch_ema.bench import compare, executors\n"
+        "from switch_ema.bench.config import CompareConfig\n"
+        "if __name__ == '__main__':\n"
+        "    start = executors._Pool.run\n"
+        "    def run(self, cells, place, progress):\n"
+        "        def shoot(cell, epoch, once=[]):\n"
+        "            if not once:\n"
+        "                once.append(1)\n"
+        "                os.kill(self._workers[0].process.pid, signal.SIGKILL)\n"
+        "            progress(cell, epoch)\n"
+        "        return start(self, cells, place, shoot)\n"
+        "    executors._Pool.run = run\n"
+        "    config = CompareConfig.from_json(Path(sys.argv[1]).read_text())\n"
+        "    options = compare.RunOptions(out=Path(sys.argv[2]), jobs=2, device='cpu')\n"
+        "    print(compare.run_comparison(config, options, Console(file=io.StringIO())))\n"
+    )
+    script, saved = tmp_path / "shoot.py", tmp_path / "config.json"
+    script.write_text(code)
+    saved.write_text(config.to_json())
+    command = [sys.executable, str(script), str(saved), str(tmp_path / "shot")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "shot" / config.default_name / "report.html"
+    assert table(path) == whole
+
+
+def command_line(config, tmp_path):
+    saved = tmp_path / "config.json"
+    saved.write_text(config.to_json())
+    return [
+        *(sys.executable, "-m", "switch_ema", "compare", "--config", str(saved)),
+        *("--out", str(tmp_path / "runs"), "--jobs", "2", "--device", "cpu"),
+    ]
+
+
+def test_kill_minus_nine_and_the_same_command_again(config, tmp_path):
+    config = dataclasses.replace(config, epochs=40)
+    whole = table(run(config, tmp_path / "whole")[0])
+    process = subprocess.Popen(
+        command_line(config, tmp_path), stdout=subprocess.DEVNULL
+    )
+    folder = tmp_path / "runs" / config.default_name
+    wait_for(lambda: any(folder.glob("cells/*.pt")), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(command_line(config, tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert table(folder / "report.html") == whole
+
+
+def test_ctrl_c_leaves_a_report_of_what_finished(config, tmp_path):
+    config = dataclasses.replace(config, epochs=60)
+    process = subprocess.Popen(
+        command_line(config, tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    folder = tmp_path / "runs" / config.default_name
+    results = folder / "results.sqlite"
+    wait_for(lambda: results.exists() and Results(results).statuses(), process)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.strip() == "switch-ema: stopped; the same command continues."
+    assert (folder / "report.html").stat().st_size > 10_000
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_two_processes_cannot_use_one_run(config, tmp_path):
+    folder = tmp_path / config.default_name
+    with locked(folder), pytest.raises(UsageError, match="in use by another process"):
+        run(config, tmp_path)
+    assert not (folder / "results.sqlite").exists()
+
+
+def test_a_run_of_other_settings_is_not_overwritten(config, tmp_path):
+    path, _ = run(config, tmp_path, name="mine")
+    before = table(path)
+    with pytest.raises(UsageError, match="other settings; choose another --name"):
+        run(dataclasses.replace(config, seeds=1), tmp_path, name="mine")
+    assert table(path) == before
+
+
+def test_diverged_cells_are_told_and_the_others_go_on(tiny, tmp_path):
+    config = CompareConfig(
+        tasks=(f"{tiny}:diverge=True", tiny), methods=("plain", "ema"), seeds=2
+    )
+    path, text = run(config, tmp_path)
+    assert "diverged" in text
+    bad, good = table(path)
+    assert bad[2] == good[2] == 0
+    assert [r.last.n for r in good[1]["error"]] == [2, 2]
+
+
+def test_an_error_in_the_users_task_is_one_line(tiny, tmp_path):
+    config = CompareConfig(tasks=(f"{tiny}:fail=True",), methods=("plain",), seeds=2)
+    with pytest.raises(UsageError, match=r"tiny\.py, line \d+: KeyError: 'lost key'"):
+        run(config, tmp_path)
+
+
+def test_tuning_uses_a_validation_split_and_its_own_seeds(tiny, tmp_path):
+    config = CompareConfig(
+        tasks=(tiny,), methods=("plain", "ema", "switch-ema"), seeds=2, tune=2
+    )
+    path, text = run(config, tmp_path)
+    assert "Tuned methods: plain, ema:decay=0.99" in text
+    tuned, results = open_run(path.parent)
+    assert tuned.methods[0] == "plain" and tuned.tune == 0
+    assert all(":decay=" in method for method in tuned.methods[1:])
+    assert len(results.statuses()) > 6  # the trials are stored as well
+    again, _ = run(config, tmp_path)
+    assert table(again) == table(path)
+
+
+def test_a_dry_run_prints_the_plan_only(config, tmp_path):
+    path, text = run(config, tmp_path / "runs", dry_run=True)
+    assert path is None and "Plan" in text
+    assert not (tmp_path / "runs").exists()

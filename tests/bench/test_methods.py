@@ -1,0 +1,87 @@
+"""Methods as a comparison names them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from switch_ema import EMA, SWA, Lookahead, SwitchEMA
+from switch_ema.averaging.registry import METHODS
+from switch_ema.bench.methods import CONTROL, DESCRIPTIONS, options_of, parse_method
+from switch_ema.bench.spec import UsageError
+
+
+def made(text, defaults=None, epochs=20):
+    model = nn.Linear(1, 1)
+    method = parse_method(text, defaults or {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return method.make(model, optimizer, epochs=epochs, folder=Path("unused"))
+
+
+def test_every_method_of_the_library_can_be_compared():
+    for name in METHODS:
+        assert made(name).name == name
+        assert DESCRIPTIONS[name]
+    assert made("plain") is None
+
+
+def test_passive_methods_share_plain_training():
+    shared = {n for n in DESCRIPTIONS if parse_method(n, {}).shares_training}
+    assert shared == {"plain", "ema", "swa", "lawa", "posthoc-ema"}
+    assert CONTROL not in shared
+
+
+def test_the_tasks_options_apply_unless_given():
+    defaults = {"ema": {"decay": 0.9}}
+    for text, decay in (("ema", 0.9), ("ema:decay=0.99", 0.99)):
+        ema = made(text, defaults)
+        assert isinstance(ema, EMA)
+        for _ in range(2000):
+            ema._steps += 1
+        assert ema.current_decay == decay
+
+
+def test_decays_are_warmed_up_by_count_unless_told_otherwise():
+    assert made("ema:decay=0.99").current_decay == 0.1
+    assert made("ema:decay=0.99,warmup=none").current_decay == 0.99
+
+
+def test_what_depends_on_the_run_is_filled_in():
+    swa, lookahead = made("swa"), made("lookahead")
+    assert isinstance(swa, SWA) and isinstance(lookahead, Lookahead)
+    epochs = [swa.averaged_models for _ in range(20) if swa.end_epoch() is False]
+    assert epochs == [0] * 15 + [1, 2, 3, 4, 5]  # the last quarter of 20 epochs
+    for _ in range(100):
+        lookahead._count_step()
+    assert lookahead.switches == 1  # k = 100, as in the paper
+
+
+def test_steps_are_written_with_it():
+    sema = made("switch-ema:switch_every=3it")
+    assert isinstance(sema, SwitchEMA)
+    for _ in range(7):
+        sema._count_step()
+    assert sema.switches == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("emma", r"unknown method 'emma'; known are plain, .*switch-ema"),
+        ("ema:decoy=1", "the options of ema are decay, update_every"),
+        ("ema:decay=1.5", r"decay must be in \[0, 1\), got 1.5"),
+        ("ema:warmup=slow", "warmup must be 'count' or 'none', got 'slow'"),
+        ("plain:decay=0.9", "options of plain are none"),
+    ],
+)
+def test_bad_methods(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_method(text, {})
+
+
+def test_options_are_listed():
+    assert {"decay", "switch_every", "live_share", "buffers"} <= {
+        *options_of("switch-ema")
+    }
+    assert "folder" not in options_of("posthoc-ema")

@@ -1,0 +1,103 @@
+"""The command line as a user meets it."""
+
+import pytest
+
+from switch_ema.cli import main
+
+from .bench.conftest import TINY_TASK
+
+
+def call(capsys, *arguments):
+    """Run a command; return its exit code, output and errors."""
+    code = 0
+    try:
+        main(list(arguments))
+    except SystemExit as left:
+        code = left.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "tiny.py").write_text(TINY_TASK)
+    return tmp_path
+
+
+TINY = ("compare", "tiny.py:Tiny", "--seeds", "2", "--jobs", "1", "--device", "cpu")
+
+
+def test_compare_report_and_runs(folder, capsys):
+    code, out, _ = call(capsys, *TINY, "--methods", "plain", "ema", "--name", "mine")
+    assert code == 0
+    assert out.strip().endswith("Report: runs/mine/report.html")
+    page = folder / "runs" / "mine" / "report.html"
+    page.unlink()
+    code, again, _ = call(capsys, "report", "runs/mine")
+    assert code == 0 and page.exists()
+    code, out, _ = call(capsys, "runs")
+    assert code == 0 and "runs/mine" in out and "tiny.py:Tiny" in out
+
+
+def test_a_stored_configuration_is_repeated(folder, capsys):
+    call(capsys, *TINY, "--methods", "plain", "ema", "--name", "mine")
+    saved = "runs/mine/config.json"
+    code, out, _ = call(capsys, "compare", "--config", saved, "--name", "twin")
+    assert code == 0 and "runs/twin/report.html" in out
+    code, _, err = call(capsys, "compare", "moons", "--config", saved)
+    assert code == 2 and "--config repeats a stored comparison" in err
+
+
+@pytest.mark.parametrize("command", ["tasks", "methods", "optimizers", "data"])
+def test_lists(folder, capsys, command):
+    code, out, _ = call(capsys, command)
+    assert code == 0
+    expected = {
+        "tasks": "noisy-digits",
+        "methods": "switch-ema",
+        "optimizers": "adabelief",
+        "data": "cifar10",
+    }
+    assert expected[command] in out
+
+
+def test_help_has_examples(capsys):
+    code, out, _ = call(capsys, "compare", "--help")
+    assert code == 0 and "switch-ema compare moons --seeds 100" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "moon"), "unknown task 'moon'; known are noisy-digits"),
+        (("compare", "--methods", "emma"), "unknown method 'emma'; known are plain"),
+        (("compare", "--optimizer", "agd"), "optimizer must be one of sgd"),
+        (("compare", "--optimizer", "sgd:rate=1"), "sgd has no option rate"),
+        (("compare", "--schedule", "zigzag"), "zigzag"),
+        (("compare", "--seeds", "0"), "seeds must be at least 1, got 0"),
+        (("compare", "nothing.py:Task"), "nothing.py: there is no such file"),
+        (("compare", "broken.py:Task"), "broken.py, line 3: NameError"),
+        (("compare", "tiny.py:Tony"), "tiny.py: there is no task 'Tony'; its tasks are"),
+        (("compare", "tiny.py:Tiny:size=3"), "has no option 'size'; its options are"),
+        (("compare", "--config", "none.json"), "none.json does not exist"),
+        ((*TINY, "--out", "tiny.py"), "tiny.py"),
+        (("report", "nowhere"), "does not exist; is it the folder of a run?"),
+        (("report", "notes"), "cannot be used: file is not a database"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(folder, capsys, arguments, message):
+    (folder / "broken.py").write_text("\n\nundefined_name\n")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "results.sqlite").write_text("no database, only some notes")
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("switch-ema: ") and err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_values_that_cannot_be_read_are_refused_by_the_parser(capsys):
+    code, _, err = call(capsys, "compare", "--seeds", "many")
+    assert code == 2 and "Traceback" not in err
