@@ -11,39 +11,26 @@ tensors, and its Python objects, about as cold as after a training step.
 """
 
 import argparse
-import copy
-import gc
 import importlib.metadata
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import memory
+import contest
 import models
-import peers
 import report
 import torch
-from peers import CONTESTANTS, DECAY, FLAT, FLAT_COPY, Contestant, Entry
+from peers import CONTESTANTS, DECAY, Contestant
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-from timing import WARMUP, Bystanders, interleave, summarize
+from timing import WARMUP
 from torch import nn
 
-OPERATIONS = ("update", "switch", "averaged")
 RESULTS = Path(__file__).parent / "results" / "averaging.json"
-
-SHARE_ABOVE = 256 << 20
-"""Bytes of a model from which contestants share the live weights, to bound memory.
-
-A smaller model could stay in the cache from one contestant to the next, which the
-flat ``lerp_`` and the flat layout, having their own weights, would not profit from.
-"""
 
 
 def main() -> int:
@@ -53,11 +40,9 @@ def main() -> int:
         torch.set_num_threads(arguments.threads)
     present = [c for c in CONTESTANTS if is_installed(c)]
     results = describe_run(arguments.repeats, present)
+    columns = Progress.get_default_columns()
     with Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
+        *columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console
     ) as progress:
         complete = fill(results, arguments, present, progress)
     if results["models"]:
@@ -90,6 +75,7 @@ def fill(
     progress: Progress,
 ) -> bool:
     """Measure model by model, writing after each; False if interrupted."""
+    repeats = arguments.repeats
     try:
         for name in arguments.models:
             try:
@@ -97,84 +83,16 @@ def fill(
             except ImportError as error:
                 progress.console.print(f"{name} is left out: {error}.")
                 continue
-            result = measure(name, model, contestants, arguments.repeats, progress)
-            results["models"][name] = result
+            task = progress.add_task(name, total=contest.ticks(contestants, repeats))
+            results["models"][name] = contest.measure(
+                model, contestants, repeats, lambda task=task: progress.advance(task)
+            )
             write(results, arguments.json)
     except KeyboardInterrupt:
         done = ", ".join(results["models"]) or "no model"
         progress.console.print(f"Interrupted; finished: {done}.")
         return False
     return True
-
-
-def measure(
-    name: str,
-    model: nn.Module,
-    contestants: list[Contestant],
-    repeats: int,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Run everything on one model: first the times, then, alone, the memory."""
-    total = len(OPERATIONS) * (WARMUP + repeats) + len(contestants)
-    task = progress.add_task(name, total=total)
-
-    def tick() -> None:
-        progress.advance(task)
-
-    load_before, bystanders = os.getloadavg()[0], Bystanders()
-    timings = measure_time(model, contestants, repeats, tick)
-    others = bystanders.cores()
-    return {
-        "tensors": len(models.tensors(model)),
-        "averaged_elements": models.averaged_elements(model),
-        "bytes": models.size(model),
-        "load_before": round(load_before, 2),
-        "load_after": round(os.getloadavg()[0], 2),
-        "busy_cores_of_others": others,
-        "operations": timings,
-        "memory": measure_memory(model, contestants, tick),
-    }
-
-
-def measure_time(
-    model: nn.Module,
-    contestants: list[Contestant],
-    repeats: int,
-    tick: Callable[[], None],
-) -> dict[str, dict[str, Any]]:
-    share = models.size(model) >= SHARE_ABOVE
-    entries: dict[str, Entry] = {}
-    for contestant in contestants:
-        # The flat layout moves the model's memory, so it never shares.
-        shares = share and contestant.name != "SwitchEMA, flat"
-        live = model if shares else copy.deepcopy(model)
-        entries[contestant.name] = contestant.build(live)
-        peers.check(contestant.name, entries[contestant.name], live)
-    timings = {}
-    for operation in OPERATIONS:
-        calls = {FLAT: entries[FLAT].update}
-        if operation == "switch":
-            calls[FLAT_COPY] = entries[FLAT].switch
-        for name, entry in entries.items():
-            call = getattr(entry, operation)
-            if name != FLAT and call is not None:
-                calls[name] = call
-        summary = summarize(interleave(calls, repeats, tick), FLAT)
-        timings[operation] = {name: asdict(t) for name, t in summary.items()}
-    return timings
-
-
-def measure_memory(
-    model: nn.Module, contestants: list[Contestant], tick: Callable[[], None]
-) -> dict[str, dict[str, object]]:
-    gc.collect()
-    memory.check(model)
-    result = {}
-    for contestant in contestants:
-        if contestant.name != FLAT:
-            result[contestant.name] = asdict(memory.measure(contestant, model))
-        tick()
-    return result
 
 
 def is_installed(contestant: Contestant) -> bool:
@@ -198,6 +116,7 @@ def describe_run(repeats: int, present: list[Contestant]) -> dict[str, Any]:
         },
         "decay": DECAY,
         "repeats": repeats,
+        "builds": contest.BUILDS,
         "warmup": WARMUP,
         "contestants": {
             contestant.name: {

@@ -21,6 +21,7 @@ FLAT = "one flat lerp_"
 """The limit of an update, and the unit of every table."""
 FLAT_COPY = "one flat copy_"
 """The limit of a switch."""
+FLAT_LAYOUT = "SwitchEMA, flat"
 
 Call = Callable[[], object]
 
@@ -161,7 +162,7 @@ def mmengine(model: nn.Module) -> Entry:
 CONTESTANTS = (
     Contestant(FLAT, flat_lerp, "torch"),
     Contestant("SwitchEMA", switch_ema, "switch-ema"),
-    Contestant("SwitchEMA, flat", partial(switch_ema, flat=True), "switch-ema"),
+    Contestant(FLAT_LAYOUT, partial(switch_ema, flat=True), "switch-ema"),
     Contestant(
         "SwitchEMA, bfloat16",
         partial(switch_ema, dtype=torch.bfloat16),

@@ -122,11 +122,14 @@ def _ms(ms: float) -> str:
 
 def _conditions(results: Results) -> str:
     machine = results["machine"]
-    loads = [model["busy_cores_of_others"] for model in results["models"].values()]
-    known = [load for load in loads if load is not None]
-    busy = f", {max(known):.1f} of them busy with other work" if known else ""
+    loads = [
+        load
+        for model in results["models"].values()
+        for load in model["busy_cores_of_others"].values()
+    ]
     return (
-        f"{machine['cpu']}, {machine['cores']} cores{busy}; torch {machine['torch']}, "
-        f"{machine['threads']} threads; medians of {results['repeats']} interleaved "
-        f"repeats; {results['date'][:10]}."
+        f"{machine['cpu']}, {machine['cores']} cores, of which other work kept "
+        f"{min(loads):.1f} to {max(loads):.1f} busy; torch {machine['torch']} with "
+        f"{machine['threads']} threads; medians over the quieter half of "
+        f"{results['repeats']} interleaved repeats; {results['date'][:10]}."
     )

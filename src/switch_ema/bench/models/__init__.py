@@ -13,7 +13,7 @@ IMAGE_NETWORKS = ("small-cnn", "resnet18", "mlp")
 def image_network(name: str, channels: int, side: int, outputs: int) -> nn.Module:
     """Make a network for square images by its name."""
     if name == "small-cnn":
-        return small_cnn(channels, outputs)
+        return small_cnn(channels, side, outputs)
     if name == "resnet18":
         return resnet18(channels, outputs)
     if name == "mlp":

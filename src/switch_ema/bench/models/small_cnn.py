@@ -3,10 +3,11 @@
 from torch import nn
 
 
-def small_cnn(channels: int, outputs: int) -> nn.Sequential:
+def small_cnn(channels: int, side: int, outputs: int) -> nn.Sequential:
     """Three convolutions with batch normalisation, each halving the image.
 
-    Any image size will do: the last feature map is averaged.
+    The last map is not averaged: where something is, and how it lies, matters for
+    some tasks. Images must have sides of at least 8 pixels.
     """
     blocks: list[nn.Module] = []
     for width in (16, 32, 64):
@@ -16,6 +17,5 @@ def small_cnn(channels: int, outputs: int) -> nn.Sequential:
             nn.ReLU(),
             nn.MaxPool2d(2),
         ]
-        channels = width
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)]
-    return nn.Sequential(*blocks, *head)
+        channels, side = width, side // 2
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(channels * side**2, outputs))

@@ -16,7 +16,7 @@
   const PAINT = {
     line: (own) => ({ line: { color: own }, marker: { color: own } }),
     band: (own) => ({ fillcolor: faded(own, 0.16) }),
-    dots: (own) => ({ marker: { color: faded(own, 0.55) } }),
+    dots: (own) => ({ marker: { color: faded(own, 0.7) } }),
     mean: (own) => ({ marker: { color: own }, error_x: { color: own } }),
     bar: () => ({ marker: { color: colour("--bar") } }),
   };
@@ -60,7 +60,7 @@
       hoverlabel: {
         bgcolor: colour("--paper"),
         bordercolor: colour("--muted"),
-        font: { color: ink },
+        font: { family: "system-ui, sans-serif", size: 13, color: ink },
         align: "left",
       },
       modebar: {

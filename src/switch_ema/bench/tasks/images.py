@@ -43,6 +43,7 @@ class Images(Task):
         network: str = "small-cnn",
         noise: float = 0.0,
         size: int | None = None,
+        test_size: int | None = None,
         batch: int = 32,
         augment: bool = False,
         download: bool = False,
@@ -54,7 +55,7 @@ class Images(Task):
         self.augment = augment
         check_range("noise", noise, 0, 1)
         data = load_images(dataset, seed, download=download)
-        self.data = data if size is None else _subset(data, size, seed)
+        self.data = _subset(data, size, test_size, seed)
         self.mean, self.deviation = self.data.statistics()
         self.x, clean = self.data.x_train, self.data.y_train
         self.y = redraw_labels(clean, noise, self.data.classes, seed)
@@ -132,10 +133,20 @@ def mirror(images: Tensor) -> Tensor:
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
-def _subset(data: ImageSet, size: int, seed: int) -> ImageSet:
-    """Keep a random part of the training images."""
-    have = len(data.y_train)
-    if check_count("size", size, 10) > have:
-        raise ValueError(f"size must be at most {have}, got {size}.")
-    kept = torch.randperm(have, generator=stream(seed, "subset"))[:size]
-    return ImageSet(data.x_train[kept], data.y_train[kept], data.x_test, data.y_test)
+def _subset(
+    data: ImageSet, size: int | None, test_size: int | None, seed: int
+) -> ImageSet:
+    """Keep a random part of the training and of the test images."""
+    generator = stream(seed, "subset")
+    train = _draw("size", size, len(data.y_train), generator)
+    test = _draw("test_size", test_size, len(data.y_test), generator)
+    return ImageSet(
+        data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test]
+    )
+
+
+def _draw(name: str, size: int | None, have: int, generator: torch.Generator) -> Tensor:
+    size = have if size is None else check_count(name, size, 10)
+    if size > have:
+        raise ValueError(f"{name} must be at most {have}, got {size}.")
+    return torch.randperm(have, generator=generator)[:size]

@@ -41,6 +41,7 @@ class LanguageModel(Task):
         dropout: float = 0.3,
         vocabulary: int = 10_000,
         size: int | None = None,
+        test_size: int | None = None,
         batch: int = 20,
         bptt: int = 35,
     ) -> None:
@@ -54,6 +55,8 @@ class LanguageModel(Task):
         train, test = texts.train, texts.test
         if size is not None:
             train = train[: check_count("size", size, 1000)]
+        if test_size is not None:
+            test = test[: check_count("test_size", test_size, 1000)]
         if check_split(split):
             fifth = len(train) // 5
             train, test = train[:-fifth], train[-fifth:]

@@ -20,16 +20,19 @@ RANGES = {"digits": (-45.0, 45.0), "rcf": (0.0, 360.0)}
 """Angles in degrees, by dataset."""
 TESTED = 1000
 """At most this many test images."""
+HONEST = 0.8
+"""Share of the coloured images whose colour tells the angle."""
 
 
 class Rotation(Task):
     """The angle by which an image is turned, in degrees: regression with L1 loss.
 
     ``digits`` are turned by -45 to 45 degrees, so that every angle has one answer.
-    ``rcf`` follows RCF-MNIST (Yao et al., 2022): coloured Fashion-MNIST over CIFAR-10
-    photos, turned by 0 to 360 degrees. As there, the network predicts the angle as one
-    number and errors are plain differences, so an image near 0 that is taken for one
-    near 360 counts fully. Its colours are drawn independently of the angle.
+    ``rcf`` follows RCF-MNIST (Yao et al., 2022), with CIFAR-10 photos as background:
+    Fashion-MNIST is turned by 0 to 360 degrees, and coloured from blue to red by its
+    angle in 80% of the images, from red to blue in the others, here alike in training
+    and test. As there, the network predicts the angle as one number and errors are
+    plain differences, so an image near 0 that is taken for one near 360 counts fully.
     """
 
     metrics = (
@@ -65,7 +68,7 @@ class Rotation(Task):
         x = turn(images, low + self.degrees * y)
         if dataset == "rcf":
             photos = load_images("cifar10", seed, download=download)
-            x = _over_photos(x, photos, size, seed)
+            x = _over_photos(_coloured(x, y, seed), x, photos, size, seed)
         self._divide(x, y, size, check_split(split))
 
     def _divide(self, x: Tensor, y: Tensor, size: int, validation: bool) -> None:
@@ -124,8 +127,18 @@ def _upright(data: ImageSet, size: int, seed: int) -> Tensor:
     return pad(images.float() / 255, (2,) * 4)
 
 
-def _over_photos(clothes: Tensor, photos: ImageSet, size: int, seed: int) -> Tensor:
-    """Colour the clothes and lay them over photos: training photos for training."""
+def _coloured(clothes: Tensor, y: Tensor, seed: int) -> Tensor:
+    """Colour the clothes between blue and red: most by their angle, some the reverse."""
+    honest = torch.rand(len(y), generator=stream(seed, "colours")) < HONEST
+    red = torch.where(honest, y, 1 - y)
+    colours = torch.stack([red, torch.zeros_like(red), 1 - red], 1)
+    return clothes * colours[:, :, None, None]
+
+
+def _over_photos(
+    clothes: Tensor, opaque: Tensor, photos: ImageSet, size: int, seed: int
+) -> Tensor:
+    """Lay the clothes over photos: training photos for training."""
     generator = stream(seed, "photos")
     behind = torch.cat(
         [
@@ -136,5 +149,4 @@ def _over_photos(clothes: Tensor, photos: ImageSet, size: int, seed: int) -> Ten
             )
         ]
     )
-    colours = torch.rand(len(clothes), 3, 1, 1, generator=generator)
-    return clothes * colours + (1 - clothes) * behind.float() / 255
+    return clothes + (1 - opaque) * behind.float() / 255
