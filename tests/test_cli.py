@@ -35,7 +35,7 @@ def test_compare_report_and_runs(folder, capsys):
     assert out.strip().endswith("Report: runs/mine/report.html")
     page = folder / "runs" / "mine" / "report.html"
     page.unlink()
-    code, again, _ = call(capsys, "report", "runs/mine")
+    code, _, _ = call(capsys, "report", "runs/mine")
     assert code == 0 and page.exists()
     code, out, _ = call(capsys, "runs")
     assert code == 0 and "runs/mine" in out and "tiny.py:Tiny" in out
@@ -79,7 +79,10 @@ def test_help_has_examples(capsys):
         (("compare", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("compare", "nothing.py:Task"), "nothing.py: there is no such file"),
         (("compare", "broken.py:Task"), "broken.py, line 3: NameError"),
-        (("compare", "tiny.py:Tony"), "tiny.py: there is no task 'Tony'; its tasks are"),
+        (
+            ("compare", "tiny.py:Tony"),
+            "tiny.py: there is no task 'Tony'; its tasks are",
+        ),
         (("compare", "tiny.py:Tiny:size=3"), "has no option 'size'; its options are"),
         (("compare", "--config", "none.json"), "none.json does not exist"),
         ((*TINY, "--out", "tiny.py"), "tiny.py"),
@@ -87,7 +90,9 @@ def test_help_has_examples(capsys):
         (("report", "notes"), "cannot be used: file is not a database"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_two(folder, capsys, arguments, message):
+def test_mistakes_are_one_sentence_and_exit_code_two(
+    folder, capsys, arguments, message
+):
     (folder / "broken.py").write_text("\n\nundefined_name\n")
     (folder / "notes").mkdir()
     (folder / "notes" / "results.sqlite").write_text("no database, only some notes")

@@ -85,7 +85,8 @@ class Report:
         """Make the report."""
         settings, results = open_run(self.run)
         path = report(settings, results, self.run, console)
-        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        if path is not None:
+            console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 
 @dataclass(frozen=True)

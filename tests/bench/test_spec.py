@@ -10,7 +10,11 @@ from switch_ema.bench.spec import Spec, UsageError, parse_spec
     [
         ("ema", "ema", {}),
         ("ema:decay=0.99", "ema", {"decay": 0.99}),
-        ("a:x=1,y=None,z=True,w=text", "a", {"x": 1, "y": None, "z": True, "w": "text"}),
+        (
+            "a:x=1,y=None,z=True,w=text",
+            "a",
+            {"x": 1, "y": None, "z": True, "w": "text"},
+        ),
         ("a:pair=(1,2),last=[3,4]", "a", {"pair": (1, 2), "last": [3, 4]}),
         ("swa:every=100it", "swa", {"every": "100it"}),
     ],

@@ -32,7 +32,7 @@ from switch_ema.bench.summarize import FINISHED, summarize
 from switch_ema.bench.train import Place
 from switch_ema.bench.tuning import tune
 
-RESULTS, REPORT = "results.sqlite", "report.html"
+RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +85,15 @@ def run_comparison(
 
 def report(
     config: CompareConfig, results: Results, folder: Path, console: Console
-) -> Path:
-    """Print what a run has found and write its page."""
+) -> Path | None:
+    """Print what a run has found and write its page; None if it has found nothing."""
     summary = summarize(config, results, folder.name)
+    if not summary.tasks:
+        console.print("No baseline has finished yet, so there is nothing to compare.")
+        return None
     print_comparison(summary, console)
-    return write_page(summary, folder / REPORT)
+    command = f"switch-ema compare --config {folder / CONFIG}"
+    return write_page(summary, folder / REPORT, command=command)
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
@@ -142,7 +146,7 @@ def _claim(results: Results, config: CompareConfig, folder: Path) -> None:
             "or delete it."
         )
     results.set_meta("config", config.to_json())
-    (folder / "config.json").write_text(config.to_json())
+    (folder / CONFIG).write_text(config.to_json())
     for key, value in describe_environment().items():
         results.set_meta(f"environment.{key}", value)
 

@@ -113,7 +113,7 @@ def compare(
             last=_summary([sign * c[-1] for c in own.values()]),
             best=_summary([sign * max(filter(isfinite, c)) for c in own.values()]),
             difference=found.get(method),
-            verdict=_verdict(found.get(method)) if method in others else "baseline",
+            verdict=verdict_of(found.get(method)) if method in others else "baseline",
             speed_up=_speed_up(own, base) if method in others else None,
         )
         for method, own in finished.items()
@@ -223,7 +223,8 @@ def _noncentrality(df: int, level: float) -> float:
     return float(brentq(lambda nc: nct.sf(critical, df, nc) - POWER, 0, 5 * critical))
 
 
-def _verdict(difference: Difference | None) -> str:
+def verdict_of(difference: Difference | None) -> str:
+    """Put a difference into one word, by its corrected p-value."""
     if difference is None:
         return "too few seeds"
     if difference.p_holm >= LEVEL:

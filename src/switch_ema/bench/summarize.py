@@ -22,7 +22,8 @@ def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonS
         if key.startswith("environment.")
     }
     tasks = [_summarize_task(config, results, task) for task in config.tasks]
-    return ComparisonSummary(name, tasks, config.to_json(), environment)
+    started = [task for task in tasks if task.results[task.metrics[0].name]]
+    return ComparisonSummary(name, started, config.to_json(), environment)
 
 
 def _summarize_task(config: CompareConfig, results: Results, task: str) -> TaskSummary:
@@ -36,7 +37,7 @@ def _summarize_task(config: CompareConfig, results: Results, task: str) -> TaskS
     return TaskSummary(
         task=task,
         description=(task_class.__doc__ or "").partition("\n")[0],
-        optimizer=config.optimizer or "the task's own",
+        optimizer=config.optimizer or "the task's own optimizer",
         epochs=recipe.epochs,
         metrics=task_class.metrics,
         curves=curves,

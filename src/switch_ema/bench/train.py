@@ -126,7 +126,7 @@ class Training:
 
     def _train_epoch(self) -> None:
         started = time.perf_counter()
-        set_seed(self.task.seed * 100_003 + self.epoch + 1)
+        set_seed((self.task.seed * 100_003 + self.epoch + 1) % 2**32)
         self.model.train()
         set_mode(self.optimizer, training=True)
         loader = self.task.train_loader(self._data_epoch())

@@ -10,7 +10,7 @@ from switch_ema.bench.tasks.lm import LanguageModel
 from switch_ema.bench.tasks.loading import (
     check_options,
     explain,
-    is_file,
+    file_of,
     load_from_file,
     options_of,
     parse_task,
@@ -46,8 +46,9 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
             such as ``my/task.py:Wine`` or ``my/task.py:Wine:size=50``.
     """
     spec = parse_task(task) if isinstance(task, str) else task
-    if is_file(spec):
-        task_class = load_from_file(spec)
+    file = file_of(spec)
+    if file is not None:
+        task_class = load_from_file(file, spec.name[len(file) + 1 :])
     elif spec.name in TASKS:
         task_class = TASKS[spec.name][0]
     else:
@@ -78,8 +79,9 @@ def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") 
     except UsageError:
         raise
     except Exception as error:
-        if is_file(spec):
-            raise explain(error, spec.name.rpartition(":")[0]) from None
+        file = file_of(spec)
+        if file is not None:
+            raise explain(error, file) from None
         if isinstance(error, ValueError):
             raise UsageError(f"{spec.name}: {error}") from None
         raise

@@ -55,11 +55,12 @@ class Images(Task):
         self.augment = augment
         check_range("noise", noise, 0, 1)
         data = load_images(dataset, seed, download=download)
-        self.data = _subset(data, size, test_size, seed)
-        self.mean, self.deviation = self.data.statistics()
-        self.x, clean = self.data.x_train, self.data.y_train
-        self.y = redraw_labels(clean, noise, self.data.classes, seed)
-        self.x_eval, self.y_eval = self.data.x_test, self.data.y_test
+        self.classes = data.classes
+        data = _subset(data, size, test_size, seed)
+        self.mean, self.deviation = data.statistics()
+        self.x, clean = data.x_train, data.y_train
+        self.y = redraw_labels(clean, noise, self.classes, seed)
+        self.x_eval, self.y_eval = data.x_test, data.y_test
         if check_split(split):
             # Held-out labels stay clean: they measure what the test measures.
             stay, held = hold_out(len(clean), seed)
@@ -68,8 +69,8 @@ class Images(Task):
 
     def model(self) -> nn.Module:
         """Make the network that was asked for."""
-        channels, side = self.data.shape
-        return image_network(self.network, channels, side, self.data.classes)
+        _, channels, side, _ = self.x.shape
+        return image_network(self.network, channels, side, self.classes)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make SGD for ResNet-18 as usual on CIFAR, AdamW for the small networks."""

@@ -35,17 +35,17 @@ def parse_task(text: str) -> Spec:
         return parse_spec(text)
     path, name, options = found["path"], found["name"] or "", found["options"]
     given = parse_spec(f"{name}:{options}").options if options else {}
-    return Spec(f"{path}:{name}", given)
+    return Spec(f"{path}:{name}" if name else path, given)
 
 
-def is_file(spec: Spec) -> bool:
-    """Tell a task in the user's file from one of ours."""
-    return IN_FILE.fullmatch(spec.name) is not None
+def file_of(spec: Spec) -> str | None:
+    """Return the user's file as it was typed, or None for one of our tasks."""
+    found = IN_FILE.fullmatch(spec.name)
+    return None if found is None else found["path"]
 
 
-def load_from_file(spec: Spec) -> type[Task]:
+def load_from_file(shown: str, name: str) -> type[Task]:
     """Import the user's file and take the class out of it."""
-    shown, _, name = spec.name.rpartition(":")
     path = Path(shown).expanduser().resolve()
     if not path.is_file():
         raise UsageError(f"{shown}: there is no such file.")
@@ -83,7 +83,7 @@ def explain(error: BaseException, shown: str) -> UsageError:
 
 def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
     """Return the options of a task: its constructor's, without seed and split."""
-    _seed, *options = inspect.signature(task_class).parameters.values()
+    options = list(inspect.signature(task_class).parameters.values())[1:]
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {
         option.name: option
