@@ -57,9 +57,10 @@ def test_rows_take_one_line_at_100_columns_unless_something_is_long() -> None:
     assert re.search(r"^switch-ema .* helps .* 8$", text, re.MULTILINE)
 
 
-def test_the_best_epoch_is_only_shown_where_there_is_room() -> None:
-    assert "best epoch" in shown(make_summary(), 100)
-    assert "best epoch" not in shown(make_summary(), 80)
+def test_the_best_epoch_stands_beside_the_last_or_below_it() -> None:
+    wide, narrow = (shown(make_summary(), width) for width in (100, 80))
+    assert re.search(r"for infor-\s.*\n.*mation:", wide)
+    assert "[best epoch]" in narrow and "[best epoch]" not in wide
 
 
 def test_names_are_shown_as_they_are() -> None:

@@ -36,7 +36,7 @@ class ImageSet:
         values = torch.arange(256, dtype=torch.double)
         channels = self.x_train.transpose(0, 1)
         counts = torch.stack([c.flatten().bincount(minlength=256) for c in channels])
-        shares = counts / counts.sum(1, keepdim=True)
+        shares = counts.double() / counts.sum(1, keepdim=True)
         mean = shares @ values
         deviation = (shares @ values**2 - mean**2).sqrt()
         return mean.float().view(-1, 1, 1), deviation.float().view(-1, 1, 1)

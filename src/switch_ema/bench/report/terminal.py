@@ -84,7 +84,7 @@ def _conditions(task: TaskSummary) -> str:
     direction = "higher" if metric.higher_is_better else "lower"
     unit = difference_unit(metric)
     text = (
-        f"{task.description.rstrip('.')}. {task.optimizer}, "
+        f"{task.description.rstrip('.')}. Trained by {task.optimizer} for "
         f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is "
         f"better. Differences{f' in {unit}' if unit else ''}: positive is better."
     )
@@ -102,6 +102,8 @@ def _results(task: TaskSummary, *, wide: bool) -> Table:
     table = _table()
     table.add_column("method", overflow="fold", min_width=10)
     last = Text(f"{name}\nlast epoch\nmean ± sd")
+    if not wide:
+        last.append("\n[best epoch]", style="dim not bold")
     table.add_column(last, justify="right", no_wrap=True)
     if wide:
         best = Text("for infor-\nmation:\nbest epoch", style="dim not bold")
@@ -123,10 +125,12 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
     shift = row.difference
     if row.interval != NONE:
         shift += f"{between}{row.interval}"
-    cells = [row.last, row.best] if wide else [row.last]
+    cells = [Text(row.last), Text(row.best)]
+    if not wide:  # the best epoch is for information: dimmed, below the last
+        cells = [Text(row.last).append(f"\n[{row.best}]", style="dim")]
     return [
         Text(_broken(printable(row.method))),
-        *map(Text, cells),
+        *cells,
         Text(shift),
         Text(row.p),
         Text(row.verdict.replace(" found", "\nfound"), style=_COLOURS[row.verdict]),

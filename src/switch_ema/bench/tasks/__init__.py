@@ -14,7 +14,7 @@ from switch_ema.bench.tasks.loading import (
     load_from_file,
     options_of,
     parse_task,
-    takes,
+    takes_split,
 )
 from switch_ema.bench.tasks.mnist1d import MNIST1D
 from switch_ema.bench.tasks.rotation import Rotation
@@ -64,7 +64,7 @@ def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") 
     """Make a task for one seed, or for several if it trains them stacked."""
     task_class, spec = load_task_class(task)
     options = dict(spec.options)
-    if takes(task_class, "split"):
+    if takes_split(task_class):
         options["split"] = split
     elif split != "test":
         raise UsageError(

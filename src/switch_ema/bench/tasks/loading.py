@@ -38,6 +38,11 @@ def parse_task(text: str) -> Spec:
     return Spec(f"{path}:{name}" if name else path, given)
 
 
+def is_file(spec: Spec) -> bool:
+    """Tell a task in the user's file from one of ours."""
+    return file_of(spec) is not None
+
+
 def file_of(spec: Spec) -> str | None:
     """Return the user's file as it was typed, or None for one of our tasks."""
     found = IN_FILE.fullmatch(spec.name)
@@ -83,6 +88,7 @@ def explain(error: BaseException, shown: str) -> UsageError:
 
 def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
     """Return the options of a task: its constructor's, without seed and split."""
+    # The first is the seed, whatever its name.
     options = list(inspect.signature(task_class).parameters.values())[1:]
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {
@@ -92,18 +98,16 @@ def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
     }
 
 
-def takes(task_class: type[Task], keyword: str) -> bool:
-    """Return whether the constructor accepts a keyword."""
-    parameters = inspect.signature(task_class).parameters
-    anything = (p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return keyword in parameters or any(anything)
+def takes_split(task_class: type[Task]) -> bool:
+    """Return whether the task can evaluate on held-out training data."""
+    return "split" in inspect.signature(task_class).parameters
 
 
 def check_options(task_class: type[Task], spec: Spec) -> None:
     """Refuse options that the task does not have, and values of another kind."""
     options, hints = options_of(task_class), _hints(task_class)
     for key, value in spec.options.items():
-        if key not in options and (key == "split" or not takes(task_class, key)):
+        if key not in options:
             known = ", ".join(_shown(option) for option in options.values()) or "none"
             raise UsageError(
                 f"{spec.name} has no option {key!r}; its options are {known}."

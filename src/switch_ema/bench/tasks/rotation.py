@@ -128,7 +128,7 @@ def _upright(data: ImageSet, size: int, seed: int) -> Tensor:
 
 
 def _coloured(clothes: Tensor, y: Tensor, seed: int) -> Tensor:
-    """Colour the clothes between blue and red: most by their angle, some the reverse."""
+    """Colour the clothes between blue and red, by their angle or the reverse."""
     honest = torch.rand(len(y), generator=stream(seed, "colours")) < HONEST
     red = torch.where(honest, y, 1 - y)
     colours = torch.stack([red, torch.zeros_like(red), 1 - red], 1)

@@ -1,0 +1,65 @@
+"""Small versions of the tasks, and the plainest training loop."""
+
+import torch
+
+from switch_ema.bench.tasks import create_task
+
+SMALL = {
+    "noisy-digits": "noisy-digits:size=300",
+    "digits": "digits:size=300",
+    "circles": "circles",
+    "moons": "moons",
+    "mnist1d": "mnist1d:size=300,batch=20",
+    "images": "images:size=200,test_size=100",
+    "rotation": "rotation:size=200",
+    "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
+}
+"""Every registered task, in a second or so."""
+
+
+def small_task(name, seed=0, **keywords):
+    return create_task(SMALL[name], (seed,), **keywords)
+
+
+def seeded_model(task):
+    torch.manual_seed(task.seed)
+    return task.model()
+
+
+def train(task, epochs, model=None, averager=None, first=0):
+    """Train plainly; return the model and the mean loss of each epoch."""
+    model = seeded_model(task) if model is None else model
+    optimizer = task.optimizer(model)
+    average = None if averager is None else averager(model, optimizer)
+    losses = []
+    for epoch in range(first, first + epochs):
+        torch.manual_seed(epoch)
+        model.train()
+        total = 0.0
+        loader = task.train_loader(epoch)
+        for batch in loader:
+            loss = task.loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            total += loss.item()
+        losses.append(total / len(loader))
+        if average is not None:
+            average.end_epoch()
+    model.eval()
+    return model, losses
+
+
+@torch.no_grad()
+def measure(task, model):
+    return task.evaluate(model.eval())
+
+
+def tensors(batch):
+    return [part for part in batch if isinstance(part, torch.Tensor)]
+
+
+def same(first, second):
+    """Compare two lists of tensors exactly."""
+    pairs = zip(first, second, strict=True)
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
