@@ -9,11 +9,15 @@ import statistics
 import tempfile
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor, nn
 
 from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.models import image_network
 from switch_ema.bench.plan import Cell, make_plan
+from switch_ema.bench.task import Batches, Metric, Task
 from switch_ema.bench.train import Place, train_cell
 
 METHODS = (
@@ -27,6 +31,34 @@ METHODS = (
     "switch-ema:decay=0.99",
     "switch-ema:decay=0.999",
 )
+
+
+class CifarSized(Task):
+    """Noise of CIFAR's size: the cost of a step does not depend on the pixels."""
+
+    metrics = (Metric(name="loss", higher_is_better=False),)
+
+    def __init__(self, seed: int, *, steps: int = 10, batch: int = 64) -> None:
+        super().__init__(seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.batch = batch
+        self.x = torch.randn(steps * batch, 3, 32, 32, generator=generator)
+        self.y = torch.randint(10, (steps * batch,), generator=generator)
+
+    def model(self) -> nn.Module:
+        return image_network("resnet18", channels=3, side=32, outputs=10)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def train_loader(self, epoch: int) -> Batches:
+        return Batches((self.x, self.y), self.batch, self.seed, epoch=epoch)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": self.loss(model, (self.x[:100], self.y[:100])).item()}
 
 
 def cells(methods: tuple[str, ...], task: str, epochs: int) -> list[Cell]:
@@ -46,8 +78,7 @@ def measure(group: list[Cell]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    task = "images:dataset=digits,network=resnet18,size=192,batch=64"
-    parser.add_argument("--task", default=task)
+    parser.add_argument("--task", default=f"{__file__}:CifarSized")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()

@@ -35,16 +35,19 @@ def lerp_dithered_(
     Near the end of training an update is far below half a unit in the last place
     of bfloat16, and rounding to nearest would discard it for ever. Here the sum is
     taken in float32 and rounded up or down against a threshold that moves through
-    the unit with ``step`` (see :func:`round_to_bfloat16`).
+    the unit with ``step`` (see :func:`round_to_bfloat16_`).
     """
+    thresholds: dict[torch.device, Tensor] = {}
     for average, value in _pieces(shadow, live):
+        if average.device not in thresholds:
+            thresholds[average.device] = rounding_thresholds(average.device, step)
         exact = average.to(torch.float32, memory_format=torch.contiguous_format)
         exact.lerp_(value.to(average.device, torch.float32), weight)
-        average.copy_(round_to_bfloat16(exact, step))
+        average.copy_(round_to_bfloat16_(exact, thresholds[average.device]))
 
 
-def round_to_bfloat16(exact: Tensor, step: int) -> Tensor:
-    """Round float32 values to bfloat16 values, without bias over the steps.
+def rounding_thresholds(device: torch.device, step: int) -> Tensor:
+    """Where in the last place of bfloat16 a step rounds up, per element of a piece.
 
     A fixed random phase per element plus multiples of the golden ratio per step
     gives each element a low-discrepancy sequence of thresholds: the accumulated
@@ -52,11 +55,19 @@ def round_to_bfloat16(exact: Tensor, step: int) -> Tensor:
     and the result depends on ``step`` alone, so that resuming is exact.
     """
     golden = int(step * 0.6180339887498949 * 65536) & 0xFFFF
-    phase = _phases(exact.device)[: exact.numel()].view(exact.shape)
-    bits = exact.view(torch.int32) + ((phase + golden) & 0xFFFF)
-    rounded = (bits & -65536).view(torch.float32)
-    # Adding to the bits of a NaN can wrap around to a number: keep it a NaN.
-    return torch.where(exact.isfinite(), rounded, exact)
+    return (_phases(device) + golden).bitwise_and_(0xFFFF)
+
+
+def round_to_bfloat16_(exact: Tensor, thresholds: Tensor) -> Tensor:
+    """Round float32 values, in place, to values that bfloat16 can hold."""
+    bits = exact.view(torch.int32)
+    thresholds = thresholds[: exact.numel()].view(exact.shape)
+    # Adding to the bits of a NaN can wrap around to a number: leave those alone.
+    # Asking for the sum would make a GPU wait, so there this is done in any case.
+    if exact.device.type != "cpu" or not bool(exact.sum().isfinite()):
+        thresholds = torch.where(exact.isfinite(), thresholds, 0)
+    bits.add_(thresholds).bitwise_and_(-65536)
+    return exact
 
 
 @functools.lru_cache(maxsize=8)

@@ -62,8 +62,8 @@ def methods_of(config: CompareConfig, recipe: Recipe) -> list[Method]:
 
 
 def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
-    task_class, _ = load_task_class(task)
-    recipe = config.recipe_for(task_class.recipe)
+    task_class, spec = load_task_class(task)
+    recipe = config.recipe_for(task_class.recipe_for(spec.options))
     stacked = issubclass(task_class, SeedBatchTask)
     _check(config, recipe, task, stacked)
     methods = methods_of(config, recipe)
@@ -91,6 +91,8 @@ def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> N
                 f"{task} trains its seeds stacked, which {info.name} would mix; "
                 "choose another optimizer or task."
             )
+    if stacked and recipe.clip is not None:
+        raise UsageError(f"{task} trains its seeds stacked, which clip would mix.")
     check_schedule(recipe.schedule, schedule_free=schedule_free)
     if recipe.precision not in ("no", "bf16", "fp16"):
         raise UsageError(

@@ -27,8 +27,8 @@ def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonS
 
 
 def _summarize_task(config: CompareConfig, results: Results, task: str) -> TaskSummary:
-    task_class, _ = load_task_class(task)
-    recipe = config.recipe_for(task_class.recipe)
+    task_class, spec = load_task_class(task)
+    recipe = config.recipe_for(task_class.recipe_for(spec.options))
     labels = [method.label for method in methods_of(config, recipe)]
     cells = [cell for cell in make_plan(config) if cell.task == task]
     statuses = results.statuses()

@@ -71,6 +71,11 @@ class Task(ABC):
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the recipe that suits the options given behind the name."""
+        return cls.recipe
+
     @abstractmethod
     def model(self) -> nn.Module:
         """Make the network with fresh weights."""
@@ -89,7 +94,10 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure every metric; the model is in evaluation mode, without gradients."""
+        """Measure every metric; the model is in evaluation mode, without gradients.
+
+        Data that the task holds has to be moved to the model's device here.
+        """
 
 
 class SeedBatchTask(Task):

@@ -163,7 +163,7 @@ class Training:
 
     def _data_epoch(self) -> int:
         """Number the epochs otherwise for the control, which gives other orders."""
-        shift = 1_000_000 if CONTROL in self.cell.methods else 0
+        shift = 500_000 if CONTROL in self.cell.methods else 0
         return self.epoch + shift
 
     @torch.no_grad()

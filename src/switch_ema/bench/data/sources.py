@@ -10,6 +10,7 @@ from types import ModuleType
 from switch_ema.bench.spec import UsageError
 
 FOLDER = "SWITCH_EMA_DATA"
+INSTALL = "pip install 'switch-ema[bench]'"
 
 FILES: dict[str, tuple[str, ...]] = {
     "mnist": ("mnist.npz",),
@@ -56,9 +57,8 @@ def catalogue() -> list[DataSource]:
     for name, module in LIBRARIES.items():
         found = importlib.util.find_spec(module) is not None
         where = f"comes with {module}" if found else ""
-        sources.append(
-            DataSource(name, found, where, "pip install 'switch-ema[bench]'")
-        )
+        how = "comes with Python" if name == "pydoc" else INSTALL
+        sources.append(DataSource(name, found, where, how))
     for name in FILES:
         files, downloaded = find_files(name), find_download(name)
         places = [str(path) for path in files or ()] or [str(downloaded or "")]
@@ -130,6 +130,4 @@ def need(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed: pip install 'switch-ema[bench]'."
-        ) from None
+        raise UsageError(f"{error.name} is not installed: {INSTALL}.") from None

@@ -1,6 +1,7 @@
 """Image classification, from 8 by 8 digits to CIFAR-100 with ResNet-18."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,18 +22,33 @@ from switch_ema.bench.task import Loader, Recipe, Task
 from switch_ema.bench.tasks.full_batches import FullBatches
 from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
 
-DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+TRAINING_IMAGES = {
+    "digits": 1000,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+}
+DATASETS = tuple(TRAINING_IMAGES)
 
 
 class Images(Task):
     """Image classification: digits, MNIST, Fashion-MNIST or CIFAR, with label noise."""
 
     metrics = (ACCURACY, NLL)
-    recipe = Recipe(
-        # 31 steps an epoch on digits: a switch keeps about half of its progress.
-        epochs=20,
-        methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
-    )
+    recipe = Recipe(epochs=20)
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Let the average span two thirds of an epoch, whatever its length.
+
+        With x = (1 - d) * steps = 1.5 a switch keeps about half of an epoch's progress.
+        """
+        dataset = options.get("dataset", "digits")
+        images = options.get("size") or TRAINING_IMAGES.get(dataset, 1000)
+        steps = max(images // options.get("batch", 32), 3)
+        decay = {"decay": round(1 - 1.5 / steps, 5)}
+        return replace(cls.recipe, methods={"ema": decay, "switch-ema": decay})
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ State = tuple[Tensor, Tensor]
 
 
 class LanguageModel(Task):
-    """Language modelling with a 2-layer LSTM: Python's own documentation, or PTB."""
+    """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB."""
 
     metrics = (Metric(name="perplexity", higher_is_better=False),)
     recipe = Recipe(

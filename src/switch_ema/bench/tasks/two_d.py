@@ -1,8 +1,9 @@
 """The paper's toy tasks: two classes of points in the plane, few of them labelled.
 
-50 labelled points, 500 for testing, a perceptron with one hidden layer and SGD with
-the fixed learning rate 0.01 are the paper's. It does not give the rest: 32 hidden
-units, batches of 10 and the noise of the points are ours.
+50 labelled points, 500 for testing, a perceptron of two layers and SGD with the fixed
+learning rate 0.01 are the paper's. It does not give the rest: 32 hidden units, batches
+of 10, 400 epochs and the noise of the points are ours. Training is short of converged
+there, and a switch, which costs progress, hurts.
 """
 
 from abc import abstractmethod
@@ -29,7 +30,7 @@ class TwoD(SeedBatchTask):
 
     metrics = (ACCURACY, Metric(name="loss", higher_is_better=False))
     recipe = Recipe(
-        epochs=200, methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}}
+        epochs=400, methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}}
     )
 
     def __init__(
@@ -40,7 +41,7 @@ class TwoD(SeedBatchTask):
         noise: float = 0.1,
         hidden: int = 32,
         lr: float = 0.01,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         batch: int = 10,
     ) -> None:
         super().__init__(seeds)
