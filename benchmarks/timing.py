@@ -70,7 +70,7 @@ def interleave(
             first = repeat % len(names)
             order = names[first:] + names[:first]
             bystanders = Bystanders()
-            seconds = {}
+            seconds = dict.fromkeys(names, 0.0)
             for name in order if repeat % 2 == 0 else reversed(order):
                 call = calls[name]
                 began = time.perf_counter()

@@ -55,6 +55,23 @@ def test_tensors_of_every_kind(dtype):
     assert "scratch" not in average
 
 
+def test_a_part_that_was_cast_is_followed():
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
+    ema = EMA(model, decay=0.5)
+    ema.update()
+    for dtype in (torch.bfloat16, torch.float64):
+        before = ema.averaged_state_dict()
+        model[1].to(dtype)
+        nudge(model)
+        ema.update()
+        after = ema.averaged_state_dict()
+        for name, live in model.state_dict().items():
+            middle = (before[name].double() + live.double()) / 2
+            torch.testing.assert_close(
+                after[name].double(), middle, rtol=0.01, atol=0.02
+            )
+
+
 def test_strides_survive():
     model = Odd()
     strides = {name: p.stride() for name, p in model.named_parameters()}
@@ -79,16 +96,48 @@ def test_flat_storage_moves_memory_but_keeps_the_objects():
     assert ema.steps == 1
 
 
-def test_flat_storage_survives_a_model_that_moves_its_memory():
-    model, plain = network(), network()
-    optimizer, plain_optimizer = sgd(model), sgd(plain)
-    flat, separate = EMA(model, optimizer, flat=True), EMA(plain, plain_optimizer)
-    for step, batch in enumerate(batches(4)):
-        if step == 2:
-            model.stem.weight.data = model.stem.weight.data.clone()
-        train_step(model, optimizer, batch)
-        train_step(plain, plain_optimizer, batch)
-    assert_same(flat.averaged_state_dict(), separate.averaged_state_dict())
+def test_flat_storage_notices_a_part_that_was_moved():
+    model = network()
+    ema = EMA(model, decay=0.5, flat=True)
+    ema.update()
+    model.stem.weight.data = model.stem.weight.data.clone()
+    nudge(model)
+    with pytest.warns(UserWarning, match="moved out of its flat buffer"):
+        average = ema.averaged_state_dict()["stem.weight"]
+    ema.update()
+    moved = ema.averaged_state_dict()["stem.weight"]
+    torch.testing.assert_close(moved, (average + model.stem.weight.detach()) / 2)
+
+
+def test_buffers_that_may_be_replaced_stay_out_of_the_flat_buffer():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2))
+            self.register_buffer("seen", torch.zeros(2))
+
+    model = Counter()
+    ema = EMA(model, decay=0.5, flat=True)
+    model.seen = torch.ones(2)
+    ema.update()
+    assert ema.averaged_state_dict()["seen"].tolist() == [0.5, 0.5]
+
+
+def test_small_vectors_are_averaged_in_packs_of_any_number():
+    """More vectors than fit into one gathering, and of two dtypes."""
+    sizes = [8192, 8192, 8192, 8192, 5, 8192, 1, 9000]
+    parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
+    parameters += [nn.Parameter(torch.randn(3, dtype=torch.float64))]
+    model = nn.ParameterList(parameters)
+    ema = EMA(model, decay=0.75)
+    kinds = {group.kind for group in ema._shadow._groups}
+    assert kinds == {"packed", "same"}
+    before = [parameter.detach().clone() for parameter in parameters]
+    nudge(model)
+    ema.update()
+    average = ema.averaged_state_dict()
+    for index, start in enumerate(before):
+        torch.testing.assert_close(average[str(index)], start + 0.25)
 
 
 def test_flat_storage_refuses_gaps():

@@ -56,8 +56,14 @@ class FlatPair:
         return pairs, views
 
     def holds(self, live: list[Tensor]) -> bool:
-        """Whether the model's tensors still lie in the buffer."""
+        """Whether all the model's tensors still lie in the buffer."""
         return [live[i].data_ptr() for i in self.indices] == self.addresses
+
+    def seems_to_hold(self, live: list[Tensor]) -> bool:
+        """Whether the first and the last tensor do."""
+        return all(
+            live[self.indices[at]].data_ptr() == self.addresses[at] for at in (0, -1)
+        )
 
 
 def _lay_out(values: list[Tensor], like: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
-from switch_ema.averaging.groups import Group
+from switch_ema.averaging.groups import GROUPS, Group, PackedGroup
 from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
 
@@ -29,7 +29,7 @@ class Shadow:
 
     @torch.no_grad()
     def average_(self, weight: float, step: int) -> None:
-        """``shadow += weight * (live - shadow)``; tensors not averaged are copied."""
+        """``shadow += weight * (live - shadow)``; copies wait until they are needed."""
         lives = [group.live() for group in self._groups]
         if any(live is None for live in lives):
             self._adapt()
@@ -37,12 +37,14 @@ class Shadow:
         for group, live in zip(self._groups, lives, strict=True):
             assert live is not None
             group.average_(live, weight, step)
+        self._copies_are_stale = True
 
     @torch.no_grad()
     def read_(self) -> None:
         """``shadow = live``, buffers included."""
         self._adapt()
         kernels.copy_(self.tensors, [slot.tensor for slot in self.slots])
+        self._copies_are_stale = False
 
     @torch.no_grad()
     def read_if_loaded_(self) -> None:
@@ -80,6 +82,7 @@ class Shadow:
     def swap_in(self) -> None:
         """Put the average into the model and keep the live weights here."""
         self._adapt()
+        self._copy_what_is_not_averaged()
         self._before = [(s.tensor.dtype, s.tensor.device) for s in self.slots]
         # Where the dtypes differ an exchange would round; park the live tensor.
         parked = {
@@ -107,6 +110,7 @@ class Shadow:
     def averages(self) -> list[Tensor]:
         """Return the tensors that hold the average now: the model's, if swapped in."""
         if not self.swapped:
+            self._copy_what_is_not_averaged()
             return self.tensors
         return [
             self.tensors[i] if i in self._parked else slot.tensor
@@ -135,10 +139,21 @@ class Shadow:
         return [i for i, s in enumerate(self.slots) if self.storage.averages(s)]
 
     @torch.no_grad()
+    def _copy_what_is_not_averaged(self) -> None:
+        """Copy once after averaging, instead of at every step."""
+        if self._copies_are_stale:
+            averaged = set(self.averaged_indices)
+            copied = [i for i in range(len(self.slots)) if i not in averaged]
+            live = [self.slots[i].tensor for i in copied]
+            kernels.copy_([self.tensors[i] for i in copied], live)
+            self._copies_are_stale = False
+
+    @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
         self.slots = slots
         self.tensors = [self._new(slot) for slot in slots]
-        self._groups = self._group()
+        self._copies_are_stale = False
+        self._groups: list[Group] = self._group()
 
     def _new(self, slot: Slot) -> Tensor:
         device = self.storage.device or slot.tensor.device
@@ -173,32 +188,44 @@ class Shadow:
                 )
             device = self.storage.device or live.device
             self.tensors[i] = shadow.to(device, self.storage.dtype_of(slot))
-        if any(group.live() is None for group in self._groups):
+        stale = [group for group in self._groups if not group.is_current()]
+        if any(group.kind == "flat" and group.live() is not None for group in stale):
+            warnings.warn(
+                "A part of the model was cast or moved out of its flat buffer; its "
+                "average has missed the steps since then. flat=True suits models that "
+                "stay where they are.",
+                stacklevel=2,
+            )
+        if stale:
             self._groups = self._group()
 
     def _group(self) -> list[Group]:
-        members: dict[tuple[str, bool], list[int]] = {}
-        for i, slot in enumerate(self.slots):
+        members: dict[tuple[str, bool, torch.dtype], list[int]] = {}
+        for i in self.averaged_indices:
+            slot, shadow = self.slots[i], self.tensors[i]
             # One kernel call takes sharded tensors or plain ones, not both.
             is_sharded = hasattr(slot.tensor, "to_local")
-            key = self._kind(slot, self.tensors[i]), is_sharded
+            key = self._kind(slot, shadow, is_sharded), is_sharded, shadow.dtype
             members.setdefault(key, []).append(i)
-        groups = []
-        for (kind, _), indices in members.items():
+        groups: list[Group] = []
+        for (kind, *_), indices in members.items():
             slots = [self.slots[i] for i in indices]
-            group = Group(kind, slots, [self.tensors[i] for i in indices])
-            if self.storage.flat and kind == "same":
-                group.flatten()
-                for i, tensor in zip(indices, group.shadow, strict=True):
-                    self.tensors[i] = tensor
-            groups.append(group)
+            tensors = [self.tensors[i] for i in indices]
+            groups.append(GROUPS.get(kind, Group)(kind, slots, tensors))
+            for i, tensor in zip(indices, groups[-1].shadow, strict=True):
+                self.tensors[i] = tensor
         return groups
 
-    def _kind(self, slot: Slot, shadow: Tensor) -> str:
+    def _kind(self, slot: Slot, shadow: Tensor, is_sharded: bool) -> str:
         live = slot.tensor
-        if not self.storage.averages(slot):
-            return "copied"
         if shadow.dtype == torch.bfloat16:
             return "dithered"
-        same = (live.dtype, live.device) == (shadow.dtype, shadow.device)
-        return "same" if same else "cast"
+        if (live.dtype, live.device) != (shadow.dtype, shadow.device):
+            return "cast"
+        # Batch norm updates its statistics in place; other buffers may be replaced.
+        stays = not slot.is_buffer or slot.key in ("running_mean", "running_var")
+        if self.storage.flat and stays:
+            return "flat"
+        small = live.ndim == 1 and 0 < live.numel() <= PackedGroup.LARGEST
+        on_cpu = live.device.type == "cpu" and not is_sharded
+        return "packed" if small and on_cpu and live.stride() == (1,) else "same"
