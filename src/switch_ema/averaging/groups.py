@@ -1,12 +1,12 @@
 """Tensors of a shadow grouped by the kernel that averages them.
 
-The lists are built once. What an update pays for is looking the live tensors up and
-comparing their dtypes and devices, so that a model that was cast or moved in between
-is noticed before anything is averaged. Between two updates a training step has swept
-the caches, so each tensor that is touched costs more than it seems: hence the packs.
+The lists are built once. Between two updates a training step has swept the caches, so
+each object that an update touches costs more than it seems: hence nothing is looked up
+that cannot have changed, and small vectors are averaged in packs.
 """
 
 import operator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from switch_ema.averaging import kernels
 from switch_ema.averaging.flat import FlatPair
 from switch_ema.averaging.tracking import Slot
+from switch_ema.averaging.watch import watch
 
 
 class Group:
@@ -24,36 +25,66 @@ class Group:
         self.shadow = shadow
         self._places = [(slot.owner, slot.key) for slot in slots]
         self._seen = [slot.tensor for slot in slots]
+        self._may_be_replaced = any(not slot.stays for slot in slots)
+        self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
 
     def live(self) -> list[Tensor] | None:
-        """Look the live tensors up; None if they are no longer what they were."""
+        """Return the live tensors; None if they are no longer what they were.
+
+        Tensors that stay are looked up again only after something was assigned to a
+        module, and only the first and the last are looked at: enough for a model that
+        was cast or moved as a whole.
+        """
+        if (self._may_be_replaced or watch.changes != self._changes) and (
+            not self._look_up()
+        ):
+            return None
+        return self._seen if self._is_as_before((0, -1)) else None
+
+    def is_current(self) -> bool:
+        """Whether the group still describes the model, looked at thoroughly."""
+        return self._look_up() and self._is_as_before(range(len(self._seen)))
+
+    def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
         if not all(map(operator.is_, live, self._seen)):
             present = [tensor for tensor in live if tensor is not None]
             if [t.shape for t in present] != [t.shape for t in self.shadow]:
-                return None
+                return False
             self._seen = present
-        return self._seen if self._is_unchanged(self._seen) else None
+        self._changes = watch.changes
+        return True
 
-    def is_current(self) -> bool:
-        """Whether the group still describes the model, looked at thoroughly."""
-        return self.live() is not None
-
-    def _is_unchanged(self, live: list[Tensor]) -> bool:
-        if [tensor.dtype for tensor in live] != self._dtypes:
-            return False
-        return [tensor.device for tensor in live] == self._devices
+    def _is_as_before(self, indices: Iterable[int]) -> bool:
+        return all(
+            self._seen[i].dtype == self._dtypes[i]
+            and self._seen[i].device == self._devices[i]
+            for i in indices
+        )
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Run the group's kernel."""
         if self.kind == "same":
-            kernels.lerp_(self.shadow, live, weight)
+            self._lerp_(live, weight)
         elif self.kind == "cast":
             kernels.lerp_cast_(self.shadow, live, weight)
         elif self.kind == "dithered":
             kernels.lerp_dithered_(self.shadow, live, weight, step)
+
+    def _lerp_(self, live: list[Tensor], weight: float) -> None:
+        try:
+            kernels.lerp_(self.shadow, live, weight)
+        except RuntimeError:
+            # A part of the model was cast or moved. The kernel goes through the list
+            # in order, so all before the first such tensor has been averaged.
+            pairs = enumerate(zip(self.shadow, live, strict=True))
+            other = (i for i, (a, b) in pairs if _form(a) != _form(b))
+            first = next(other, None)
+            if first is None:
+                raise
+            kernels.lerp_cast_(self.shadow[first:], live[first:], weight)
 
 
 class PackedGroup(Group):
@@ -84,16 +115,6 @@ class PackedGroup(Group):
             end += size
         self._packs.append((slice(first, len(sizes)), self._gathered[begin:end]))
 
-    def _is_unchanged(self, live: list[Tensor]) -> bool:
-        """Look at the first: gathering casts what was cast in part by itself."""
-        first = live[0]
-        return (first.dtype, first.device) == (self._dtypes[0], self._devices[0])
-
-    def is_current(self) -> bool:
-        """Whether the group still describes the model, looked at thoroughly."""
-        live = self.live()
-        return live is not None and super()._is_unchanged(live)
-
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Gather and average."""
         for members, gathered in self._packs:
@@ -104,9 +125,8 @@ class PackedGroup(Group):
 class FlatGroup(Group):
     """Tensors whose live memory was laid into one buffer, for those who ask for it.
 
-    An update touches no single tensor but the first and the last, which shows a model
-    that was moved or cast as a whole; one moved in parts is noticed by
-    :meth:`is_current`, at the next switch, averaged view or end of an epoch.
+    A part that is moved out of it is noticed by :meth:`is_current` only, which runs at
+    switches and averaged views.
     """
 
     def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
@@ -115,18 +135,23 @@ class FlatGroup(Group):
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless they have left the buffer as a whole."""
+        if super().live() is None:
+            return None
         holds = all(pair.seems_to_hold(self._seen) for pair in self._pairs)
         return self._seen if holds else None
 
     def is_current(self) -> bool:
         """Whether every tensor is where it was laid."""
-        found = super().live()
-        return found is not None and all(pair.holds(found) for pair in self._pairs)
+        return super().is_current() and all(p.holds(self._seen) for p in self._pairs)
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average whole buffers."""
         for pair in self._pairs:
             pair.shadow.lerp_(pair.live, weight)
+
+
+def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
 
 
 GROUPS: dict[str, type[Group]] = {"packed": PackedGroup, "flat": FlatGroup}

@@ -200,12 +200,13 @@ class Shadow:
             self._groups = self._group()
 
     def _group(self) -> list[Group]:
-        members: dict[tuple[str, bool, torch.dtype], list[int]] = {}
+        members: dict[tuple[str, bool, bool, torch.dtype], list[int]] = {}
         for i in self.averaged_indices:
             slot, shadow = self.slots[i], self.tensors[i]
             # One kernel call takes sharded tensors or plain ones, not both.
             is_sharded = hasattr(slot.tensor, "to_local")
-            key = self._kind(slot, shadow, is_sharded), is_sharded, shadow.dtype
+            kind = self._kind(slot, shadow, is_sharded)
+            key = kind, slot.stays, is_sharded, shadow.dtype
             members.setdefault(key, []).append(i)
         groups: list[Group] = []
         for (kind, *_), indices in members.items():
@@ -222,9 +223,7 @@ class Shadow:
             return "dithered"
         if (live.dtype, live.device) != (shadow.dtype, shadow.device):
             return "cast"
-        # Batch norm updates its statistics in place; other buffers may be replaced.
-        stays = not slot.is_buffer or slot.key in ("running_mean", "running_var")
-        if self.storage.flat and stays:
+        if self.storage.flat and slot.stays:
             return "flat"
         small = live.ndim == 1 and 0 < live.numel() <= PackedGroup.LARGEST
         on_cpu = live.device.type == "cpu" and not is_sharded

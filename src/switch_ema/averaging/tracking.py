@@ -40,6 +40,15 @@ class Slot:
         return self.owner[self.key]
 
     @property
+    def stays(self) -> bool:
+        """Whether the tensor is changed in place: all but buffers that are assigned.
+
+        Batch norm updates its statistics in place; what other modules do with their
+        buffers is theirs to decide.
+        """
+        return not self.is_buffer or self.key in ("running_mean", "running_var")
+
+    @property
     def is_lazy(self) -> bool:
         """Whether a lazy module has yet to make the tensor."""
         return is_lazy(self.tensor)
