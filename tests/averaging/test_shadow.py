@@ -72,6 +72,25 @@ def test_a_part_that_was_cast_is_followed():
             )
 
 
+def test_a_model_turned_to_channels_last_later_is_followed():
+    sizes = [(8, 3, 3, 3), (64, 64), (16, 16, 1, 1), (64, 1, 3, 3)]
+    model = nn.ParameterList([nn.Parameter(torch.randn(size)) for size in sizes])
+    ema = EMA(model, decay=0.75)
+    assert {group.kind for group in ema._shadow._groups} == {"same", "dense"}
+    for _ in range(3):
+        before = ema.averaged_state_dict()
+        nudge(model)
+        ema.update()
+        after = ema.averaged_state_dict()
+        for name, live in model.state_dict().items():
+            middle = 0.75 * before[name] + 0.25 * live
+            torch.testing.assert_close(after[name], middle)
+        for parameter in model:
+            if parameter.ndim == 4:
+                changed = parameter.data.to(memory_format=torch.channels_last)
+                parameter.data = changed
+
+
 def test_strides_survive():
     model = Odd()
     strides = {name: p.stride() for name, p in model.named_parameters()}
@@ -131,7 +150,7 @@ def test_small_vectors_are_averaged_in_packs_of_any_number():
     model = nn.ParameterList(parameters)
     ema = EMA(model, decay=0.75)
     kinds = {group.kind for group in ema._shadow._groups}
-    assert kinds == {"packed", "same"}
+    assert kinds == {"packed", "dense"}
     before = [parameter.detach().clone() for parameter in parameters]
     nudge(model)
     ema.update()

@@ -225,6 +225,10 @@ class Shadow:
             return "cast"
         if self.storage.flat and slot.stays:
             return "flat"
-        small = live.ndim == 1 and 0 < live.numel() <= PackedGroup.LARGEST
-        on_cpu = live.device.type == "cpu" and not is_sharded
-        return "packed" if small and on_cpu and live.stride() == (1,) else "same"
+        if live.device.type != "cpu" or is_sharded or live.numel() == 0:
+            return "same"
+        if live.ndim == 1 and live.numel() <= PackedGroup.LARGEST:
+            return "packed" if live.stride() == (1,) else "same"
+        dense = live.is_floating_point() and kernels.is_dense(live)
+        fits = dense and live.stride() == shadow.stride()
+        return "dense" if fits and kernels.has_one_memory_order(live) else "same"
