@@ -61,8 +61,9 @@ def test_what_cannot_be_planned(options, message):
 
 def test_a_recipe_may_follow_the_options():
     """More steps in an epoch, a longer average: a switch keeps as much."""
-    decays = [
-        make_plan(CompareConfig(tasks=(task,), seeds=1))[0].recipe.methods["ema"]["decay"]
+    plans = [
+        make_plan(CompareConfig(tasks=(task,), seeds=1))
         for task in ("images", "images:size=320", "images:batch=8")
     ]
+    decays = [plan[0].recipe.methods["ema"]["decay"] for plan in plans]
     assert decays[1] < decays[0] < decays[2]
