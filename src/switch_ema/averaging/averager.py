@@ -34,14 +34,15 @@ class Averager(ABC):
             several, once each has stepped; of several averagers, in the order of their
             construction). Without it, call ``update`` yourself.
         buffers: "average" averages floating-point buffers with the weights, "copy"
-            copies them whenever the weights are averaged. Others are always copied.
+            takes the live ones. Buffers of other dtypes are always copied.
         dtype: of the averaged parameters; None is the model's, but at least float32.
             bfloat16 halves the memory and is rounded so that it does not stall.
         device: of the shadow; None is beside the model, "cpu" offloads it.
         include: names, globs or a predicate of (name) or (name, tensor): only these
             are averaged; the averaged model has the live values of the others.
         exclude: the opposite.
-        flat: lay the model's weights into one buffer for the fastest update.
+        flat: lay the model's weights into one buffer for the fastest update; for
+            models that then stay on their device and in their dtype.
         steps_per_epoch: places fractions of an epoch within the first epoch too;
             later epochs are counted.
     """
