@@ -76,7 +76,7 @@ def power_warmup(
 def linear_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
     """Rise linearly from ``ratio * decay`` at step 0 to ``decay`` at ``steps``.
 
-    >>> linear_warmup(0.99, steps=100, ratio=0.5)(50)
+    >>> round(linear_warmup(0.99, steps=100, ratio=0.5)(50), 6)
     0.7425
     """
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "linear")
