@@ -33,37 +33,6 @@ def test_lerp_and_lerp_cast(weight):
             torch.testing.assert_close(tensor.double(), exact, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("weight", [0.0001, 0.1, 0.49, 0.5, 1.0])
-def test_the_dense_kernel_equals_the_plain_one(weight, dtype):
-    shadow, live = pairs(dtype=dtype)
-    plain = [tensor.clone() for tensor in shadow]
-    kernels.lerp_(plain, live, weight)
-    kernels.lerp_dense_(shadow, live, weight)
-    for dense, tensor in zip(shadow, plain, strict=True):
-        torch.testing.assert_close(dense, tensor, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("shape", "one"),
-    [
-        ((3,), True),
-        ((3, 4), True),
-        ((8, 4, 1, 1), True),
-        ((8, 1, 3, 3), True),
-        ((8, 4, 3, 3), False),
-        ((8, 4, 2, 2, 2), False),
-    ],
-)
-def test_memory_order_is_the_same_where_channels_last_changes_nothing(shape, one):
-    tensor = torch.randn(shape)
-    assert kernels.has_one_memory_order(tensor) is one
-    if len(shape) == 4:
-        other = tensor.to(memory_format=torch.channels_last)
-        flat = kernels.in_memory_order(tensor), kernels.in_memory_order(other)
-        assert torch.equal(*flat) is one
-
-
 def test_dithered_lerp_is_within_one_unit_and_unbiased_over_steps():
     start = torch.full((1000,), 1.0, dtype=torch.bfloat16)
     live = torch.full((1000,), 1.1)

@@ -45,10 +45,7 @@ class Group:
 
     def is_current(self) -> bool:
         """Whether the group still describes the model, looked at thoroughly."""
-        if not (self._look_up() and self._is_as_before(range(len(self._seen)))):
-            return False
-        strides = [tensor.stride() for tensor in self._seen]
-        return self.kind != "dense" or strides == [t.stride() for t in self.shadow]
+        return self._look_up() and self._is_as_before(range(len(self._seen)))
 
     def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
@@ -69,7 +66,7 @@ class Group:
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Run the group's kernel."""
-        if self.kind in ("same", "dense"):
+        if self.kind == "same":
             self._lerp_(live, weight)
         elif self.kind == "cast":
             kernels.lerp_cast_(self.shadow, live, weight)
@@ -77,9 +74,8 @@ class Group:
             kernels.lerp_dithered_(self.shadow, live, weight, step)
 
     def _lerp_(self, live: list[Tensor], weight: float) -> None:
-        kernel = kernels.lerp_dense_ if self.kind == "dense" else kernels.lerp_
         try:
-            kernel(self.shadow, live, weight)
+            kernels.lerp_(self.shadow, live, weight)
         except RuntimeError:
             # A part of the model was cast or moved. The kernel goes through the list
             # in order, so all before the first such tensor has been averaged.

@@ -21,36 +21,6 @@ def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     torch._foreach_lerp_(shadow, live, weight)
 
 
-def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
-    """The same for dense CPU tensors whose memory has the same order on both sides.
-
-    SGD with the live weights as gradient, a weight decay of -1 and a learning rate of
-    ``-weight`` is this very formula, and torch's fused SGD runs it without setting up
-    an iterator per tensor and on all cores also for tensors of medium size. Above one
-    half the plain kernel has the more exact form.
-    """
-    if weight >= 0.5:
-        lerp_(shadow, live, weight)
-        return
-    torch._fused_sgd_(
-        shadow,
-        live,
-        [],
-        weight_decay=-1.0,
-        momentum=0.0,
-        lr=-weight,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
-
-
-def has_one_memory_order(tensor: Tensor) -> bool:
-    """Whether channels-last would order the elements as they are: no 3x3 kernels."""
-    return tensor.ndim <= 2 or tensor.shape[1] == 1 or tensor[0, 0].numel() == 1
-
-
 def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """The same where the live tensors have another dtype or device."""
     for average, value in _pieces(shadow, live):

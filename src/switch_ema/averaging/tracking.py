@@ -41,12 +41,8 @@ class Slot:
 
     @property
     def stays(self) -> bool:
-        """Whether the tensor is changed in place: all but buffers that are assigned.
-
-        Batch norm updates its statistics in place; what other modules do with their
-        buffers is theirs to decide.
-        """
-        return not self.is_buffer or self.key in ("running_mean", "running_var")
+        """Whether the object stays: casts and moves replace buffers, not parameters."""
+        return not self.is_buffer
 
     @property
     def is_lazy(self) -> bool:
