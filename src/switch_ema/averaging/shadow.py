@@ -225,8 +225,7 @@ class Shadow:
             return "cast"
         if self.storage.flat and slot.stays:
             return "flat"
-        if live.device.type != "cpu" or is_sharded or live.numel() == 0:
-            return "same"
-        if live.ndim == 1 and live.numel() <= PackedGroup.LARGEST:
-            return "packed" if live.stride() == (1,) else "same"
-        return "same"
+        on_cpu = live.device.type == "cpu" and not is_sharded
+        is_vector = live.ndim == 1 and live.stride() == (1,)
+        small = 0 < live.numel() <= PackedGroup.LARGEST
+        return "packed" if on_cpu and is_vector and small else "same"

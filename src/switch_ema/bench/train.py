@@ -39,7 +39,6 @@ class Place:
     device: str | None = None
     """None: Accelerate chooses."""
     trackers: tuple[str, ...] = ()
-    keep_checkpoint: bool = False
 
 
 @dataclass
