@@ -1,0 +1,1 @@
+"""Why averaging helps, or does not: landscapes, sharpness, boundaries, calibration."""

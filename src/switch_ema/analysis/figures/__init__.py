@@ -1,0 +1,1 @@
+"""Drawing what the analysis has computed; nothing is computed here."""

@@ -1,0 +1,1 @@
+"""The paper's theory, computed: the noisy quadratic model and its propositions."""
