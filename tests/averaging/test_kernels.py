@@ -33,6 +33,17 @@ def test_lerp_and_lerp_cast(weight):
             torch.testing.assert_close(tensor.double(), exact, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weight", [0.0001, 0.01, 0.499, 0.5, 1.0])
+def test_lerp_by_memory_is_lerp(dtype, weight):
+    shadow, live = pairs(dtype=dtype)
+    plain = [tensor.clone() for tensor in shadow]
+    kernels.lerp_(plain, live, weight)
+    kernels.lerp_dense_(shadow, live, weight)
+    for dense, tensor in zip(shadow, plain, strict=True):
+        torch.testing.assert_close(dense, tensor, rtol=1e-6, atol=1e-7)
+
+
 def test_dithered_lerp_is_within_one_unit_and_unbiased_over_steps():
     start = torch.full((1000,), 1.0, dtype=torch.bfloat16)
     live = torch.full((1000,), 1.1)
@@ -99,8 +110,9 @@ class Interrupt(Exception):
     pass
 
 
-@pytest.mark.parametrize("fails_at", range(0, 12))
-def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at):
+@pytest.mark.parametrize("fails_at", range(0, 14))
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at, before):
     """Whichever copy is cut short, Ctrl-C included, both sides are as before."""
     first, second = ([t + i for t in pairs(4)[0]] for i in (0, 10))
     kept = [t.clone() for t in first], [t.clone() for t in second]
@@ -110,16 +122,18 @@ def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at):
     def interrupted(self, other, *args):
         nonlocal calls
         calls += 1
+        if before and calls == fails_at + 1:
+            raise Interrupt
         result = copy_(self, other, *args)
         if calls == fails_at + 1:
             raise Interrupt
         return result
 
     monkeypatch.setattr(torch.Tensor, "copy_", interrupted)
-    if fails_at < 8:
+    if fails_at < 12:
         with pytest.raises(Interrupt):
             kernels.exchange_(first, second)
-    else:  # eight copies in all: nothing was interrupted
+    else:  # twelve copies in all: nothing was interrupted
         kernels.exchange_(first, second)
         kept = kept[1], kept[0]
     monkeypatch.undo()

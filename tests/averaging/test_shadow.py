@@ -90,6 +90,31 @@ def test_a_model_turned_to_channels_last_later_is_followed():
                 parameter.data = changed
 
 
+def test_a_parameter_that_has_shrunk_is_an_error_and_nothing_is_averaged():
+    model = nn.ParameterList([nn.Parameter(torch.zeros(4, 4)) for _ in range(3)])
+    ema = EMA(model, decay=0.9)
+    nudge(model)
+    model[1].data = torch.ones(2, 4)
+    with pytest.raises(RuntimeError, match=r"1 was \[4, 4\] when .* is \[2, 4\] now"):
+        ema.update()
+    model[1].data = torch.ones(4, 4)
+    assert all(not average.any() for average in ema.averaged_state_dict().values())
+
+
+def test_the_shadow_of_dense_parameters_lies_in_one_buffer():
+    model = nn.Sequential(*[nn.Linear(20, 20, bias=False) for _ in range(5)])
+    ema = EMA(model, decay=0.9)
+    shadow = ema._shadow.tensors
+    assert len({tensor.untyped_storage().data_ptr() for tensor in shadow}) == 1
+    model[2].weight.data = model[2].weight.data.t()  # the same memory, another order
+    before = ema.averaged_state_dict()["2.weight"]
+    ema.update()
+    torch.testing.assert_close(
+        ema.averaged_state_dict()["2.weight"],
+        0.9 * before + 0.1 * model[2].weight.detach(),
+    )
+
+
 def test_a_round_trip_of_dtypes_does_not_lose_the_buffers():
     model = nn.BatchNorm1d(3)
     ema = EMA(model, decay=0.9)
@@ -160,7 +185,7 @@ def test_small_vectors_are_averaged_in_packs_of_any_number():
     model = nn.ParameterList(parameters)
     ema = EMA(model, decay=0.75)
     kinds = {group.kind for group in ema._shadow._groups}
-    assert kinds == {"packed", "same"}
+    assert kinds == {"packed", "dense"}
     before = [parameter.detach().clone() for parameter in parameters]
     nudge(model)
     ema.update()

@@ -26,12 +26,10 @@ class FlatPair:
     addresses: list[int]
 
     @staticmethod
-    def build(
-        live: list[Tensor], shadow: list[Tensor]
-    ) -> tuple[list["FlatPair"], list[Tensor]]:
+    def build(live: list[Tensor], shadow: list[Tensor]) -> list["FlatPair"]:
         """Move both lists into flat buffers, one per dtype and device.
 
-        Returns the pairs and the shadow's new tensors, which are views.
+        The shadow's tensors are replaced, in their list, by views.
         """
         for tensor in live:
             if not is_dense(tensor):
@@ -42,18 +40,18 @@ class FlatPair:
         kinds = defaultdict(list)
         for index, tensor in enumerate(live):
             kinds[tensor.dtype, tensor.device].append(index)
-        views = list(shadow)
         pairs = []
         for indices in kinds.values():
             members = [live[i] for i in indices]
-            flat_live, live_views = _lay_out(members, members)
-            flat_shadow, shadow_views = _lay_out([shadow[i] for i in indices], members)
-            for i, here, there in zip(indices, live_views, shadow_views, strict=True):
-                live[i].data = here
-                views[i] = there
+            flat_shadow, views = empty_layout(members)
+            for i, view in zip(indices, views, strict=True):
+                shadow[i] = view.copy_(shadow[i])
+            flat_live, views = empty_layout(members)
+            for member, view in zip(members, views, strict=True):
+                member.data = view.copy_(member)
             addresses = [member.data_ptr() for member in members]
             pairs.append(FlatPair(flat_live, flat_shadow, indices, addresses))
-        return pairs, views
+        return pairs
 
     def holds(self, live: list[Tensor]) -> bool:
         """Whether all the model's tensors still lie in the buffer."""
@@ -66,8 +64,12 @@ class FlatPair:
         )
 
 
-def _lay_out(values: list[Tensor], like: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Copy values into one buffer, with the strides of ``like``."""
+def empty_layout(like: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Make one buffer and views into it, with the shapes and strides of ``like``.
+
+    Move tensors into it one by one and drop each at once: its pages are only taken
+    when they are written, so that memory never holds two copies.
+    """
     line = _ALIGNMENT // like[0].element_size()
     offsets, end = [], 0
     for tensor in like:
@@ -78,6 +80,4 @@ def _lay_out(values: list[Tensor], like: list[Tensor]) -> tuple[Tensor, list[Ten
         buffer.as_strided(tensor.shape, tensor.stride(), offset)
         for tensor, offset in zip(like, offsets, strict=True)
     ]
-    for view, value in zip(views, values, strict=True):
-        view.copy_(value)
     return buffer, views

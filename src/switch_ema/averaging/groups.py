@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
-from switch_ema.averaging.flat import FlatPair
+from switch_ema.averaging.flat import FlatPair, empty_layout
 from switch_ema.averaging.tracking import Slot
 from switch_ema.averaging.watch import watch
 
 
 class Group:
-    """Tensors of one kind that one kernel serves."""
+    """Tensors of one kind that one kernel serves.
+
+    A group owns the list of shadow tensors that it is given, and may replace them.
+    """
 
     def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
         self.kind = kind
@@ -87,6 +90,37 @@ class Group:
             kernels.lerp_cast_(self.shadow[first:], live[first:], weight)
 
 
+class DenseGroup(Group):
+    """Parameters without gaps in memory, on the CPU.
+
+    Their shadow lies in one buffer, in the order of the live memory. The kernel goes
+    by memory alone, so every update makes sure first that all is as it was.
+    """
+
+    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(kind, slots, shadow)
+        _, views = empty_layout(self._seen)
+        for i, view in enumerate(views):
+            shadow[i] = view.copy_(shadow[i])
+        self._forms = [_layout(tensor) for tensor in self._seen]
+
+    def live(self) -> list[Tensor] | None:
+        """Return the live tensors unless one has another form than it had."""
+        live = super().live()
+        return live if live is not None and self._has_its_forms() else None
+
+    def is_current(self) -> bool:
+        """Whether every tensor is what it was."""
+        return super().is_current() and self._has_its_forms()
+
+    def _has_its_forms(self) -> bool:
+        return list(map(_layout, self._seen)) == self._forms
+
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average by memory."""
+        kernels.lerp_dense_(self.shadow, live, weight)
+
+
 class PackedGroup(Group):
     """Many small vectors on the CPU, such as those of normalisation layers.
 
@@ -105,7 +139,7 @@ class PackedGroup(Group):
         self._gathered = torch.empty_like(self._buffer)
         self._packs: list[tuple[slice, Tensor]] = []
         sizes = [tensor.numel() for tensor in shadow]
-        self.shadow = list(torch.split(self._buffer, sizes))
+        shadow[:] = torch.split(self._buffer, sizes)
         first = begin = end = 0
         for index, size in enumerate(sizes):
             if end + size - begin > self._GATHERED:
@@ -131,7 +165,7 @@ class FlatGroup(Group):
 
     def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(kind, slots, shadow)
-        self._pairs, self.shadow = FlatPair.build(self._seen, shadow)
+        self._pairs = FlatPair.build(self._seen, shadow)
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless they have left the buffer as a whole."""
@@ -154,5 +188,13 @@ def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
     return tensor.dtype, tensor.device
 
 
-GROUPS: dict[str, type[Group]] = {"packed": PackedGroup, "flat": FlatGroup}
+def _layout(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+GROUPS: dict[str, type[Group]] = {
+    "dense": DenseGroup,
+    "flat": FlatGroup,
+    "packed": PackedGroup,
+}
 """Kinds that have a class of their own."""

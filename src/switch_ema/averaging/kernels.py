@@ -7,7 +7,6 @@ the size of the tensors.
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +18,30 @@ CHUNK = 1 << 18
 def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """``shadow += weight * (live - shadow)`` for pairs of one dtype and device."""
     torch._foreach_lerp_(shadow, live, weight)
+
+
+def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
+    """The same for pairs on the CPU of one shape and one order in memory, unchecked.
+
+    SGD with the live weights as gradient, a weight decay of -1 and a learning rate of
+    ``-weight`` is this very formula, and torch's fused SGD runs it without setting up
+    an iterator per tensor. Above one half the plain kernel has the more exact form.
+    """
+    if weight >= 0.5:
+        lerp_(shadow, live, weight)
+        return
+    torch._fused_sgd_(
+        shadow,
+        live,
+        [],
+        weight_decay=-1.0,
+        momentum=0.0,
+        lr=-weight,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
@@ -99,38 +122,60 @@ def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
     An exception on the way, Ctrl-C included, undoes what was done, so that nobody
     is left with a model that is half averaged.
     """
+    exchange = _Exchange()
     pairs = list(_pieces(first, second))
-    state: _Exchange | None = None
     try:
         for done, (a, b) in enumerate(pairs):
-            state = _Exchange(done, a.clone(), b.clone())
-            a.copy_(state.b)
-            b.copy_(state.a)
+            exchange.run(a, b)
+            exchange.done = done + 1, ""
     except BaseException:
-        if state is not None:
-            a, b = pairs[state.done]
-            a.copy_(state.a)
-            b.copy_(state.b)
-            for a, b in pairs[: state.done]:
-                kept = a.clone()
-                a.copy_(b)
-                b.copy_(kept)
+        done, copying = exchange.done
+        if copying:
+            exchange.finish(*pairs[done])
+        for a, b in pairs[: done + bool(copying)]:
+            exchange.run(a, b)
         raise
 
 
-class _Exchange(NamedTuple):
-    """How far an exchange has come, in one assignment that cannot be torn."""
+class _Exchange:
+    """An exchange on its way, which knows what a half exchanged pair lacks."""
 
-    done: int
-    a: Tensor
-    b: Tensor
+    def __init__(self) -> None:
+        self.done: tuple[int, str] = 0, ""
+        """Pairs exchanged, and what is being copied now: in one assignment, which
+        cannot be torn."""
+        self._buffers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._kept = torch.empty(0)
+
+    def run(self, a: Tensor, b: Tensor) -> None:
+        """Exchange one pair."""
+        done, _ = self.done
+        self._kept = self._room(a).copy_(a)
+        self.done = done, "b to a"
+        a.copy_(b)
+        self.done = done, "a to b"
+        b.copy_(self._kept)
+
+    def finish(self, a: Tensor, b: Tensor) -> None:
+        """Exchange the rest of a pair; a copy made twice does no harm."""
+        if self.done[1] == "b to a":
+            a.copy_(b)
+        b.copy_(self._kept)
+
+    def _room(self, piece: Tensor) -> Tensor:
+        kind = piece.dtype, piece.device
+        if kind not in self._buffers:
+            self._buffers[kind] = piece.new_empty(CHUNK)
+        return self._buffers[kind][: piece.numel()].view(piece.shape)
 
 
 def first_non_finite(tensors: list[Tensor]) -> int | None:
     """Return the index of the first tensor that holds a NaN or an infinity."""
     # A sum is finite only if every term is: one cheap read, exact check on suspicion.
-    sums = [tensor.sum().abs().double().cpu() for tensor in tensors]
-    if not sums or bool(torch.stack(sums).isfinite().all()):
+    sums: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        sums.setdefault((tensor.dtype, tensor.device), []).append(tensor.sum())
+    if all(bool(torch.stack(group).isfinite().all()) for group in sums.values()):
         return None
     for index, tensor in enumerate(tensors):
         if not bool(tensor.isfinite().all()):
@@ -153,7 +198,9 @@ def _pieces(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut pairs of tensors of one shape into pairs of at most ``CHUNK`` elements."""
     for a, b in zip(first, second, strict=True):
-        if a.stride() == b.stride() and is_dense(a):
+        if a.numel() <= CHUNK:
+            yield a, b
+        elif a.stride() == b.stride() and is_dense(a):
             flat = in_memory_order(a), in_memory_order(b)
             yield from zip(*(torch.split(t, CHUNK) for t in flat), strict=True)
         else:

@@ -156,8 +156,11 @@ class Shadow:
         self._groups: list[Group] = self._group()
 
     def _new(self, slot: Slot) -> Tensor:
-        device = self.storage.device or slot.tensor.device
-        return slot.tensor.detach().to(device, self.storage.dtype_of(slot), copy=True)
+        live = slot.tensor.detach()
+        if self.storage.averages(slot) and self._kind(slot) in GROUPS:
+            return live  # these groups copy it to where it will stay
+        device, dtype = self.storage.place_of(slot)
+        return live.to(device, dtype, copy=True)
 
     def _exchange(self, parked: Iterable[int]) -> None:
         exact = [i for i in range(len(self.slots)) if i not in set(parked)]
@@ -186,8 +189,7 @@ class Shadow:
                     f"{'gone' if live is None else list(live.shape)} now; "
                     "call refresh() to go on with the model as it is."
                 )
-            device = self.storage.device or live.device
-            self.tensors[i] = shadow.to(device, self.storage.dtype_of(slot))
+            self.tensors[i] = shadow.to(*self.storage.place_of(slot))
         stale = [group for group in self._groups if not group.is_current()]
         if any(group.kind == "flat" and group.live() is not None for group in stale):
             warnings.warn(
@@ -202,30 +204,33 @@ class Shadow:
     def _group(self) -> list[Group]:
         members: dict[tuple[str, bool, bool, torch.dtype], list[int]] = {}
         for i in self.averaged_indices:
-            slot, shadow = self.slots[i], self.tensors[i]
+            slot = self.slots[i]
             # One kernel call takes sharded tensors or plain ones, not both.
             is_sharded = hasattr(slot.tensor, "to_local")
-            kind = self._kind(slot, shadow, is_sharded)
-            key = kind, slot.stays, is_sharded, shadow.dtype
+            key = self._kind(slot), slot.stays, is_sharded, self.tensors[i].dtype
             members.setdefault(key, []).append(i)
         groups: list[Group] = []
         for (kind, *_), indices in members.items():
             slots = [self.slots[i] for i in indices]
             tensors = [self.tensors[i] for i in indices]
             groups.append(GROUPS.get(kind, Group)(kind, slots, tensors))
-            for i, tensor in zip(indices, groups[-1].shadow, strict=True):
+            for i, tensor in zip(indices, tensors, strict=True):
                 self.tensors[i] = tensor
         return groups
 
-    def _kind(self, slot: Slot, shadow: Tensor, is_sharded: bool) -> str:
+    def _kind(self, slot: Slot) -> str:
         live = slot.tensor
-        if shadow.dtype == torch.bfloat16:
+        place = device, dtype = self.storage.place_of(slot)
+        if dtype == torch.bfloat16:
             return "dithered"
-        if (live.dtype, live.device) != (shadow.dtype, shadow.device):
+        if place != (live.device, live.dtype):
             return "cast"
         if self.storage.flat and slot.stays:
             return "flat"
-        on_cpu = live.device.type == "cpu" and not is_sharded
+        if device.type != "cpu" or hasattr(live, "to_local"):
+            return "same"
         is_vector = live.ndim == 1 and live.stride() == (1,)
-        small = 0 < live.numel() <= PackedGroup.LARGEST
-        return "packed" if on_cpu and is_vector and small else "same"
+        if is_vector and 0 < live.numel() <= PackedGroup.LARGEST:
+            return "packed"
+        is_real = dtype in (torch.float32, torch.float64)
+        return "dense" if slot.stays and is_real and kernels.is_dense(live) else "same"

@@ -44,8 +44,11 @@ class Storage:
         """Return the same storage in separate tensors."""
         return replace(self, flat=False)
 
-    def dtype_of(self, slot: Slot) -> torch.dtype:
-        """Choose the dtype in which the slot's tensor is kept."""
+    def place_of(self, slot: Slot) -> tuple[torch.device, torch.dtype]:
+        """Choose where and in which dtype the slot's tensor is kept."""
+        return self.device or slot.tensor.device, self._dtype_of(slot)
+
+    def _dtype_of(self, slot: Slot) -> torch.dtype:
         own = slot.tensor.dtype
         if not own.is_floating_point:
             return own
