@@ -1,0 +1,248 @@
+"""The loss as a function of the weights: its values, gradients and Hessian.
+
+Nothing here writes the model. Other weights are put in its place for the duration of
+one call, so that an error in the middle leaves nothing to restore.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Loss = Callable[[nn.Module, Any], Tensor]
+"""The mean loss of a model on a batch, as a task of the bench has it."""
+
+
+def count_examples(batch: Any) -> int:
+    """Return the length of the first tensor in a batch.
+
+    >>> count_examples({"inputs": torch.zeros(5, 2), "labels": torch.zeros(5)})
+    5
+    """
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if isinstance(parts, Tensor):
+        parts = [parts]
+    if isinstance(parts, (list, tuple)):
+        for part in parts:
+            if isinstance(part, Tensor) and part.ndim:
+                return len(part)
+    raise ValueError(
+        f"weight must be given for batches without a tensor, got {type(batch)}."
+    )
+
+
+class LossSurface:
+    """The mean loss over batches as a function of a model's trainable parameters.
+
+    With the weights ``c`` of the batches::
+
+        L(w) = sum_b c_b * loss(model with parameters w, batch b) / sum_b c_b
+
+    so that batches of unequal size give the loss of the whole set. The model is in
+    evaluation mode, and a loss that draws random numbers draws the same at every
+    point. The model's parameters, buffers, gradients and modes, and the state of the
+    random number generators, stay as they are.
+
+    Points and gradients are flat vectors: the parameters that require gradients, in
+    the model's order, tied ones once. Without a point, the model's weights of this
+    moment are meant.
+
+    Args:
+        model: At least one parameter must require gradients.
+        loss: Returns the mean loss of the model that it is given on a batch.
+        batches: Read once and kept, on the device where the loss needs them.
+        weight: Weight of a batch in the mean; its number of examples by default.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> surface = LossSurface(
+        ...     model, lambda model, x: model(x).square().mean() / 2, [torch.ones(4, 1)]
+        ... )
+        >>> surface.value(torch.tensor([3.0]))
+        4.5
+        >>> surface.hessian_product(torch.tensor([1.0]))
+        tensor([1.])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Iterable[Any],
+        *,
+        weight: Callable[[Any], float] = count_examples,
+    ) -> None:
+        self._bound = _BoundLoss(model, loss)
+        self._parameters = {
+            name: parameter
+            for name, parameter in self._bound.named_parameters()
+            if parameter.requires_grad
+        }
+        if not self._parameters:
+            raise ValueError(
+                "model must have parameters that require gradients, it has none."
+            )
+        self._batches = tuple(batches)
+        self._shares = _shares([weight(batch) for batch in self._batches])
+        self.shapes = tuple(p.shape for p in self._parameters.values())
+        self._sizes = [shape.numel() for shape in self.shapes]
+        self.size = sum(self._sizes)
+        self.dtype = reduce(
+            torch.promote_types, (p.dtype for p in self._parameters.values())
+        )
+        self.device = next(iter(self._parameters.values())).device
+
+    @property
+    def weights(self) -> Tensor:
+        """A copy of the model's weights of this moment, as one vector."""
+        return self._flatten([p.detach() for p in self._parameters.values()])
+
+    def pieces(self, vector: Tensor) -> list[Tensor]:
+        """Split a vector into views of the parameters' shapes."""
+        if vector.shape != (self.size,):
+            raise ValueError(
+                f"vector must have the shape ({self.size},), got {tuple(vector.shape)}."
+            )
+        parts = torch.split(vector, self._sizes)
+        return [v.view(shape) for v, shape in zip(parts, self.shapes, strict=True)]
+
+    def value(self, at: Tensor | None = None) -> float:
+        """Return the loss at a point."""
+        with torch.no_grad():
+            return math.fsum(s * loss.item() for s, loss, _ in self._passes(at))
+
+    @torch.enable_grad()
+    def gradient(self, at: Tensor | None = None) -> tuple[float, Tensor]:
+        """Return the loss and its gradient at a point."""
+        value, total = 0.0, torch.zeros_like(self.weights)
+        for share, loss, point in self._passes(at):
+            value += share * loss.item()
+            total += share * self._flatten(_slopes(loss, point))
+        return value, total
+
+    @torch.enable_grad()
+    def hessian_product(self, vectors: Tensor, at: Tensor | None = None) -> Tensor:
+        """Multiply the Hessian at a point by a vector, or by each column of a matrix.
+
+        Differentiates backwards twice, which more operations support than any other
+        way. The columns of a matrix share the first differentiation.
+        """
+        if vectors.ndim not in (1, 2) or len(vectors) != self.size:
+            raise ValueError(
+                f"vectors must have {self.size} rows, got shape {tuple(vectors.shape)}."
+            )
+        columns = vectors.detach().reshape(self.size, -1)
+        total = torch.zeros_like(columns)
+        for share, loss, point in self._passes(at):
+            slope = self._flatten(_slopes(loss, point, create_graph=True))
+            if not slope.requires_grad:  # the loss is linear in all parameters
+                continue
+            for index, column in enumerate(columns.unbind(1)):
+                bend = torch.autograd.grad(
+                    slope,
+                    point,
+                    column.to(slope),
+                    retain_graph=True,
+                    materialize_grads=True,
+                )
+                total[:, index] += share * self._flatten(bend)
+        return total.view(vectors.shape)
+
+    def _passes(
+        self, at: Tensor | None
+    ) -> Iterator[tuple[float, Tensor, list[Tensor]]]:
+        """Yield share, loss and the parameters that it depends on, batch by batch."""
+        originals = self._parameters.values()
+        parts = list(originals) if at is None else self.pieces(at)
+        point = [
+            part.detach().to(p.device, p.dtype).requires_grad_()
+            for part, p in zip(parts, originals, strict=True)
+        ]
+        weights = dict(zip(self._parameters, point, strict=True))
+        for share, batch in zip(self._shares, self._batches, strict=True):
+            # Some layers write buffers also when they evaluate.
+            buffers = {name: b.clone() for name, b in self._bound.named_buffers()}
+            with _measuring(self._bound.model):
+                loss = functional_call(self._bound, {**weights, **buffers}, (batch,))
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                raise ValueError(f"loss must return one number, got {loss!r}.")
+            yield share, loss.reshape(()), point
+
+    def _flatten(self, tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat([t.to(self.device, self.dtype).reshape(-1) for t in tensors])
+
+
+def hessian_matrix(surface: LossSurface) -> Tensor:
+    """Return the whole Hessian; for small models, as it has ``size**2`` entries."""
+    eye = torch.eye(surface.size, dtype=surface.dtype, device=surface.device)
+    matrix = surface.hessian_product(eye)
+    return (matrix + matrix.T) / 2
+
+
+class _BoundLoss(nn.Module):
+    """The loss as a module around the model, so that torch can call it functionally."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self._loss(self.model, batch)
+
+
+def _shares(weights: list[float]) -> tuple[float, ...]:
+    if not weights:
+        raise ValueError("batches must hold at least one batch, got none.")
+    for weight in weights:
+        if not 0 < weight < math.inf:
+            raise ValueError(f"weight must be above 0 and finite, got {weight!r}.")
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def _slopes(
+    loss: Tensor, point: list[Tensor], *, create_graph: bool = False
+) -> list[Tensor]:
+    slopes: Any = [None]
+    if loss.requires_grad:
+        slopes = torch.autograd.grad(
+            loss, point, create_graph=create_graph, allow_unused=True
+        )
+    if all(slope is None for slope in slopes):
+        raise ValueError(
+            "loss must depend on the parameters of the model that it is given, and be "
+            "differentiable."
+        )
+    pairs = zip(slopes, point, strict=True)
+    return [torch.zeros_like(p) if slope is None else slope for slope, p in pairs]
+
+
+@contextmanager
+def _measuring(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, the same random numbers every time, and all put back after."""
+    modules = list(model.modules())
+    modes = [module.training for module in modules]
+    devices = {p.device.index for p in model.parameters() if p.is_cuda}
+    with ExitStack() as stack:
+        # The fused kernels of attention cannot be differentiated twice, and cuDNN's
+        # recurrent layers not even once in evaluation mode.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if devices and any(isinstance(module, nn.RNNBase) for module in modules):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        torch.default_generator.manual_seed(0)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(0)
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
