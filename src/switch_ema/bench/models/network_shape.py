@@ -1,0 +1,33 @@
+"""What an image network has to fit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from switch_ema.averaging.validation import check_count, check_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkShape:
+    """What goes in, what comes out, and how much of the network is dropped."""
+
+    num_classes: int
+    """Outputs."""
+    image_size: int
+    """Height and width of the images."""
+    in_channels: int = 3
+    """Channels of the images."""
+    drop_path: float = 0.0
+    """Stochastic depth, in [0, 1)."""
+    stem: str = "imagenet"
+    """``imagenet`` shrinks the image four times at once, ``cifar`` keeps its size."""
+
+    def __post_init__(self) -> None:
+        check_count("num_classes", self.num_classes)
+        check_count("image_size", self.image_size)
+        check_count("in_channels", self.in_channels)
+        check_range("drop_path", self.drop_path, 0, 1)
+
+
+Builder = Callable[[NetworkShape], nn.Module]

@@ -1,0 +1,200 @@
+"""Small siblings: the same classes, so narrow and shallow that a CPU trains them.
+
+They take images from 8 by 8 pixels on and use the CIFAR stem where there is one, with a
+stride of 2 where the image is large enough: most of the time would go into the full
+size. Where the paper has several sizes of a network, its siblings differ likewise: in
+width for DeiT, in depth for ResNet, Swin, ConvNeXt and MogaNet.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from switch_ema.averaging.validation import check_count
+from switch_ema.bench.models.cifar_stems import (
+    convnext_for_cifar,
+    densenet_for_cifar,
+    resnet_for_cifar,
+    vgg_for_cifar,
+)
+from switch_ema.bench.models.moganet import MogaNet
+from switch_ema.bench.models.network_shape import Builder, NetworkShape
+from switch_ema.bench.models.wide_resnet import WideResNet
+
+
+def small_vgg(shape: NetworkShape) -> nn.Module:
+    """Make a VGG of four convolutions, which halve the image three times."""
+    from timm.models.vgg import VGG
+
+    check_count("image_size", shape.image_size, 8)
+    # Hidden layers of full size would take 100 MB before they are thrown away.
+    model = VGG(
+        [16, "M", 24, "M", 48, 48, "M"],
+        num_classes=shape.num_classes,
+        in_chans=shape.in_channels,
+        norm_layer=nn.BatchNorm2d,
+        mlp_ratio=1 / 4096,
+    )
+    vgg_for_cifar(model)
+    return model
+
+
+def small_resnet(
+    depths: tuple[int, ...], *, bottleneck: bool = True, cardinality: int = 1
+) -> Builder:
+    """Return a builder of ResNets, or ResNeXts if the cardinality is above 1."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        from timm.models.resnet import BasicBlock, Bottleneck, ResNet
+
+        # timm's annotation asks for a block where it needs the class of one.
+        block: Any = Bottleneck if bottleneck else BasicBlock
+        model = ResNet(
+            block,
+            depths,
+            num_classes=shape.num_classes,
+            in_chans=shape.in_channels,
+            channels=(8, 8, 16, 16) if bottleneck else (8, 16, 32, 64),
+            cardinality=cardinality,
+            # As in 32x4d, the grouped convolutions are twice as wide.
+            base_width=64 if cardinality == 1 else 128 // cardinality,
+            # Only a deep stem has a width in timm; the next line makes it shallow.
+            stem_type="deep",
+            stem_width=4,
+            drop_path_rate=shape.drop_path,
+        )
+        resnet_for_cifar(model, stride=_stride(shape))
+        return model
+
+    return build
+
+
+def small_wide_resnet(shape: NetworkShape) -> nn.Module:
+    """Make a WRN-10-1."""
+    return WideResNet(
+        10,
+        1,
+        shape.num_classes,
+        in_channels=shape.in_channels,
+        drop_path=shape.drop_path,
+        stem_stride=_stride(shape),
+    )
+
+
+def small_densenet(shape: NetworkShape) -> nn.Module:
+    """Make a DenseNet that grows by 8 channels in each of 8 layers."""
+    from timm.models.densenet import DenseNet
+
+    model = DenseNet(
+        growth_rate=8,
+        block_config=(1, 2, 3, 2),
+        num_classes=shape.num_classes,
+        in_chans=shape.in_channels,
+    )
+    densenet_for_cifar(model, stride=_stride(shape))
+    return model
+
+
+def small_deit(width: int) -> Builder:
+    """Return a builder of vision transformers with heads of 16 channels."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        from timm.models.vision_transformer import VisionTransformer
+
+        return VisionTransformer(
+            img_size=shape.image_size,
+            patch_size=_patch(shape),
+            in_chans=shape.in_channels,
+            num_classes=shape.num_classes,
+            embed_dim=width,
+            depth=2,
+            num_heads=width // 16,
+            drop_path_rate=shape.drop_path,
+        )
+
+    return build
+
+
+def small_mixer(shape: NetworkShape) -> nn.Module:
+    """Make an MLP-Mixer of two blocks."""
+    from timm.models.mlp_mixer import MlpMixer
+
+    return MlpMixer(
+        num_classes=shape.num_classes,
+        img_size=shape.image_size,
+        in_chans=shape.in_channels,
+        patch_size=_patch(shape),
+        num_blocks=2,
+        embed_dim=64,
+        drop_path_rate=shape.drop_path,
+    )
+
+
+def small_swin(depths: tuple[int, int]) -> Builder:
+    """Return a builder of Swin transformers of two stages with windows of 4 by 4."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        from timm.models.swin_transformer import SwinTransformer
+
+        return SwinTransformer(
+            img_size=shape.image_size,
+            patch_size=_patch(shape),
+            in_chans=shape.in_channels,
+            num_classes=shape.num_classes,
+            embed_dim=24,
+            depths=depths,
+            num_heads=(2, 4),
+            window_size=4,
+            drop_path_rate=shape.drop_path,
+        )
+
+    return build
+
+
+def small_convnext(depths: tuple[int, ...]) -> Builder:
+    """Return a builder of ConvNeXts."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        from timm.models.convnext import ConvNeXt
+
+        model = ConvNeXt(
+            in_chans=shape.in_channels,
+            num_classes=shape.num_classes,
+            depths=depths,
+            dims=(8, 16, 32, 64),
+            drop_path_rate=shape.drop_path,
+        )
+        convnext_for_cifar(model, stride=_stride(shape))
+        return model
+
+    return build
+
+
+def small_moganet(depths: tuple[int, ...]) -> Builder:
+    """Return a builder of MogaNets."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        return MogaNet(
+            (8, 16, 32, 48),
+            depths,
+            (2, 2, 2, 2),
+            shape.num_classes,
+            in_channels=shape.in_channels,
+            drop_path=shape.drop_path,
+            stem_stride=_stride(shape),
+        )
+
+    return build
+
+
+def _stride(shape: NetworkShape) -> int:
+    """Halve the image in the stem if the three times after it leave a pixel."""
+    check_count("image_size", shape.image_size, 8)
+    return 2 if shape.image_size >= 16 else 1
+
+
+def _patch(shape: NetworkShape) -> int:
+    """Cut the image into 7 by 7 patches or somewhat more, whatever its size."""
+    check_count("image_size", shape.image_size, 8)
+    largest = shape.image_size // 7
+    return next(p for p in range(largest, 0, -1) if shape.image_size % p == 0)

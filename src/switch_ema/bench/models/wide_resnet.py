@@ -1,0 +1,91 @@
+"""Wide residual networks for small images (Zagoruyko & Komodakis, 2016)."""
+
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, relu
+
+from switch_ema.bench.models.drop_path import DropPath, rising_rates
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-widen: three groups of pre-activated blocks, 16, 32 and 64 times wide.
+
+    The layers are those of the original publication. The code released with Switch EMA
+    has leaky ReLUs and biases in the convolutions instead.
+
+    Args:
+        depth: Number of convolutions on the longest way; ``6 * n + 4`` for n blocks in
+            each group.
+        widen: Factor of the widths.
+        num_classes: Outputs.
+        in_channels: Channels of the images.
+        drop_path: Stochastic depth of the last block; the others' rise to it from 0.
+        stem_stride: Stride of the first convolution, 1 in the publication.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        widen: int,
+        num_classes: int,
+        *,
+        in_channels: int = 3,
+        drop_path: float = 0.0,
+        stem_stride: int = 1,
+    ) -> None:
+        super().__init__()
+        each, rest = divmod(depth - 4, 6)
+        if rest or each < 1:
+            raise ValueError(
+                f"depth must be 6 * n + 4 with n of at least 1, got {depth}."
+            )
+        self.stem = _conv(in_channels, 16, 3, stem_stride)
+        rates = iter(rising_rates(drop_path, 3 * each))
+        blocks: list[nn.Module] = []
+        before = 16
+        for width, stride in ((16, 1), (32, 2), (64, 2)):
+            for index in range(each):
+                after = width * widen
+                step = stride if index == 0 else 1
+                blocks.append(WideBlock(before, after, step, next(rates)))
+                before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(before)
+        self.head = nn.Linear(before, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of images (examples, channels, height, width)."""
+        x = relu(self.norm(self.blocks(self.stem(x))))
+        return cast(Tensor, self.head(adaptive_avg_pool2d(x, 1).flatten(1)))
+
+
+class WideBlock(nn.Module):
+    """Normalise, activate, convolve, twice; and a way around."""
+
+    def __init__(self, before: int, width: int, stride: int, drop_path: float) -> None:
+        super().__init__()
+        self.first_norm = nn.BatchNorm2d(before)
+        self.first = _conv(before, width, 3, stride)
+        self.second_norm = nn.BatchNorm2d(width)
+        self.second = _conv(width, width, 3, 1)
+        same = before == width and stride == 1
+        self.around = None if same else _conv(before, width, 1, stride)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the convolutions found to what came in."""
+        active = relu(self.first_norm(x))
+        found = self.second(relu(self.second_norm(self.first(active))))
+        # A way around that changes the shape starts behind the activation, so that
+        # the two ways share it.
+        around = x if self.around is None else self.around(active)
+        return cast(Tensor, around + self.drop_path(found))
+
+
+def _conv(before: int, width: int, kernel: int, stride: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(
+        before, width, kernel, stride=stride, padding=kernel // 2, bias=False
+    )
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution
