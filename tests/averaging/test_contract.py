@@ -104,6 +104,24 @@ def test_state_dicts_are_right_inside_and_outside_of_averaged(make):
     network(seed=5).load_state_dict(average)  # strict: names and shapes fit
 
 
+def test_averaged_tensors_are_the_average_without_a_copy(make):
+    model, optimizer, averager = trained(make)
+    live = copy_of(model.state_dict())
+    average = averager.averaged_state_dict()
+    tensors = averager.averaged_tensors()
+    assert tensors.keys() == average.keys()
+    for name, tensor in average.items():
+        assert torch.equal(tensors[name], tensor), name
+    with averager.averaged():
+        inside = averager.averaged_tensors()
+        assert all(torch.equal(inside[name], average[name]) for name in average)
+    assert_same(model.state_dict(), live)
+    again = averager.averaged_tensors()
+    assert all(again[name].data_ptr() == tensors[name].data_ptr() for name in tensors)
+    assert tensors["head.weight"].data_ptr() == tensors["body.weight"].data_ptr()
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
 def test_snapshots_do_not_change_later(make):
     model, optimizer, averager = trained(make)
     average, live = averager.averaged_state_dict(), averager.live_state_dict()

@@ -16,6 +16,8 @@ from switch_ema import (
     power_warmup,
 )
 
+from switch_ema.averaging.decay import cosine
+
 from .helpers import move, scalar_model, shadow
 
 approx = pytest.approx
@@ -43,6 +45,9 @@ def test_a_float_is_that_constant_exactly():
             {0: 0.495, 5: 0.99 * 0.5**0.5, 10: 0.99, 11: 0.99},
         ),
         (constant_warmup(0.99, steps=10), {0: 0.891, 10: 0.891, 11: 0.99}),
+        # BYOL: 1 - (1 - d) * (cos(pi * n / N) + 1) / 2
+        (cosine(0.9, steps=4), {0: 0.9, 1: 1 - 0.05 * (1 + 0.5**0.5), 2: 0.95, 9: 1}),
+        (cosine(0.998, steps=2, final=0.999), {0: 0.998, 1: 0.9985, 2: 0.999}),
         (half_life("500it"), {0: 2 ** (-1 / 500), 999: 2 ** (-1 / 500)}),
         (half_life(n_steps=500), {3: 2 ** (-1 / 500)}),
     ],
@@ -124,3 +129,19 @@ def test_half_life_takes_one_argument():
 def test_warmups_check_their_arguments(options):
     with pytest.raises(ValueError, match="warm-up"):
         linear_warmup(0.9, **options)
+
+
+def test_a_cosine_that_ends_at_one_stands_still_and_is_accepted():
+    model = scalar_model(1.0)
+    ema = EMA(model, decay=cosine(0.5, steps=2))
+    for value in (0.0, 0.0, 7.0, 7.0):
+        move(model, value)
+        ema.update()
+    # 1 -> 0.5 (d = 0.5) -> 0.375 (d = 0.75) -> it stays
+    assert shadow(ema) == approx(0.375, abs=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 5, "final": 1.1}])
+def test_cosines_check_their_arguments(options):
+    with pytest.raises(ValueError, match=next(reversed(options))):
+        cosine(0.9, **options)

@@ -218,6 +218,24 @@ class Averager(ABC):
         with self.averaged():
             return checkpoint.snapshot(self._model)
 
+    def averaged_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the averaged tensors by plain name, without copying them.
+
+        For those who read the average at every step, such as a teacher. The tensors
+        are to be read only, and change with the next step; tied weights stand under
+        each of their names, in the shadow's dtype and on its device.
+        """
+        if self._structure.may_have_changed():
+            self._check_structure()
+        self._follow_until_first_step()
+        shadow = self._shadow
+        tensors = shadow.averages() if self.has_average else shadow.originals()
+        return {
+            name: tensor.detach()
+            for slot, tensor in zip(shadow.slots, tensors, strict=True)
+            for name in slot.names
+        }
+
     def live_state_dict(self) -> dict[str, Any]:
         """Return the same for the live weights, also inside ``averaged()``."""
         with stage.showing(self._model, None):

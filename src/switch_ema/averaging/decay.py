@@ -94,6 +94,21 @@ def constant_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySch
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "constant")
 
 
+def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
+    """Go from ``decay`` to ``final`` along half a cosine, as momentum teachers do.
+
+    ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
+    ``final=1`` the shadow stands still in the end (the largest float below 1 is used).
+
+    >>> round(cosine(0.99, steps=100)(50), 6)
+    0.995
+    """
+    check_positive("steps", steps)
+    if not 0 <= final <= 1:
+        raise ValueError(f"final must be in [0, 1], got {final}.")
+    return _Cosine(_final(decay), steps, final)
+
+
 def half_life(
     span: str | None = None,
     *,
@@ -208,6 +223,18 @@ class _RatioWarmup(DecaySchedule):
         if self.shape == "exponential":
             return self.decay * math.pow(self.ratio, remaining)
         return self.decay * self.ratio
+
+
+@dataclass(frozen=True)
+class _Cosine(DecaySchedule):
+    decay: float
+    steps: int
+    final: float
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        share = (1 + math.cos(math.pi * min(n / self.steps, 1))) / 2
+        decay = self.final - (self.final - self.decay) * share
+        return min(decay, math.nextafter(1, 0))
 
 
 @dataclass(frozen=True)

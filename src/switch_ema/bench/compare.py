@@ -25,10 +25,12 @@ from switch_ema.bench.environment import describe_environment
 from switch_ema.bench.executors import train_cells
 from switch_ema.bench.plan import Cell, make_plan
 from switch_ema.bench.report.page import write_page
+from switch_ema.bench.report.sections import load_sections
 from switch_ema.bench.report.terminal import print_comparison
 from switch_ema.bench.results import Results
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.summarize import FINISHED, summarize
+from switch_ema.bench.summary import ComparisonSummary
 from switch_ema.bench.train import Place
 from switch_ema.bench.tuning import tune
 
@@ -50,7 +52,7 @@ class RunOptions:
     track: tuple[str, ...] = ()
     """Accelerate's trackers, such as tensorboard."""
     keep_checkpoints: str = "first"
-    """Whose final weights are kept: first (seed), all or none."""
+    """Whose weights are kept, for switch-ema landscape: first (seed), all or none."""
     dry_run: bool = False
     """Print the plan and stop."""
 
@@ -92,8 +94,20 @@ def report(
         console.print("No baseline has finished yet, so there is nothing to compare.")
         return None
     print_comparison(summary, console)
+    return _write_page(summary, folder)
+
+
+def report_page(folder: Path) -> Path:
+    """Write the page of a run anew, with the analyses that it has got since."""
+    config, results = open_run(folder)
+    with closing(results):
+        return _write_page(summarize(config, results, folder.name), folder)
+
+
+def _write_page(summary: ComparisonSummary, folder: Path) -> Path:
     command = f"switch-ema compare --config {folder / CONFIG}"
-    return write_page(summary, folder / REPORT, command=command)
+    analyses = load_sections(folder)
+    return write_page(summary, folder / REPORT, command=command, analyses=analyses)
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
@@ -182,18 +196,20 @@ def _train(
         console.print(f"{len(cells) - len(todo)} of {len(cells)} trainings are done.")
     jobs = options.jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
 
+    def is_kept(cell: Cell) -> bool:
+        if options.keep_checkpoints == "first":
+            return cell.seeds[0] == config.first_seed
+        return options.keep_checkpoints == "all"
+
     def place(cell: Cell) -> Place:
-        return Place(folder, options.device, options.track)
+        return Place(folder, options.device, options.track, is_kept(cell))
 
     with _progress(todo, console) as advance:
         for cell, result in train_cells(todo, place, jobs, advance):
             results.add(cell, result)
             if result.status == "failed":
                 raise UsageError(f"{cell}: {result.message}")
-            first = cell.seeds[0] == config.first_seed
-            if options.keep_checkpoints == "none" or (
-                options.keep_checkpoints == "first" and not first
-            ):
+            if not is_kept(cell):
                 checkpoint_path(folder, cell).unlink(missing_ok=True)
 
 

@@ -10,7 +10,7 @@ from switch_ema.bench.methods import Method, parse_method
 from switch_ema.bench.optimizers import check_optimizer, optimizer_info
 from switch_ema.bench.schedules import check_schedule
 from switch_ema.bench.spec import UsageError, parse_spec
-from switch_ema.bench.task import Recipe, SeedBatchTask
+from switch_ema.bench.task import Recipe, SeedBatchTask, SelfTeachingTask, Task
 from switch_ema.bench.tasks import load_task_class
 
 SEEDS_AT_ONCE = 128
@@ -66,12 +66,15 @@ def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
     recipe = config.recipe_for(task_class.recipe_for(spec.options))
     stacked = issubclass(task_class, SeedBatchTask)
     _check(config, recipe, task, stacked)
+    _check_memory(config, task, task_class)
     methods = methods_of(config, recipe)
     if len({method.label for method in methods}) < len(methods):
         raise UsageError("each method can be given once.")
-    shared = tuple(m.label for m in methods if m.shares_training)
+    # An average that teaches changes the training of its own student.
+    alone = issubclass(task_class, SelfTeachingTask)
+    shared = tuple(m.label for m in methods if m.shares_training and not alone)
     groups = [shared] if shared else []
-    groups += [(m.label,) for m in methods if not m.shares_training]
+    groups += [(m.label,) for m in methods if alone or not m.shares_training]
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     size = SEEDS_AT_ONCE if stacked else 1
     for start in range(0, len(seeds), size):
@@ -98,3 +101,15 @@ def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> N
         raise UsageError(
             f"precision must be no, bf16 or fp16, got {recipe.precision!r}."
         )
+
+
+def _check_memory(config: CompareConfig, task: str, task_class: type[Task]) -> None:
+    """Refuse an optimizer that would fill a queue twice per step."""
+    remembers = issubclass(task_class, SelfTeachingTask) and bool(task_class.memory)
+    if remembers and config.optimizer is not None:
+        info = optimizer_info(parse_spec(config.optimizer).name)
+        if info.two_pass:
+            raise UsageError(
+                f"{task} keeps a queue, which {info.name} would fill twice per step; "
+                "choose another optimizer or task."
+            )

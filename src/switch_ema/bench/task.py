@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from switch_ema.averaging.averager import Averager
+from switch_ema.bench.teacher import Teacher
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -99,6 +102,13 @@ class Task(ABC):
         Data that the task holds has to be moved to the model's device here.
         """
 
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor] | None:
+        """Return the outputs (logits) and labels of all that is evaluated.
+
+        Only of tasks that classify: calibration is measured with them.
+        """
+        return None
+
 
 class SeedBatchTask(Task):
     """A task so small that all its seeds are trained at once, as one stacked model.
@@ -116,6 +126,32 @@ class SeedBatchTask(Task):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """Measure every metric: a list with one value per seed."""
+
+
+class SelfTeachingTask(Task):
+    """A task whose targets come from the averaged model, as in MoCo and BYOL.
+
+    The average decides the training, so every method trains alone. The loop gives the
+    averager to ``teach``; ``loss`` asks ``self.teacher(model)`` for the targets. A
+    method's decay rises along a cosine to ``final_decay`` over the training.
+    """
+
+    final_decay: ClassVar[float] = 1.0
+    memory: ClassVar[tuple[str, ...]] = ()
+    """Names of what ``loss`` writes into the model, such as a queue of old targets.
+
+    It is saved with the model, never averaged, and refuses optimizers that ask for the
+    loss of a batch twice.
+    """
+    averager: Averager | None = None
+
+    def teach(self, averager: Averager | None) -> None:
+        """Let an average teach; without one the student teaches itself."""
+        self.averager = averager
+
+    def teacher(self, model: nn.Module) -> Teacher:
+        """Return who makes the targets for a student."""
+        return Teacher(model, self.averager)
 
 
 class Batches:

@@ -18,13 +18,16 @@ from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.bench.checkpoints import load_checkpoint, save_checkpoint
-from switch_ema.bench.methods import CONTROL, parse_method
+from switch_ema.bench.methods import CONTROL, Method, parse_method
 from switch_ema.bench.optimizers import create_optimizer
 from switch_ema.bench.plan import Cell
 from switch_ema.bench.sam import set_mode, take_step
 from switch_ema.bench.schedules import create_schedule
 from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.task import SelfTeachingTask
 from switch_ema.bench.tasks import create_task
+from switch_ema.bench.teacher import as_teacher
+from switch_ema.bench.trajectory import save_point
 
 Values = dict[str, dict[str, list[list[float]]]]
 """By method and metric: per epoch, one value per seed."""
@@ -39,6 +42,8 @@ class Place:
     device: str | None = None
     """None: Accelerate chooses."""
     trackers: tuple[str, ...] = ()
+    keeps_trajectory: bool = False
+    """Whether the weights of every epoch are written, too."""
 
 
 @dataclass
@@ -86,6 +91,9 @@ class Training:
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
         )
         self.averagers = self._attach(model)
+        if isinstance(self.task, SelfTeachingTask):
+            (teacher,) = self.averagers.values()
+            self.task.teach(teacher)
         self.model = self.accelerator.prepare_model(model)
         # With float16 the wrapper scales the loss and skips steps that overflow.
         self.stepper = self.accelerator.prepare_optimizer(self.optimizer)
@@ -96,8 +104,7 @@ class Training:
         folder = self.place.folder / "cells" / self.cell.id
         averagers = {}
         for label in self.cell.methods:
-            method = parse_method(label, self.cell.recipe.methods)
-            averagers[label] = method.make(
+            averagers[label] = self._method(label).make(
                 model,
                 self.optimizer,
                 epochs=self.cell.recipe.epochs,
@@ -105,10 +112,19 @@ class Training:
             )
         return averagers
 
+    def _method(self, label: str) -> Method:
+        method = parse_method(label, self.cell.recipe.methods)
+        if not isinstance(self.task, SelfTeachingTask):
+            return method
+        steps = self.cell.recipe.epochs * self.steps_per_epoch
+        final, memory = self.task.final_decay, self.task.memory
+        return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
+
     def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
         load_checkpoint(self)
         self._start_trackers()
+        self._keep_point()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
             try:
                 self._train_epoch()
@@ -117,6 +133,7 @@ class Training:
                 self._diverged(str(error))
             self.epoch += 1
             self._log()
+            self._keep_point()
             save_checkpoint(self)
             progress(self.epoch)
         self.accelerator.end_training()
@@ -194,6 +211,10 @@ class Training:
             done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
             for _ in range(self.cell.recipe.epochs - len(done)):
                 self._note(label, nan)
+
+    def _keep_point(self) -> None:
+        if self.place.keeps_trajectory:
+            save_point(self)
 
     def _start_trackers(self) -> None:
         if self.place.trackers:

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -34,6 +35,7 @@ from switch_ema.bench.report.rows import (
     make_rows,
     number_of_seeds,
 )
+from switch_ema.bench.report.sections import AnalysisSection
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
@@ -80,7 +82,11 @@ class Section:
 
 
 def write_page(
-    summary: ComparisonSummary, path: Path, *, command: str | None = None
+    summary: ComparisonSummary,
+    path: Path,
+    *,
+    command: str | None = None,
+    analyses: Sequence[AnalysisSection] = (),
 ) -> Path:
     """Write the report.
 
@@ -92,11 +98,24 @@ def write_page(
         path: the file to write; its folder is made if need be.
         command: what to type to run the comparison again; by default the one for
             its tasks, which the settings shown on the page complete.
+        analyses: sections about the same run, shown behind its results.
 
     Returns:
         The path.
     """
-    text = render_page(summary, command=command)
+    return _write(render_page(summary, command=command, analyses=analyses), path)
+
+
+def write_analysis_page(
+    title: str, sections: Sequence[AnalysisSection], path: Path
+) -> Path:
+    """Write a page of analyses alone, with the same properties."""
+    template = _environment().get_template("analysis.html.jinja")
+    style = Markup(_resource("style.css"))
+    return _write(template.render(title=title, sections=sections, style=style), path)
+
+
+def _write(text: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -107,7 +126,12 @@ def write_page(
     return path
 
 
-def render_page(summary: ComparisonSummary, *, command: str | None = None) -> str:
+def render_page(
+    summary: ComparisonSummary,
+    *,
+    command: str | None = None,
+    analyses: Sequence[AnalysisSection] = (),
+) -> str:
     """Return the report as HTML."""
     looks = make_looks(summary.tasks)
     sections = [
@@ -116,10 +140,11 @@ def render_page(summary: ComparisonSummary, *, command: str | None = None) -> st
     ]
     drawn = [figure.for_plotly() for part in sections for figure in part.figures]
     plotly, script = get_plotlyjs(), _resource("page.js")
-    template = _environment().from_string(_resource("template.html.jinja"))
+    template = _environment().get_template("template.html.jinja")
     return template.render(
         summary=summary,
         sections=sections,
+        analyses=analyses,
         looks=looks,
         rule=RULE,
         command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),
@@ -157,7 +182,11 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
 
 def _environment() -> Environment:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("switch_ema.bench", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "breakable": _breakable,

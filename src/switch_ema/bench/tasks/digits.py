@@ -77,7 +77,11 @@ class Digits(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy and likelihood."""
-        return classification(predict(model, [self.x_eval]), self.y_eval)
+        return classification(*self.predictions(model))
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Classify the images that were not trained on."""
+        return predict(model, [self.x_eval]), self.y_eval
 
 
 class NoisyDigits(Digits):

@@ -105,8 +105,12 @@ class Images(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy and likelihood."""
+        return classification(*self.predictions(model))
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Classify the test images."""
         inputs = (self.prepare(x) for x in torch.split(self.x_eval, 500))
-        return classification(predict(model, inputs), self.y_eval)
+        return predict(model, inputs), self.y_eval
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn bytes into numbers of mean 0 and deviation 1."""

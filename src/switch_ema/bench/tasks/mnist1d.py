@@ -74,9 +74,11 @@ class MNIST1D(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy and likelihood."""
-        return classification(
-            predict(model, torch.split(self.x_eval, 500)), self.y_eval
-        )
+        return classification(*self.predictions(model))
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Classify the test signals."""
+        return predict(model, torch.split(self.x_eval, 500)), self.y_eval
 
 
 @lru_cache(maxsize=4)

@@ -106,6 +106,12 @@ class TwoD(SeedBatchTask):
             "loss": self._losses(outputs, y).double().tolist(),
         }
 
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Classify the test points, those of all seeds together."""
+        device = next(model.parameters()).device
+        outputs = model(self.x_eval.to(device)).flatten(0, 1)
+        return outputs.cpu(), self.y_eval.flatten()
+
     @staticmethod
     def _losses(outputs: Tensor, y: Tensor) -> Tensor:
         # cross_entropy wants the classes in the second dimension.

@@ -1,0 +1,67 @@
+"""The section of a page that shows decision boundaries."""
+
+from pathlib import Path
+
+from switch_ema.analysis.figures.boundary import draw_boundaries, draw_measures
+from switch_ema.analysis.figures.style import save_figure
+from switch_ema.bench.boundaries import TABLE_HEADER, BoundaryComparison, table_rows
+from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
+
+DEFINITIONS = (
+    "Width: mean distance, across the boundary, between the confidences of 25% and "
+    "75%; only of seeds that reach both. Local width: the same from the slope at the "
+    "boundary, for every seed that has one. Roughness: how much the boundary turns "
+    "back and forth per unit of length; lines and circles have none. A wide boundary "
+    "may be a robust one or one that is not trained to the end: see the accuracy."
+)
+
+
+def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSection:
+    """Draw a comparison and put it into words; pictures go below the folder."""
+    name = comparison.task.partition(":")[0]
+    seeds = len(comparison.seeds)
+    save_figure(
+        draw_boundaries(
+            comparison.methods,
+            x=comparison.x,
+            y=comparison.y,
+            x_test=comparison.x_test,
+            grid=comparison.grid,
+        ),
+        folder / FIGURES,
+        f"boundary-{name}",
+    )
+    measures = f"boundary-{name}-measures"
+    save_figure(draw_measures(comparison.methods), folder / FIGURES, measures)
+    methods = ", ".join(method.method for method in comparison.methods)
+    return AnalysisSection(
+        key=f"boundary-{name}",
+        title=f"Boundaries on {comparison.task}",
+        command=f"switch-ema boundary {comparison.task} --seeds {seeds}",
+        paragraphs=[DEFINITIONS, *comparison.problems],
+        pictures=[
+            Picture(
+                name=f"boundary-{name}",
+                caption=f"Seed {comparison.seeds[0]} of {seeds}, after "
+                f"{comparison.epochs} epochs: labelled points (triangles), test points "
+                "by confidence, the boundary (bold), 25% and 75% confidence (thin).",
+                alternative=f"Decision boundaries of {methods}",
+            ),
+            Picture(
+                name=measures,
+                caption=f"All {seeds} seeds: each dot is a seed, bars are 95% "
+                "intervals of the mean and of the paired difference to the first.",
+                alternative="Accuracy, width and roughness of every seed and method",
+            ),
+        ],
+        sheets=[
+            Sheet(
+                caption="Mean over seeds and paired difference to the first method, "
+                "each with its 95% interval, not corrected for their number. Accuracy "
+                "in percent, lengths in units of the data, roughness in radians per "
+                "unit.",
+                header=list(TABLE_HEADER),
+                rows=[list(row) for row in table_rows(comparison)],
+            )
+        ],
+    )

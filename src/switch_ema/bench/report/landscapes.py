@@ -1,0 +1,195 @@
+"""The section of a report that shows landscapes, sharpness and calibration."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from switch_ema.analysis.calibration import Bin, Calibration
+from switch_ema.analysis.figures.calibration import draw_reliability
+from switch_ema.analysis.figures.landscape import caption, draw_line, draw_surfaces
+from switch_ema.analysis.figures.sharpness import draw_sharpness
+from switch_ema.analysis.figures.style import save_figure
+from switch_ema.analysis.sharpness import NoiseCurve, Sharpness
+from switch_ema.bench.kept import KeptTask
+from switch_ema.bench.landscape_settings import LandscapeSettings
+from switch_ema.bench.landscapes import TaskLandscape
+from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
+
+Progress = Callable[[int, int], None]
+"""Told the parts done and the parts in all."""
+
+
+def landscape_section(
+    kept: KeptTask,
+    settings: LandscapeSettings,
+    folder: Path,
+    *,
+    key: str,
+    command: str,
+    progress: Progress = lambda done, total: None,
+) -> AnalysisSection:
+    """Compute everything about one task, draw it and put it into words.
+
+    Args:
+        kept: the weights.
+        settings: how finely.
+        folder: of the run; pictures go to its folder of figures.
+        key: begins the names of the files.
+        command: what makes this again.
+        progress: told the parts done and the parts in all.
+    """
+    landscape, methods = TaskLandscape(kept, settings), list(kept.weights)
+    healthy = [method for method in methods if kept.is_finite(method)]
+    total, done = 3 + 2 * len(healthy), 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress(done, total)
+
+    pictures = _Pictures(folder / FIGURES, key, step)
+    line = landscape.random_line()
+    pictures.add("line", draw_line(line), caption(line))
+    if len(methods) > 1:
+        between = landscape.line_to(methods[-1])
+        pictures.add("between", draw_line(between), caption(between))
+    plane = landscape.plane()
+    if plane is not None and plane.gaps < plane.values["loss"].size:
+        pictures.add("plane", draw_surfaces(plane), caption(plane))
+    sheets = []
+    if settings.sharpness and healthy:
+        sharp = {}
+        for method in healthy:
+            sharp[method] = landscape.sharpness(method)
+            step()
+        sheets.append(_sharpness_sheet(sharp))
+        pictures.add("sharpness", _sharpness_figure(sharp), SHARPNESS)
+    trust = {}
+    for method in healthy:
+        found = landscape.calibration(method)
+        if found is not None:
+            trust[method] = found
+        step()
+    if trust:
+        sheets.append(_calibration_sheet(trust))
+        bins = {method: bins for method, (_, bins) in trust.items()}
+        pictures.add("reliability", draw_reliability(bins), RELIABILITY)
+    return AnalysisSection(
+        key=key,
+        title=f"Landscape of {kept.name}",
+        command=command,
+        paragraphs=[_introduction(kept, plane is None), *_broken(methods, healthy)],
+        sheets=sheets,
+        pictures=pictures.made,
+    )
+
+
+SHARPNESS = (
+    "Left: the largest eigenvalues of the Hessian of the training loss. Right: the "
+    "mean rise of the loss under Gaussian noise relative to the filters, with one "
+    "standard error. The lower, the flatter."
+)
+RELIABILITY = (
+    "How often a method is right when it is so sure, on half of the test data, with "
+    "95% intervals; on the diagonal confidence can be trusted. Below: how often each "
+    "confidence occurs."
+)
+ALTERNATIVES = {
+    "line": "Loss and metric of every method along a random direction",
+    "between": "Loss and metric on the line between the first and the last method",
+    "plane": "Contours of the loss with the ways of all methods",
+    "sharpness": "Eigenvalues and loss under noise of every method",
+    "reliability": "Accuracy against confidence of every method",
+}
+
+
+class _Pictures:
+    """Saves figures and keeps what is said about them."""
+
+    def __init__(self, folder: Path, key: str, step: Callable[[], None]) -> None:
+        self.made: list[Picture] = []
+        self._folder, self._key, self._step = folder, key, step
+
+    def add(self, kind: str, figure: Figure, words: str) -> None:
+        name = f"{self._key}-{kind}"
+        save_figure(figure, self._folder, name)
+        self.made.append(
+            Picture(name=name, caption=words, alternative=ALTERNATIVES[kind])
+        )
+        self._step()
+
+
+def _introduction(kept: KeptTask, no_way: bool) -> str:
+    text = (
+        f"Weights after the last epoch of seed {kept.seed}, one seed of the "
+        "comparison: pictures of one training, not evidence about the method."
+    )
+    if no_way:
+        text += (
+            " The way that training took was not kept, since the model is too large or "
+            "the run is older than that."
+        )
+    return text
+
+
+def _broken(methods: list[str], healthy: list[str]) -> list[str]:
+    return [
+        f"The weights of {method} are not finite: a gap in the pictures, and no row."
+        for method in methods
+        if method not in healthy
+    ]
+
+
+def _sharpness_figure(found: dict[str, tuple[Sharpness, NoiseCurve]]) -> Figure:
+    eigenvalues = {name: sharp.eigenvalues for name, (sharp, _) in found.items()}
+    curves = {name: curve for name, (_, curve) in found.items()}
+    return draw_sharpness(eigenvalues, curves)
+
+
+def _sharpness_sheet(found: dict[str, tuple[Sharpness, NoiseCurve]]) -> Sheet:
+    rows = [
+        [
+            name,
+            f"{sharp.loss:.2e}",
+            f"{sharp.eigenvalues[0]:.3g}",
+            f"{sharp.trace.mean:.3g}",
+            f"{sharp.ascent_gap:.2e}",
+            f"{sharp.box.percent:.2g}",
+            f"{sharp.relative_noise.mean:.2e}",
+        ]
+        for name, (sharp, _) in found.items()
+    ]
+    return Sheet(
+        caption="Sharpness of the training loss; the larger, the sharper. Top and "
+        "trace: eigenvalue and trace of the Hessian. Ascent: rise after one step of "
+        "SAM, of length 0.05. Box: largest rise found in Keskar's box of 0.001, in "
+        "percent. Noise: mean rise under noise of a tenth of the filters.",
+        header=["method", "loss", "top", "trace", "ascent", "box", "noise"],
+        rows=rows,
+    )
+
+
+def _calibration_sheet(
+    found: dict[str, tuple[Calibration, tuple[Bin, ...]]],
+) -> Sheet:
+    rows = [
+        [
+            name,
+            f"{100 * c.accuracy:.1f}",
+            f"{100 * c.confidence:.1f}",
+            f"{100 * c.ece:.1f}",
+            f"{c.brier:.3f}",
+            f"{c.nll:.3f}",
+            f"{c.temperature:.2f}",
+            f"{100 * c.tempered_ece:.1f}",
+        ]
+        for name, (c, _) in found.items()
+    ]
+    return Sheet(
+        caption="Calibration on half of the test data. Right, sure and ECE (expected "
+        "calibration error) in percent. The temperature T is fitted on the other half; "
+        "the last column is the ECE with it.",
+        header=["method", "right", "sure", "ECE", "Brier", "NLL", "T", "ECE at T"],
+        rows=rows,
+    )

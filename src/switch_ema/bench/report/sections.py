@@ -1,0 +1,84 @@
+"""Sections of analysis, stored beside a run's results and shown in a page.
+
+A section is words, tables and pictures. Commands that analyse write it as JSON, and
+the pictures as files for papers; a page that is written later takes them in.
+"""
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+SECTIONS, FIGURES = "sections", "figures"
+"""Folders below that of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure, as PNG and SVG in the folder of figures."""
+
+    name: str
+    """Of the files, without ending."""
+    caption: str
+    alternative: str
+    """What it shows, for those who cannot see it."""
+    source: str = ""
+    """The SVG as a data address; filled in by :func:`load_sections`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table; all but the first column are numbers."""
+
+    caption: str
+    header: list[str]
+    rows: list[list[str]]
+    is_folded: bool = False
+    """Whether a page shows it on request only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisSection:
+    """One analysis: what it says, its tables and its pictures."""
+
+    key: str
+    """Names the file; a later section of the same key replaces this one."""
+    title: str
+    command: str
+    """What to type to make it again."""
+    paragraphs: list[str] = field(default_factory=list)
+    sheets: list[Sheet] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+
+
+def save_section(section: AnalysisSection, folder: Path) -> Path:
+    """Write a section to the folder of a run; its pictures have to be there already."""
+    path = folder / SECTIONS / f"{section.key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".partial")
+    draft.write_text(json.dumps(asdict(section), indent=1), encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def load_sections(folder: Path) -> list[AnalysisSection]:
+    """Read the sections of a run; a picture that was deleted is left out."""
+    return [
+        _load(json.loads(path.read_text(encoding="utf-8")), folder / FIGURES)
+        for path in sorted((folder / SECTIONS).glob("*.json"))
+    ]
+
+
+def _load(stored: dict, figures: Path) -> AnalysisSection:  # type: ignore[type-arg]
+    pictures = [
+        Picture(**{**picture, "source": _data_address(figures, picture["name"])})
+        for picture in stored["pictures"]
+        if (figures / f"{picture['name']}.svg").is_file()
+    ]
+    sheets = [Sheet(**sheet) for sheet in stored["sheets"]]
+    return AnalysisSection(**{**stored, "pictures": pictures, "sheets": sheets})
+
+
+def _data_address(figures: Path, name: str) -> str:
+    content = (figures / f"{name}.svg").read_bytes()
+    return "data:image/svg+xml;base64," + base64.b64encode(content).decode()

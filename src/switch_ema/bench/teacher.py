@@ -1,0 +1,75 @@
+"""A teacher: the model run with averaged weights, to give its student targets.
+
+In MoCo and BYOL the average does not stand at the side: it makes the targets of the
+training. Here it is the comparison's own averager. Plain training has no average, so
+the student teaches itself; EMA gives the usual momentum teacher; Switch EMA's teacher
+becomes the student whenever a switch is due.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.decay import cosine
+from switch_ema.averaging.naming import plain_name, unwrap
+from switch_ema.bench.methods import CONTROL, PLAIN, Method
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Runs a model, or a part of it, with the averaged weights and no gradient.
+
+    The model is not copied: its modules run with the shadow's tensors. They are in the
+    mode that the student is in, so batch normalisation uses the batch's statistics in
+    training; what it notes down about them is thrown away, so that neither the shadow
+    nor the student changes.
+    """
+
+    model: nn.Module
+    averager: Averager | None = None
+    """Whose average teaches; None, or no average yet: the student's own weights."""
+
+    @torch.no_grad()
+    def __call__(self, *inputs: Any, part: str = "") -> Any:
+        """Run the module named ``part``, or the whole model."""
+        student = unwrap(self.model)
+        module = student.get_submodule(part)
+        prefix = f"{plain_name(student, part)}." if part else ""
+        averages = {} if self.averager is None else self.averager.averaged_tensors()
+
+        def average_of(name: str, live: Tensor) -> Tensor:
+            return averages.get(prefix + plain_name(module, name), live).to(live)
+
+        tensors = {name: average_of(name, p) for name, p in module.named_parameters()}
+        for name, buffer in module.named_buffers():
+            tensors[name] = average_of(name, buffer).clone()
+        return functional_call(module, tensors, inputs)
+
+
+def as_teacher(
+    method: Method, *, steps: int, final_decay: float, exclude: tuple[str, ...]
+) -> Method:
+    """Fit an averaging method to teaching.
+
+    Args:
+        method: As the comparison names it.
+        steps: Optimizer steps of the whole training.
+        final_decay: Where a decay given as a number arrives, along a cosine over the
+            training, unless the method has an option ``warmup``.
+        exclude: Tensors that are no weights, and are not averaged.
+    """
+    options = dict(method.spec.options)
+    if method.spec.name in (PLAIN, CONTROL):
+        return method
+    decay = options.get("decay")
+    if isinstance(decay, float) and "warmup" not in options:
+        final = max(decay, final_decay)
+        options["decay"] = cosine(decay, steps=steps, final=final)
+    if exclude:
+        given = options.get("exclude") or ()
+        options["exclude"] = [*exclude, *([given] if isinstance(given, str) else given)]
+    return replace(method, spec=replace(method.spec, options=options))

@@ -1,0 +1,1 @@
+"""The commands, one class each; its fields are the flags."""

@@ -1,0 +1,70 @@
+"""`switch-ema landscape`: see where the methods of a comparison have ended up."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TaskID
+
+from switch_ema.bench.compare import open_run, report_page
+from switch_ema.bench.extras import needs_analysis
+from switch_ema.bench.landscape_settings import LandscapeSettings
+from switch_ema.commands.tables import print_sheet
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Draw the loss around the weights of a finished comparison, and measure it.
+
+    For the first seed of every task: the loss and the metric that decides along a
+    random direction and on the line between two methods, the plane in which training
+    moved, sharpness and calibration. Writes pictures for papers (PNG and SVG) and a
+    section of the run's report.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run, such as runs/NAME."""
+    methods: tuple[str, ...] = ()
+    """As the run names them; by default plain, EMA, SWA and Switch EMA."""
+    settings: Annotated[LandscapeSettings, tyro.conf.arg(name="")] = field(
+        default_factory=LandscapeSettings
+    )
+    device: str | None = None
+    """cpu, or None for what Accelerate finds."""
+
+    def __call__(self, console: Console) -> None:
+        """Compute, draw and write."""
+        with needs_analysis():
+            from switch_ema.bench.kept import load_kept
+            from switch_ema.bench.report.landscapes import landscape_section
+            from switch_ema.bench.report.sections import save_section
+
+        open_run(self.run)[1].close()
+        command = f"switch-ema landscape {self.run}"
+        with Progress(console=console, transient=True) as progress:
+            kept = load_kept(self.run, self.methods, self.device)
+            for number, task in enumerate(kept, 1):
+                bar = progress.add_task(escape(task.name))
+                section = landscape_section(
+                    task,
+                    self.settings,
+                    self.run,
+                    key=f"landscape-{number}",
+                    command=command,
+                    progress=partial(_advance, progress, bar),
+                )
+                save_section(section, self.run)
+                console.print(f"\n[bold]{escape(section.title)}")
+                for sheet in section.sheets:
+                    print_sheet(sheet, console)
+        path = report_page(self.run)
+        console.print(f"Pictures: {escape(str(self.run / 'figures'))}", soft_wrap=True)
+        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:
+    progress.update(bar, completed=done, total=total)

@@ -1,0 +1,207 @@
+"""`switch-ema reproduce`: tables of the paper, ours beside the paper's."""
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
+from rich.table import Table
+
+from switch_ema.bench.compare import REPORT, RunOptions
+from switch_ema.bench.paper import COLUMNS, PaperTable
+from switch_ema.bench.paper.presets import RowSettings
+from switch_ema.bench.report.numbers import fixed
+from switch_ema.bench.report.page import write_analysis_page
+from switch_ema.bench.report.reproduction import markdown_page, reproduction_section
+from switch_ema.bench.report.sections import AnalysisSection, Sheet
+from switch_ema.bench.reproduce import (
+    RowPlan,
+    collect_rows,
+    estimate_seconds,
+    plan_rows,
+    run_rows,
+    select_rows,
+    select_tables,
+    table_folder,
+)
+from switch_ema.bench.spec import UsageError
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train rows of the paper's tables; print ours beside the paper's.
+
+    Small scale: a small network of the same class on small data, minutes for a row on
+    two cores, to be compared in sign and size of the gains. Paper scale: the paper's
+    networks, data and epochs, for a cluster. The same command again continues where it
+    was stopped; what is stored is shown for all rows of a table.
+
+    - switch-ema reproduce --list
+    - switch-ema reproduce table-3 --rows resnet18 'swin-*'
+    - switch-ema reproduce table-2 --scale paper --dry-run
+    - switch-ema reproduce --write-docs docs/results.md
+    """
+
+    tables: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TABLE ...]")
+    ] = ()
+    """table-2, table-3, table-4 or table-5."""
+    rows: tuple[str, ...] = ()
+    """Names of rows or patterns such as 'resnet50-*'; all by default."""
+    settings: Annotated[RowSettings, tyro.conf.arg(name="")] = field(
+        default_factory=RowSettings
+    )
+    out: Path = Path("runs")
+    """Folder that the folders of the tables are made in."""
+    jobs: int = 0
+    """Trainings at a time, each with its share of the cores; 0: one per core."""
+    device: str | None = None
+    """cpu, or None for what Accelerate finds."""
+    dry_run: bool = False
+    """Print the plan with its estimated time, and stop."""
+    list: bool = False
+    """List the rows with the paper's numbers, and stop."""
+    write_docs: Path | None = None
+    """Train nothing: write what is stored to this file, as Markdown."""
+
+    def __call__(self, console: Console) -> None:
+        """Do what was asked for."""
+        tables = select_tables(self.tables)
+        if self.list:
+            for table in tables:
+                _print_paper(table, self.rows, console)
+        elif self.write_docs is not None:
+            self._write_docs(tables, self.write_docs, console)
+        elif not self.tables:
+            raise UsageError(
+                "which table: table-2, table-3, table-4 or table-5? "
+                "--list shows their rows."
+            )
+        else:
+            self._run(tables, console)
+
+    def _run(self, tables: Sequence[PaperTable], console: Console) -> None:
+        plans = plan_rows(tables, self.rows, self.settings, self.out)
+        # The weights are not needed for a table, and of this many they take space.
+        options = RunOptions(
+            jobs=self.jobs, device=self.device, keep_checkpoints="none"
+        )
+        self._print_plan(plans, options, console)
+        if self.dry_run:
+            return
+        try:
+            run_rows(plans, options, console)
+        finally:  # also after Ctrl-C: the table of what has finished
+            for table in tables:
+                self._show(table, console)
+
+    def _print_plan(
+        self, plans: Sequence[RowPlan], options: RunOptions, console: Console
+    ) -> None:
+        measured = self.settings.scale == "small"
+        table = Table(title="Plan")
+        for name in ("row", "task", "methods", "seeds", "about"):
+            table.add_column(name, overflow="fold")
+        total = 0.0
+        with console.status("Measuring one epoch of each row") as status:
+            for plan in plans:
+                status.update(f"Measuring one epoch of {escape(plan.row.name)}")
+                seconds = estimate_seconds(plan, options) if measured else 0.0
+                total += seconds
+                table.add_row(
+                    escape(f"{plan.table.name} {plan.row.name}"),
+                    escape(", ".join(plan.config.tasks)),
+                    escape(", ".join(plan.config.methods)),
+                    str(plan.config.seeds),
+                    _duration(seconds) if measured else "not measured",
+                )
+        console.print(table)
+        if measured:
+            console.print(
+                f"About {_duration(total)} in all, from one epoch of each row or from "
+                "what its trainings took before."
+            )
+
+    def _section(self, table: PaperTable) -> AnalysisSection:
+        scale = self.settings.scale
+        rows = collect_rows(table, self.out, scale)
+        command = ["switch-ema", "reproduce", table.name, "--scale", scale]
+        return reproduction_section(
+            table, rows, scale=scale, command=shlex.join(command)
+        )
+
+    def _show(self, table: PaperTable, console: Console) -> None:
+        section = self._section(table)
+        console.rule(escape(section.title), align="left")
+        for sheet in section.sheets[:2]:  # what was trained stands on the page
+            _print_sheet(sheet, console)
+        for sentence in section.paragraphs:
+            console.print(escape(sentence))
+        path = table_folder(self.out, table, self.settings.scale) / REPORT
+        write_analysis_page(section.title, [section], path)
+        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+    def _write_docs(
+        self, tables: Sequence[PaperTable], path: Path, console: Console
+    ) -> None:
+        sections = [self._section(table) for table in tables]
+        command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(markdown_page(sections, command), encoding="utf-8")
+        console.print(f"Written: {escape(str(path))}", soft_wrap=True)
+
+
+def _print_sheet(sheet: Sheet, console: Console) -> None:
+    """Print a table that fits into 80 columns: no lines between, headings broken."""
+    table = Table(
+        title=escape(sheet.caption),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for index, name in enumerate(sheet.header):
+        heading = escape(textwrap.fill(name, 7, break_long_words=False))
+        justify: JustifyMethod = "right" if index else "left"
+        table.add_column(heading, justify=justify, no_wrap=index > 0)
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _print_paper(table: PaperTable, patterns: Sequence[str], console: Console) -> None:
+    """Print a table as the paper has it, with the names of its rows."""
+    methods = [cell.method for cell in table.rows[0].values]
+    title = f"{table.name}: {table.title}, {table.metric.name} (%)"
+    printed = Table("row", "in the paper", title=escape(title), title_justify="left")
+    for method in methods:
+        printed.add_column(COLUMNS[method], justify="right")
+    printed.add_column("Gains", justify="right")
+    for _, row in select_rows([table], patterns):
+        values = (row.value(method) for method in methods)
+        cells = ["-" if v is None else fixed(v, table.decimals) for v in values]
+        gain = fixed(row.printed_gain, table.decimals, "+")
+        printed.add_row(row.name, escape(row.title), *cells, gain)
+    console.print(printed)
+
+
+def _duration(seconds: float) -> str:
+    """Spell a duration roughly.
+
+    >>> _duration(0), _duration(42.4), _duration(150), _duration(9000)
+    ('done', '43 s', '3 min', '2.5 h')
+    """
+    if seconds <= 0:
+        return "done"
+    if seconds < 100:
+        return f"{int(seconds) + 1} s"
+    if seconds < 5400:
+        return f"{-(-seconds // 60):.0f} min"
+    return f"{seconds / 3600:.1f} h"

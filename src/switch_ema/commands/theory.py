@@ -1,0 +1,62 @@
+"""`switch-ema theory`: the noisy quadratic model, computed and checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from switch_ema.bench.extras import needs_analysis
+from switch_ema.bench.report.page import write_analysis_page
+from switch_ema.bench.report.sections import load_sections, save_section
+from switch_ema.bench.spec import UsageError
+from switch_ema.commands.tables import print_sheet
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Check the paper's propositions: closed forms against simulations, and figures.
+
+    Prints, for a grid of learning rates, decays, curvatures and intervals, the closed
+    form, what independent simulated chains give, and their difference in standard
+    errors; then each proposition's claims beside what holds. docs/theory.md explains.
+    """
+
+    chains: int = 10_000
+    """Independent simulations per setting."""
+    seed: int = 0
+    """Of the simulations."""
+    out: Path = Path("runs")
+    """Folder that the folder of the results is made in."""
+
+    def __post_init__(self) -> None:
+        if self.chains < 2:
+            raise UsageError(f"chains must be at least 2, got {self.chains}.")
+
+    def __call__(self, console: Console) -> None:
+        """Compute, draw and write."""
+        with needs_analysis():
+            from switch_ema.bench.report.theory import theory_section
+            from switch_ema.theory.checks import Grid, check_grid
+
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("simulations")
+
+            def advance(done: int, total: int) -> None:
+                progress.update(bar, completed=done, total=total)
+
+            checks = check_grid(Grid(chains=self.chains, seed=self.seed), advance)
+            progress.update(bar, description="figures")
+            folder = self.out / "theory"
+            section = theory_section(checks, folder, f"--chains {self.chains}")
+        save_section(section, folder)
+        for sheet in reversed(section.sheets):
+            print_sheet(sheet, console)
+        for sentence in section.paragraphs:
+            console.print(escape(sentence))
+        path = write_analysis_page(
+            "The noisy quadratic model", load_sections(folder), folder / "report.html"
+        )
+        console.print(f"Pictures: {escape(str(folder / 'figures'))}", soft_wrap=True)
+        console.print(f"Report: {escape(str(path))}", soft_wrap=True)

@@ -1,0 +1,85 @@
+"""`switch-ema landscape` on a finished comparison, and on what is not one."""
+
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from switch_ema.bench.checkpoints import read, save
+from switch_ema.bench.compare import report_page
+
+QUICK = ("--points", 5, "--side", 4, "--batches", 2)
+KINDS = ("line", "between", "plane", "sharpness", "reliability")
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy, which a test may damage."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_pictures_tables_and_a_section_of_the_report(run, call):
+    code, out, _ = call("landscape", run, *QUICK, "--device", "cpu")
+    assert code == 0
+    for number in (1, 2):  # two tasks
+        for kind in KINDS:
+            png = run / "figures" / f"landscape-{number}-{kind}.png"
+            assert png.with_suffix(".svg").read_text().count("<svg") == 1
+            assert len(Image.open(png).convert("L").getcolors()) > 2  # not blank
+    assert "Sharpness" in out and "Calibration" in out and "switch-ema" in out
+    assert out.strip().endswith(f"Report: {run / 'report.html'}")
+    page = (run / "report.html").read_text()
+    assert "Landscape of digits:size=200" in page and "Landscape of moons" in page
+    assert page.count("data:image/svg+xml;base64,") == 2 * len(KINDS)
+    # Methods that the paper does not draw have to be asked for.
+    assert (
+        "lawa" not in page.partition("Landscape of digits")[2].partition("Made by")[0]
+    )
+
+
+def test_the_report_can_be_written_again_with_its_sections(run, call):
+    call("landscape", run, *QUICK, "--no-sharpness", "--methods", "plain", "lawa")
+    (run / "report.html").unlink()
+    page = report_page(run).read_text()
+    assert "Landscape of moons" in page and "top eigenvalue" not in page
+
+
+def test_weights_that_are_not_finite_are_gaps_that_the_caption_tells(run, call):
+    for path in (run / "cells").glob("*.pt"):
+        state = read(path)
+        for tensors in (state["model"], *_shadows(state)):
+            for tensor in tensors.values():
+                if torch.is_tensor(tensor) and tensor.is_floating_point():
+                    tensor.fill_(float("inf"))
+        save(path, state)
+    code, _, _ = call("landscape", run, *QUICK)
+    page = (run / "report.html").read_text()
+    assert code == 0 and "The weights of switch-ema are not finite" in page
+    assert "points are gaps, where the loss is not finite" in page
+
+
+def _shadows(state):
+    return [averager["shadow"] for averager in state["averagers"].values()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--points", 1), "points must be at least 3, got 1"),
+        (("--reach", 0), "reach must be above 0, got 0.0"),
+        (("--methods", "swa"), "no method 'swa'; it has plain, ema:decay=0.9"),
+    ],
+)
+def test_bad_input_is_one_sentence(finished, call, arguments, sentence):
+    code, _, err = call("landscape", finished, *arguments)
+    assert code == 2 and sentence in err and "Traceback" not in err
+
+
+def test_a_run_without_checkpoints_says_why(run, call):
+    for path in (run / "cells").glob("*.pt"):
+        path.unlink()
+    code, _, err = call("landscape", run)
+    assert code == 2 and "has no checkpoints" in err and "--keep-checkpoints" in err
+    code, _, err = call("landscape", run / "nowhere")
+    assert code == 2 and "nowhere" in err
