@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from switch_ema.analysis.curvature import LossSurface, count_examples, hessian_matrix
+from switch_ema.analysis.curvature import LossSurface, hessian_matrix
 
 
 def network() -> nn.Module:
@@ -199,13 +199,6 @@ def test_works_without_gradients_enabled_and_where_the_loss_is_linear():
     with torch.no_grad():
         torch.testing.assert_close(surface.gradient()[1], torch.ones(3))
         assert surface.hessian_product(torch.ones(3)).eq(0).all()
-
-
-def test_examples_are_counted():
-    assert count_examples((torch.tensor(1.0), torch.zeros(4, 2))) == 4
-    assert count_examples(torch.zeros(3)) == 3
-    with pytest.raises(ValueError, match="weight must be given"):
-        count_examples({"text": "a"})
 
 
 def test_bad_input():

@@ -5,7 +5,7 @@ one call, so that an error in the middle leaves nothing to restore.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import reduce
 from typing import Any
@@ -15,26 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from switch_ema.analysis.probes import batch_size
+
 Loss = Callable[[nn.Module, Any], Tensor]
 """The mean loss of a model on a batch, as a task of the bench has it."""
-
-
-def count_examples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch.
-
-    >>> count_examples({"inputs": torch.zeros(5, 2), "labels": torch.zeros(5)})
-    5
-    """
-    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-    if isinstance(parts, Tensor):
-        parts = [parts]
-    if isinstance(parts, (list, tuple)):
-        for part in parts:
-            if isinstance(part, Tensor) and part.ndim:
-                return len(part)
-    raise ValueError(
-        f"weight must be given for batches without a tensor, got {type(batch)}."
-    )
 
 
 class LossSurface:
@@ -76,7 +60,7 @@ class LossSurface:
         loss: Loss,
         batches: Iterable[Any],
         *,
-        weight: Callable[[Any], float] = count_examples,
+        weight: Callable[[Any], float] = batch_size,
     ) -> None:
         self._bound = _BoundLoss(model, loss)
         self._parameters = {

@@ -5,13 +5,10 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 
 from switch_ema.bench.extras import needs_analysis
-from switch_ema.bench.report.page import write_analysis_page
-from switch_ema.bench.report.sections import load_sections, save_section
-from switch_ema.commands.tables import print_sheet
+from switch_ema.commands.pages import publish
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,4 @@ class Boundary:
             )
         folder = self.out / f"boundary-{self.task.partition(':')[0]}"
         section = boundary_section(comparison, folder)
-        save_section(section, folder)
-        for sheet in section.sheets:
-            print_sheet(sheet, console)
-        for sentence in section.paragraphs:
-            console.print(escape(sentence))
-        path = write_analysis_page(
-            "Decision boundaries", load_sections(folder), folder / "report.html"
-        )
-        console.print(f"Pictures: {escape(str(folder / 'figures'))}", soft_wrap=True)
-        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        publish(section, folder, "Decision boundaries", console)

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from switch_ema.bench.compare import open_run, report_page
 from switch_ema.bench.extras import needs_analysis
 from switch_ema.bench.landscape_settings import LandscapeSettings
-from switch_ema.commands.tables import print_sheet
+from switch_ema.commands.pages import name_files, print_sheet
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ class Landscape:
                 console.print(f"\n[bold]{escape(section.title)}")
                 for sheet in section.sheets:
                     print_sheet(sheet, console)
-        path = report_page(self.run)
-        console.print(f"Pictures: {escape(str(self.run / 'figures'))}", soft_wrap=True)
-        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        name_files(self.run, report_page(self.run), console)
 
 
 def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 
 from switch_ema.bench.extras import needs_analysis
-from switch_ema.bench.report.page import write_analysis_page
-from switch_ema.bench.report.sections import load_sections, save_section
 from switch_ema.bench.spec import UsageError
-from switch_ema.commands.tables import print_sheet
+from switch_ema.commands.pages import publish
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,4 @@ class Theory:
             progress.update(bar, description="figures")
             folder = self.out / "theory"
             section = theory_section(checks, folder, f"--chains {self.chains}")
-        save_section(section, folder)
-        for sheet in reversed(section.sheets):
-            print_sheet(sheet, console)
-        for sentence in section.paragraphs:
-            console.print(escape(sentence))
-        path = write_analysis_page(
-            "The noisy quadratic model", load_sections(folder), folder / "report.html"
-        )
-        console.print(f"Pictures: {escape(str(folder / 'figures'))}", soft_wrap=True)
-        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        publish(section, folder, "The noisy quadratic model", console)

@@ -1,0 +1,45 @@
+"""Showing an analysis: its tables in the terminal, all of it in a page."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from switch_ema.bench.report.page import write_analysis_page
+from switch_ema.bench.report.sections import (
+    FIGURES,
+    AnalysisSection,
+    Sheet,
+    load_sections,
+    save_section,
+)
+
+
+def print_sheet(sheet: Sheet, console: Console) -> None:
+    """Print one table with its caption."""
+    table = Table(title=escape(sheet.caption), title_justify="left")
+    for index, name in enumerate(sheet.header):
+        table.add_column(escape(name), justify="right" if index else "left")
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def publish(
+    section: AnalysisSection, folder: Path, title: str, console: Console
+) -> None:
+    """Store an analysis, print it and write the page of its folder."""
+    save_section(section, folder)
+    for sheet in section.sheets:
+        print_sheet(sheet, console)
+    for sentence in section.paragraphs:
+        console.print(escape(sentence))
+    page = write_analysis_page(title, load_sections(folder), folder / "report.html")
+    name_files(folder, page, console)
+
+
+def name_files(folder: Path, page: Path, console: Console) -> None:
+    """Say where pictures and report are."""
+    console.print(f"Pictures: {escape(str(folder / FIGURES))}", soft_wrap=True)
+    console.print(f"Report: {escape(str(page))}", soft_wrap=True)
