@@ -15,7 +15,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: one column and the whole page of a two-column paper."""
 
-_STYLE = {
+_STYLE: Any = {
     "axes.grid": True,
     "axes.labelsize": 9,
     "axes.linewidth": 0.7,
