@@ -4,17 +4,20 @@ from switch_ema.bench.data.images import ImageSet, load_digit_images, load_image
 from switch_ema.bench.data.sources import DataSource, catalogue
 from switch_ema.bench.data.splits import check_split, hold_out, redraw_labels, stream
 from switch_ema.bench.data.texts import Texts, load_texts
+from switch_ema.bench.data.vision import VisionSet, load_vision
 
 __all__ = [
     "DataSource",
     "ImageSet",
     "Texts",
+    "VisionSet",
     "catalogue",
     "check_split",
     "hold_out",
     "load_digit_images",
     "load_images",
     "load_texts",
+    "load_vision",
     "redraw_labels",
     "stream",
 ]

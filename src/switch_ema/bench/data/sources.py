@@ -17,6 +17,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "fashion_mnist": ("fashion_mnist.npz",),
     "cifar10": ("cifar10.npz",),
     "cifar100": ("cifar100.npz",),
+    "stl10": ("stl10.npz",),
+    "imagenet": ("imagenet/train", "imagenet/val"),
     "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
     "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
 }
@@ -27,6 +29,7 @@ DOWNLOADS: dict[str, tuple[str, str]] = {
     "fashion_mnist": ("FashionMNIST", "FashionMNIST"),
     "cifar10": ("CIFAR10", "cifar-10-batches-py"),
     "cifar100": ("CIFAR100", "cifar-100-python"),
+    "stl10": ("STL10", "stl10_binary"),
 }
 """Torchvision's class, and the folder that it makes."""
 
@@ -104,8 +107,10 @@ def find_download(name: str) -> Path | None:
 def how_to_get(name: str) -> str:
     """Say what to do about a dataset that is missing."""
     files = " and ".join(FILES[name])
-    download = ", or give the option download=True" if name in DOWNLOADS else ""
-    return f"set {FOLDER} to a folder with {files}{download}"
+    other = ", or give the option download=True" if name in DOWNLOADS else ""
+    if name == "imagenet":
+        other = ", or give its own place by the option folder"
+    return f"set {FOLDER} to a folder with {files}{other}"
 
 
 def not_found(name: str) -> UsageError:

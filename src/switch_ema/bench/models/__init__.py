@@ -3,6 +3,7 @@
 from torch import nn
 
 from switch_ema.bench.models.mlp import mlp
+from switch_ema.bench.models.networks import NETWORKS, create_network
 from switch_ema.bench.models.resnet import resnet18
 from switch_ema.bench.models.small_cnn import small_cnn
 from switch_ema.bench.models.stacked import Stacked
@@ -25,7 +26,9 @@ def image_network(name: str, channels: int, side: int, outputs: int) -> nn.Modul
 
 __all__ = [
     "IMAGE_NETWORKS",
+    "NETWORKS",
     "Stacked",
+    "create_network",
     "image_network",
     "mlp",
     "resnet18",

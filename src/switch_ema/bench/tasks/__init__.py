@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from switch_ema.bench.spec import Spec, UsageError
 from switch_ema.bench.task import SeedBatchTask, Task
+from switch_ema.bench.tasks.classification import Classification
 from switch_ema.bench.tasks.digits import Digits, NoisyDigits
 from switch_ema.bench.tasks.images import Images
 from switch_ema.bench.tasks.lm import LanguageModel
@@ -18,6 +19,14 @@ from switch_ema.bench.tasks.loading import (
 )
 from switch_ema.bench.tasks.mnist1d import MNIST1D
 from switch_ema.bench.tasks.rotation import Rotation
+from switch_ema.bench.tasks.ssl.a2mim import A2MIM
+from switch_ema.bench.tasks.ssl.barlow_twins import BarlowTwins
+from switch_ema.bench.tasks.ssl.byol import BYOL
+from switch_ema.bench.tasks.ssl.contrastive import SimCLR
+from switch_ema.bench.tasks.ssl.mae import MAE
+from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
+from switch_ema.bench.tasks.ssl.moco_v3 import MoCoV3
+from switch_ema.bench.tasks.ssl.simmim import SimMIM
 from switch_ema.bench.tasks.two_d import Circles, Moons
 
 
@@ -32,8 +41,17 @@ TASKS: dict[str, tuple[type[Task], str]] = {
     "moons": _described(Moons),
     "mnist1d": _described(MNIST1D),
     "images": _described(Images),
+    "classification": _described(Classification),
     "rotation": _described(Rotation),
     "lm": _described(LanguageModel),
+    "simclr": _described(SimCLR),
+    "moco-v2": _described(MoCoV2),
+    "byol": _described(BYOL),
+    "barlow-twins": _described(BarlowTwins),
+    "moco-v3": _described(MoCoV3),
+    "simmim": _described(SimMIM),
+    "a2mim": _described(A2MIM),
+    "mae": _described(MAE),
 }
 """Class and one-line description."""
 

@@ -1,0 +1,1 @@
+"""Self-supervised learning: pre-training without labels, measured by a probe."""

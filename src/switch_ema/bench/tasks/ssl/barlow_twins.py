@@ -1,0 +1,36 @@
+"""Barlow Twins (Zbontar et al., 2021)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from switch_ema.bench.data.sources import need
+from switch_ema.bench.task import Recipe
+from switch_ema.bench.tasks.ssl import settings
+from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViews
+
+
+class BarlowTwins(TwoViews):
+    """Barlow Twins: features agree between two views, and not with one another."""
+
+    paper = settings.BARLOW_TWINS
+    recipe = Recipe(
+        epochs=25,
+        schedule="cosine",
+        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+    )
+
+    def model(self) -> nn.Module:
+        """Make encoder and projector."""
+        encoder = self.encoder()
+        head = need("lightly.models.modules.heads").BarlowTwinsProjectionHead
+        return TwoViewModel(encoder, head(width_of(encoder), **self.sizes(8192, 8192)))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Bring the correlation of the views' projections near the identity."""
+        first, second = model(*batch)
+        loss: Tensor = need("lightly.loss").BarlowTwinsLoss(lambda_param=5e-3)(
+            first, second
+        )
+        return loss

@@ -1,0 +1,72 @@
+"""Batches of views: drawn on tensors at small scale, by lightly at the paper's."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from switch_ema.bench.data.sources import need
+from switch_ema.bench.data.splits import stream
+from switch_ema.bench.tasks.full_batches import FullBatches
+from switch_ema.bench.tasks.ssl.pretraining import Pretraining
+
+Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, ...]]
+"""From images in [0, 1] and random numbers to the parts of a batch."""
+
+
+class DrawnBatches(FullBatches):
+    """Shuffled images, from which the parts of each batch are drawn."""
+
+    def __init__(self, task: Pretraining, epoch: int, draw: Draw) -> None:
+        self._task, self._draw, self._epoch = task, draw, epoch
+        super().__init__((task.x,), task.batch, task.seed, epoch=epoch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        generator = stream(self._task.seed, f"views of epoch {self._epoch}")
+        for (images,) in super().__iter__():
+            yield self._draw(images.float() / 255, generator)
+
+
+class TransformedBatches:
+    """The same for large images: loaded by workers, one by one.
+
+    ``transform`` is one of lightly's, and makes a list of views of a PIL image. The
+    workers' random numbers come from the seed and the epoch.
+    """
+
+    def __init__(
+        self, task: Pretraining, epoch: int, transform: Callable[[Any], list[Tensor]]
+    ) -> None:
+        generator = stream(task.seed, f"views of epoch {epoch}")
+        self._loader: DataLoader[Any] = DataLoader(
+            _Pictures(task.x, transform),
+            batch_size=min(task.batch, len(task.x)),
+            shuffle=True,
+            drop_last=True,
+            num_workers=min(os.cpu_count() or 1, 16),
+            generator=generator,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for views in self._loader:
+            yield tuple(views)
+
+
+class _Pictures(Dataset[list[Tensor]]):
+    def __init__(
+        self, images: Tensor, transform: Callable[[Any], list[Tensor]]
+    ) -> None:
+        self._images, self._transform = images, transform
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        to_pil_image = need("torchvision.transforms.functional").to_pil_image
+        return self._transform(to_pil_image(self._images[index]))

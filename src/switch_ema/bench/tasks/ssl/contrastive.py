@@ -1,0 +1,36 @@
+"""SimCLR (Chen et al., 2020)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from switch_ema.bench.data.sources import need
+from switch_ema.bench.task import Recipe
+from switch_ema.bench.tasks.ssl import settings
+from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViews
+
+
+class SimCLR(TwoViews):
+    """SimCLR: two views of an image attract each other, those of others repel."""
+
+    paper = settings.SIMCLR
+    recipe = Recipe(
+        epochs=25,
+        schedule="cosine",
+        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+    )
+    temperature = 0.1
+
+    def model(self) -> nn.Module:
+        """Make encoder and projector."""
+        encoder = self.encoder()
+        head = need("lightly.models.modules.heads").SimCLRProjectionHead
+        return TwoViewModel(encoder, head(width_of(encoder), **self.sizes(2048, 128)))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Find the other view of each image among all views of the batch."""
+        first, second = model(*batch)
+        contrast = need("lightly.loss").NTXentLoss(temperature=self.temperature)
+        loss: Tensor = contrast(first, second)
+        return loss

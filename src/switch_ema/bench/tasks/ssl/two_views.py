@@ -1,0 +1,58 @@
+"""Tasks that compare two views of each image."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from switch_ema.bench.data.sources import need
+from switch_ema.bench.task import Loader
+from switch_ema.bench.tasks.ssl.batches import DrawnBatches, TransformedBatches
+from switch_ema.bench.tasks.ssl.encoder import TwoViewModel
+from switch_ema.bench.tasks.ssl.pretraining import Pretraining
+from switch_ema.bench.tasks.ssl.views import make_view
+
+LEAST_CROP = {"digits": 0.4}
+"""Smallest share of the area, by dataset: of 8 by 8 pixels little can be taken."""
+
+
+class TwoViews(Pretraining):
+    """Batches are pairs of views; the model is a :class:`TwoViewModel`."""
+
+    networks: ClassVar[tuple[str, ...]] = ("resnet18", "resnet50")
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images and draw two views of each."""
+        if self.scale == "paper":
+            return TransformedBatches(self, epoch, self._paper_transform())
+        return DrawnBatches(self, epoch, self._draw)
+
+    def _draw(self, images: Tensor, generator: Any) -> tuple[Tensor, ...]:
+        least = LEAST_CROP.get(self.dataset, 0.2)
+        mirrored = self.dataset not in ("digits", "mnist")
+        return tuple(
+            self.prepare(make_view(images, generator, least=least, mirrored=mirrored))
+            for _ in range(2)
+        )
+
+    def _paper_transform(self) -> Any:
+        """Make SimCLR's augmentations with the paper's strengths, for all methods."""
+        return need("lightly.transforms").SimCLRTransform(
+            input_size=self.image_size,
+            cj_bright=0.4,
+            cj_contrast=0.4,
+            cj_sat=0.4,
+            cj_hue=0.1,
+            min_scale=0.08,
+            normalize=self.statistics(),
+        )
+
+    def encoder_of(self, model: nn.Module) -> nn.Module:
+        """Leave the heads behind."""
+        assert isinstance(model, TwoViewModel)
+        return model.encoder
+
+    def sizes(self, hidden: int, output: int) -> dict[str, int]:
+        """Return the sizes of a head: those given are the paper's."""
+        if self.scale == "small":
+            hidden, output = 128, 64
+        return {"hidden_dim": hidden, "output_dim": output}

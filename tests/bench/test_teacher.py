@@ -1,0 +1,285 @@
+"""A teacher is the averaged model, and nothing else: against loops with deep copies."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+from switch_ema import EMA, SWA
+from switch_ema.averaging.decay import cosine
+from switch_ema.averaging.reference import ReferenceEMA, ReferenceSwitchEMA
+from switch_ema.bench import train
+from switch_ema.bench.checkpoints import checkpoint_path
+from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.methods import parse_method
+from switch_ema.bench.plan import Cell, make_plan
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.task import Recipe
+from switch_ema.bench.tasks import TASKS
+from switch_ema.bench.tasks.ssl.byol import BYOL
+from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
+from switch_ema.bench.teacher import Teacher, as_teacher
+from switch_ema.bench.train import Place, Training
+
+
+def network():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
+    return nn.ModuleDict({"body": body, "head": nn.Linear(4, 2)})
+
+
+def state_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(first, second):
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def moved(model, averager):
+    """Let the student go somewhere else, so that the average differs from it."""
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.add_(1)
+    averager.update()
+
+
+def test_without_an_average_the_student_teaches_without_gradient():
+    model, x = network(), torch.randn(5, 3)
+    before = state_of(model)
+    taught = Teacher(model)(x, part="body")
+    assert not taught.requires_grad
+    assert same(before, model.state_dict()), "statistics stay as they were"
+    assert torch.equal(taught, model["body"](x))
+
+
+def test_the_average_teaches_as_a_copy_with_its_weights_would():
+    model, x = network(), torch.randn(5, 3)
+    averager = EMA(model, decay=0.75)
+    moved(model, averager)
+    copied = copy.deepcopy(model)
+    copied.load_state_dict(averager.averaged_state_dict())
+    for mode in (False, True):  # training notes statistics down in the copy
+        model.train(mode), copied.train(mode)
+        taught = Teacher(model, averager)(x, part="body")
+        assert torch.equal(taught, copied["body"](x))
+        assert not torch.equal(taught, model["body"](x))
+        assert not taught.requires_grad
+
+
+def test_teaching_changes_neither_student_nor_average():
+    model, x = network(), torch.randn(5, 3)
+    averager = EMA(model, decay=0.75)
+    moved(model, averager)
+    student, average = state_of(model), averager.averaged_state_dict()
+    Teacher(model, averager)(x, part="body")
+    assert same(student, model.state_dict())
+    assert same(average, averager.averaged_state_dict())
+
+
+def test_parts_that_are_not_averaged_are_the_students():
+    model, x = network(), torch.randn(5, 3)
+    averager = EMA(model, decay=0.75, exclude="body")
+    moved(model, averager)
+    before = state_of(model)
+    taught = Teacher(model, averager)(x, part="body")
+    assert same(before, model.state_dict())
+    assert torch.equal(taught, model["body"](x))
+
+
+def test_until_there_is_an_average_the_student_teaches():
+    model, x = network(), torch.randn(5, 3)
+    averager = SWA(model, start=1)
+    moved(model, averager)
+    averager.end_epoch()
+    assert torch.equal(Teacher(model, averager)(x, part="body"), model["body"](x))
+
+
+def fitted(text, **options):
+    options = {"steps": 10, "final_decay": 1.0, "exclude": (), **options}
+    return as_teacher(parse_method(text, {}), **options).spec.options
+
+
+def test_a_number_becomes_a_cosine_unless_told_otherwise():
+    assert fitted("ema:decay=0.9")["decay"] == cosine(0.9, steps=10, final=1.0)
+    late = fitted("ema:decay=0.9", final_decay=0.8)["decay"]
+    assert late == cosine(0.9, steps=10, final=0.9)
+    assert fitted("ema:decay=0.9,warmup=none")["decay"] == 0.9
+    assert fitted("plain", exclude=("queue",)) == {}
+    assert "decay" not in fitted("swa")
+
+
+def test_what_is_no_weight_is_left_out_beside_what_the_user_leaves_out():
+    queue = ("queue",)
+    assert fitted("ema", exclude=queue)["exclude"] == ["queue"]
+    method = parse_method("ema", {})
+    for given in ("norm", ("norm",)):
+        spec = dataclasses.replace(method.spec, options={"exclude": given})
+        method = dataclasses.replace(method, spec=spec)
+        options = {"steps": 1, "final_decay": 1.0, "exclude": queue}
+        found = as_teacher(method, **options).spec.options
+        assert found["exclude"] == ["queue", "norm"]
+
+
+def test_methods_that_teach_train_alone():
+    methods = ("plain", "ema", "swa", "switch-ema")
+    for task, groups in (
+        ("byol", [(method,) for method in methods]),
+        ("simclr", [("plain", "ema", "swa"), ("switch-ema",)]),
+    ):
+        config = CompareConfig(tasks=(task,), methods=methods, seeds=1)
+        assert [cell.methods for cell in make_plan(config)] == groups
+
+
+def test_optimizers_that_ask_twice_are_refused_where_there_is_a_queue():
+    make_plan(CompareConfig(tasks=("byol",), optimizer="sam", seeds=1))
+    with pytest.raises(UsageError, match="keeps a queue, which sam would fill twice"):
+        make_plan(CompareConfig(tasks=("moco-v2",), optimizer="sam", seeds=1))
+
+
+class Double:
+    """In float64, so that two ways of computing differ by rounding of 1e-16 only."""
+
+    def model(self):
+        return super().model().double()
+
+    def _draw(self, images, generator):
+        return tuple(view.double() for view in super()._draw(images, generator))
+
+    def evaluate(self, model):
+        return {"accuracy": 0.0, "knn": 0.0}
+
+
+class DoubleBYOL(Double, BYOL):
+    pass
+
+
+class DoubleMoCoV2(Double, MoCoV2):
+    pass
+
+
+def byol_by_hand(student, teacher, views, queue):
+    total = 0.0
+    for mine, other in (views, views[::-1]):
+        prediction = normalize(student.predictor(student.embedder(mine)), dim=1)
+        with torch.no_grad():
+            target = normalize(teacher.embedder(other), dim=1)
+        total += (prediction - target).square().sum(1).mean()
+    return total
+
+
+def moco_by_hand(student, teacher, views, queue):
+    query = normalize(student.embedder(views[0]), dim=1)
+    with torch.no_grad():
+        key = normalize(teacher.embedder(views[1]), dim=1)
+    old = torch.stack(queue)
+    similarities = torch.cat([(query * key).sum(1, keepdim=True), query @ old.T], 1)
+    # The oldest leave at the end of a plain list, the newest come in at its front.
+    queue[:] = [*key.flip(0), *queue][: len(queue)]
+    return cross_entropy(similarities / 0.2, torch.zeros(len(query), dtype=torch.long))
+
+
+def train_by_hand(task, method, epochs, loss_of):
+    """Train with a deep copy as teacher and the plain recursion over dictionaries."""
+    torch.manual_seed(0)
+    student = task.model().train()
+    teacher = copy.deepcopy(student)
+    # lightly's queue begins in the order of its places, so the first is replaced first.
+    queue = list(student.queue.memory_bank.bank.flip(0)) if task.memory else []
+    optimizer = task.optimizer(student)
+
+    def weights():
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in student.state_dict().items()
+            if tensor.is_floating_point() and not name.startswith("queue")
+        }
+
+    decay = cosine(
+        0.7, steps=epochs * len(task.train_loader(0)), final=task.final_decay
+    )
+    make = {"ema": ReferenceEMA, "switch-ema": ReferenceSwitchEMA}.get(method)
+    reference = None if make is None else make(weights(), decay)
+    for epoch in range(epochs):
+        for views in task.train_loader(epoch):
+            optimizer.zero_grad()
+            loss_of(student, teacher, views, queue).backward()
+            optimizer.step()
+            if reference is not None:
+                reference.after_step(weights())
+            shown = weights() if reference is None else reference.shadow
+            teacher.load_state_dict(shown, strict=False)
+        if reference is not None:
+            student.load_state_dict(reference.after_epoch(weights()), strict=False)
+    return weights(), shown, queue
+
+
+@pytest.mark.parametrize("method", ["plain", "ema", "switch-ema"])
+@pytest.mark.parametrize(
+    ("name", "task_class", "loss_of"),
+    [("byol", DoubleBYOL, byol_by_hand), ("moco-v2", DoubleMoCoV2, moco_by_hand)],
+)
+def test_the_loop_trains_as_the_reference_recursion_with_deep_copies(
+    tmp_path, monkeypatch, method, name, task_class, loss_of
+):
+    monkeypatch.setitem(TASKS, name, (task_class, "."))
+    epochs, decay = 3, {"decay": 0.7}
+    recipe = Recipe(epochs=epochs, methods={"ema": decay, "switch-ema": decay})
+    cell = Cell(f"{name}:size=60,batch=20", None, recipe, (method,), (0,))
+    training = Training(cell, Place(tmp_path, "cpu"))
+    training.run()
+    task = task_class(0, size=60, batch=20)
+    live, shadow, queue = train_by_hand(task, method, epochs, loss_of)
+    close = {"rtol": 1e-6, "atol": 1e-9}  # Adam divides by small numbers
+    state = training.model.state_dict()
+    for key, tensor in live.items():
+        torch.testing.assert_close(state[key], tensor, **close)
+    averager = training.averagers[method]
+    if averager is not None:
+        average = averager.averaged_tensors()
+        for key, tensor in shadow.items():
+            torch.testing.assert_close(average[key], tensor, **close)
+        assert averager.switches == (epochs if method == "switch-ema" else 0)
+    if queue:
+        bank = training.model.queue.memory_bank
+        newest = torch.roll(bank.bank, -int(bank.bank_ptr), 0).flip(0)
+        torch.testing.assert_close(newest, torch.stack(queue), **close)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("method", ["plain", "ema", "switch-ema"])
+def test_a_training_with_a_queue_resumes_bit_for_bit(tmp_path, monkeypatch, method):
+    decay = {"decay": 0.7}
+    recipe = Recipe(epochs=3, methods={"ema": decay, "switch-ema": decay})
+    cell = Cell("moco-v2:size=60,batch=20", None, recipe, (method,), (0,))
+    whole = Training(cell, Place(tmp_path / "whole", "cpu")).run()
+    steps, take_step = 0, train.take_step
+
+    def dies(*arguments):
+        nonlocal steps
+        steps += 1
+        if steps == 5:  # in the second epoch
+            raise Killed
+        return take_step(*arguments)
+
+    monkeypatch.setattr(train, "take_step", dies)
+    with pytest.raises(Killed):
+        Training(cell, Place(tmp_path / "parts", "cpu")).run()
+    monkeypatch.undo()
+    resumed = Training(cell, Place(tmp_path / "parts", "cpu")).run()
+    assert resumed.values == whole.values
+    first, second = (
+        torch.load(checkpoint_path(tmp_path / name, cell), weights_only=True)
+        for name in ("whole", "parts")
+    )
+    assert "queue.memory_bank.bank" in first["model"]
+    assert same(first["model"], second["model"])
+    for label, averager in first["averagers"].items():
+        assert same(averager["shadow"], second["averagers"][label]["shadow"])
+        assert not any(name.startswith("queue") for name in averager["shadow"])
