@@ -14,6 +14,7 @@ try:
     from switch_ema.commands.compare import Compare, Report, Runs
     from switch_ema.commands.landscape import Landscape
     from switch_ema.commands.lists import Data, Methods, Optimizers, Tasks
+    from switch_ema.commands.reproduce import Reproduce
     from switch_ema.commands.theory import Theory
 except ModuleNotFoundError as error:  # pragma: no cover - a broken installation
     sys.exit(
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": Compare,
     "report": Report,
     "runs": Runs,
+    "reproduce": Reproduce,
     "landscape": Landscape,
     "boundary": Boundary,
     "theory": Theory,

@@ -11,6 +11,7 @@ SMALL = {
     "moons": "moons",
     "mnist1d": "mnist1d:size=300,batch=20",
     "images": "images:size=200,test_size=100",
+    "classification": "classification:network=vgg13-bn,size=100,test_size=50",
     "rotation": "rotation:size=200",
     "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
 }
