@@ -144,7 +144,8 @@ class Reproduce:
         for sentence in section.paragraphs:
             console.print(escape(sentence))
         path = table_folder(self.out, table, self.settings.scale) / REPORT
-        write_analysis_page(section.title, [section], path)
+        title = f"Ours beside the paper's {table.name.replace('-', ' ')}"
+        write_analysis_page(title, [section], path)
         console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
     def _write_docs(

@@ -13,6 +13,14 @@ SMALL = {
     "images": "images:size=200,test_size=100",
     "classification": "classification:network=vgg13-bn,size=100,test_size=50",
     "rotation": "rotation:size=200",
+    "simclr": "simclr:size=100,batch=20",
+    "moco-v2": "moco-v2:size=400,batch=25",
+    "byol": "byol:size=100,batch=20",
+    "barlow-twins": "barlow-twins:size=100,batch=20",
+    "moco-v3": "moco-v3:size=200,batch=20,network=resnet18",
+    "simmim": "simmim:size=100,batch=20,network=deit-t",
+    "a2mim": "a2mim:size=100,batch=20,network=deit-t",
+    "mae": "mae:size=100,batch=20,network=deit-t",
     "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
 }
 """Every registered task, in a second or so."""

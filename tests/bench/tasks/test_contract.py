@@ -22,7 +22,9 @@ def test_every_task_is_tested():
 def test_learns_and_measures(name):
     task = small_task(name)
     model, losses = train(task, 6)
-    assert losses[-1] < losses[0]
+    # A queue holds noise at first, which is easy to tell from images.
+    begun = 1 if getattr(task, "memory", ()) else 0
+    assert losses[-1] < losses[begun]
     measured = measure(task, model)
     assert set(measured) == {metric.name for metric in task.metrics}
     for value in measured.values():

@@ -4,7 +4,8 @@ The rows are the paper's table of pre-training settings, with two corrections fr
 configurations that were released with it. The table gives SimCLR the optimizer and the
 weight decay of MoCo v2 and the reverse; released, as in the methods' own papers, SimCLR
 has LARS and MoCo v2 has SGD. And 0.99996, which the text gives for the teachers of BYOL
-and MoCo v3, is near the end of their cosine, which begins at 0.99 and ends at 1.
+and MoCo v3, is near the end of their cosine, which begins at 0.99 (MoCo v3 as
+released; taken for BYOL as well) and ends at 1.
 """
 
 from collections.abc import Mapping
