@@ -105,7 +105,7 @@ def test_state_dicts_are_right_inside_and_outside_of_averaged(make):
 
 
 def test_averaged_tensors_are_the_average_without_a_copy(make):
-    model, optimizer, averager = trained(make)
+    model, _, averager = trained(make)
     live = copy_of(model.state_dict())
     average = averager.averaged_state_dict()
     tensors = averager.averaged_tensors()

@@ -15,7 +15,6 @@ from switch_ema import (
     linear_warmup,
     power_warmup,
 )
-
 from switch_ema.averaging.decay import cosine
 
 from .helpers import move, scalar_model, shadow

@@ -1,5 +1,6 @@
 """The base of all averagers: shadow, counters, the averaged view, state and hooks."""
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,15 +10,24 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from switch_ema.averaging import checkpoint, recalibration, stage
+from switch_ema.averaging import checkpoint, export, recalibration, stage
 from switch_ema.averaging.hooks import Optimizers, StepHook, as_optimizers
 from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.replicas import find_replica, share_buffers
 from switch_ema.averaging.shadow import Shadow
 from switch_ema.averaging.storage import as_storage
 from switch_ema.averaging.structure import Structure
 from switch_ema.averaging.switching import Position
 from switch_ema.averaging.tracking import Filter
 from switch_ema.averaging.validation import check_count
+
+# Each rank looks at its own shard, for a switch does not communicate; so others may
+# have switched. To go on would train a mixture, hence all that is left is to stop, as
+# after any other error of one rank, or to load or reset on all ranks.
+_SHARDED_FAILURE = (
+    "This rank goes on only after load_state_dict() or reset(), which all ranks must "
+    "call: the others cannot know, and may have written theirs."
+)
 
 _COUNTERS = ("steps", "epochs", "switches", "epoch_start", "steps_per_epoch")
 
@@ -71,6 +81,8 @@ class Averager(ABC):
         optimizers = as_optimizers(optimizer)
         storage = as_storage(buffers, dtype, device, flat)
         self._wrapped, self._model = model, unwrap(model)
+        self._replica = find_replica(model)
+        self._failure: str | None = None
         self._steps = self._epochs = self._switches = self._epoch_start = 0
         self._steps_per_epoch = steps_per_epoch
         self._has_started = False
@@ -150,6 +162,7 @@ class Averager(ABC):
     def end_epoch(self) -> bool:
         """Say that one epoch has ended. Returns True if the live weights changed."""
         self._refuse_while_shown("end_epoch()")
+        self._refuse_after_failure()
         self._check_structure()
         self._has_started = True
         before = self._epochs, self._epoch_start, self._steps_per_epoch
@@ -165,15 +178,19 @@ class Averager(ABC):
 
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
+        self._refuse_after_failure()
         if self._structure.may_have_changed():
             self._check_structure()
         self._follow_until_first_step()
         self._has_started = True
 
     def _count_step(self) -> None:
+        self._refuse_after_failure()
         if self._structure.may_have_changed():
             self._check_structure()
         self._has_started = True
+        if self._replica is not None:
+            share_buffers(self._replica)
         self._steps += 1
         self._after_step()
 
@@ -183,10 +200,13 @@ class Averager(ABC):
         """Continue training from the average, unless it is not finite."""
         broken = self._shadow.first_non_finite()
         if broken is not None:
-            raise FloatingPointError(
+            message = (
                 f"The average of {broken} is not finite, so it was not written into "
                 "the model; the live weights are as they were."
             )
+            if self._shadow.is_sharded:
+                self._failure = message = f"{message} {_SHARDED_FAILURE}"
+            raise FloatingPointError(message)
         self._shadow.write_(live_share)
         self._switches += 1
         if reset_optimizer and self._hook is not None:
@@ -209,14 +229,23 @@ class Averager(ABC):
         with stage.showing(self._model, shown):
             yield self._wrapped
 
-    def averaged_state_dict(self) -> dict[str, Any]:
+    def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return a snapshot of the averaged model, for ``model.load_state_dict``.
 
         It shares no memory with the model or the shadow, has the model's dtypes and
         carries plain names, whatever the model is wrapped in.
+
+        Args:
+            full: for models sharded by FSDP2, of which each rank else returns its own
+                shards as DTensors: gather whole tensors on the CPU. All ranks must
+                call; rank 0 returns them, the others an empty dict.
         """
         with self.averaged():
-            return checkpoint.snapshot(self._model)
+            return checkpoint.snapshot(self._model, full)
+
+    def save_averaged(self, path: str | os.PathLike[str]) -> None:
+        """Write the averaged model to a safetensors file; see :mod:`.export`."""
+        export.save_averaged(self, path)
 
     def averaged_tensors(self) -> dict[str, torch.Tensor]:
         """Return the averaged tensors by plain name, without copying them.
@@ -236,10 +265,10 @@ class Averager(ABC):
             for name in slot.names
         }
 
-    def live_state_dict(self) -> dict[str, Any]:
+    def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return the same for the live weights, also inside ``averaged()``."""
         with stage.showing(self._model, None):
-            return checkpoint.snapshot(self._model)
+            return checkpoint.snapshot(self._model, full)
 
     def recalibrate(
         self,
@@ -263,6 +292,10 @@ class Averager(ABC):
                 f"{call} inside averaged() would mix the averaged and the live "
                 "weights; leave the with block first."
             )
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise FloatingPointError(self._failure)
 
     # State.
 
@@ -301,6 +334,7 @@ class Averager(ABC):
         if self._hook and state["waiting_for"]:
             self._hook.waiting_for = set(state["waiting_for"])
         self._has_started = True
+        self._failure = None
 
     def load_average(
         self,
@@ -340,6 +374,7 @@ class Averager(ABC):
         self._load_extra_state(self._fresh_state)
         for shadow in self._shadows().values():
             shadow.read_()
+        self._failure = None
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the average stays as it is."""

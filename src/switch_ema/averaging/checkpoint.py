@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from switch_ema.averaging import sharded
 from switch_ema.averaging.naming import plain_name
 from switch_ema.averaging.shadow import Shadow
 from switch_ema.averaging.tracking import identity
@@ -20,17 +21,33 @@ class StateMismatch(RuntimeError, ValueError):
     """
 
 
-def snapshot(model: nn.Module) -> dict[str, Any]:
-    """Copy a model's state dict under plain names; tied weights stay tied."""
+def snapshot(model: nn.Module, full: bool = False) -> dict[str, Any]:
+    """Copy a model's state dict under plain names; tied weights stay tied.
+
+    Args:
+        model: is not changed.
+        full: gather sharded tensors; rank 0 returns them, the others nothing.
+    """
     copies: dict[Any, Any] = {}
     result = {}
-    for name, value in model.state_dict().items():
+    # Variables are kept because only they tell a tie of sharded weights on all ranks
+    # alike, also on one whose shard is empty; all have to gather the same tensors.
+    for name, value in model.state_dict(keep_vars=True).items():
         key = identity(value) if isinstance(value, Tensor) else id(value)
         if key not in copies:
-            is_tensor = isinstance(value, Tensor)
-            copies[key] = value.detach().clone() if is_tensor else copy.deepcopy(value)
+            copies[key] = _copy(value, full)
         result[plain_name(model, name)] = copies[key]
-    return result
+    return result if not full or sharded.has_the_whole() else {}
+
+
+def _copy(value: Any, full: bool) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if not full or not sharded.is_sharded(value):
+        return value.detach().clone()
+    # One after the other: no device ever holds more than one whole tensor.
+    gathered = sharded.whole(value.detach())
+    return gathered.cpu() if sharded.has_the_whole() else None
 
 
 def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
@@ -43,10 +60,15 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
-    expected = {
-        slot.name: tensor
-        for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True)
-    }
+    pairs = zip(shadow.slots, shadow.tensors, strict=True)
+    expected = {s.name: sharded.in_form_of(s.tensor, tensor) for s, tensor in pairs}
+    for name, tensor in expected.items():
+        mismatch = sharded.division_mismatch(state.get(name), tensor)
+        if mismatch:
+            raise StateMismatch(
+                f"The state dict holds {mismatch}; only torch.distributed.checkpoint "
+                "loads into another number of processes. Nothing was loaded."
+            )
     shapes = [
         f"{name} is {_shape(state[name])}, expected {list(tensor.shape)}"
         for name, tensor in expected.items()
@@ -77,8 +99,9 @@ def _listed(names: list[str], most: int = 20) -> str:
 @torch.no_grad()
 def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
     """Copy checked averages into a shadow."""
+    shadow.settle()
     for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
-        tensor.copy_(state[slot.name])
+        tensor.copy_(sharded.part_of(state[slot.name], slot.tensor))
 
 
 def check_counters(

@@ -99,9 +99,6 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
 
     ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
     ``final=1`` the shadow stands still in the end (the largest float below 1 is used).
-
-    >>> round(cosine(0.99, steps=100)(50), 6)
-    0.995
     """
     check_positive("steps", steps)
     if not 0 <= final <= 1:
@@ -233,8 +230,7 @@ class _Cosine(DecaySchedule):
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         share = (1 + math.cos(math.pi * min(n / self.steps, 1))) / 2
-        decay = self.final - (self.final - self.decay) * share
-        return min(decay, math.nextafter(1, 0))
+        return min(self.final - (self.final - self.decay) * share, 1 - 2**-53)
 
 
 @dataclass(frozen=True)

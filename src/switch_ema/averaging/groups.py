@@ -13,6 +13,7 @@ from torch import Tensor
 
 from switch_ema.averaging import kernels
 from switch_ema.averaging.flat import FlatPair, empty_layout
+from switch_ema.averaging.sharded import is_sharded
 from switch_ema.averaging.tracking import Slot
 from switch_ema.averaging.watch import watch
 
@@ -27,8 +28,10 @@ class Group:
         self.kind = kind
         self.shadow = shadow
         self._places = [(slot.owner, slot.key) for slot in slots]
-        self._seen = [slot.tensor for slot in slots]
-        self._may_be_replaced = any(not slot.stays for slot in slots)
+        self._is_sharded = is_sharded(slots[0].tensor)
+        self._seen = [slot.local for slot in slots]
+        # FSDP2 registers gathered and sharded tensors in turn.
+        self._may_be_replaced = self._is_sharded or not all(s.stays for s in slots)
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
@@ -52,6 +55,8 @@ class Group:
 
     def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
+        if self._is_sharded:
+            live = [getattr(tensor, "_local_tensor", None) for tensor in live]
         if not all(map(operator.is_, live, self._seen)):
             present = [tensor for tensor in live if tensor is not None]
             if [t.shape for t in present] != [t.shape for t in self.shadow]:
@@ -75,6 +80,10 @@ class Group:
             kernels.lerp_cast_(self.shadow, live, weight)
         elif self.kind == "dithered":
             kernels.lerp_dithered_(self.shadow, live, weight, step)
+
+    def finish(self) -> None:
+        """Complete what an update may have left to do."""
+        return None  # only offloaded groups leave something
 
     def _lerp_(self, live: list[Tensor], weight: float) -> None:
         try:
@@ -190,11 +199,3 @@ def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
 
 def _layout(tensor: Tensor) -> tuple[object, ...]:
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
-
-
-GROUPS: dict[str, type[Group]] = {
-    "dense": DenseGroup,
-    "flat": FlatGroup,
-    "packed": PackedGroup,
-}
-"""Kinds that have a class of their own."""

@@ -2,7 +2,8 @@
 
 The shadow is a list of tensors beside a list of slots, never a second module, so
 that models that cannot be deep-copied are no problem. Lists are built once; an
-update looks the live tensors up and hands both lists to one kernel.
+update looks the live tensors up and hands both lists to one kernel. Of a sharded
+tensor the shadow has the part that this process holds.
 """
 
 import warnings
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
-from switch_ema.averaging.groups import GROUPS, Group, PackedGroup
+from switch_ema.averaging.groups import Group
+from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
+from switch_ema.averaging.sharded import in_form_of, is_sharded
 from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
 
@@ -43,7 +46,7 @@ class Shadow:
     def read_(self) -> None:
         """``shadow = live``, buffers included."""
         self._adapt()
-        kernels.copy_(self.tensors, [slot.tensor for slot in self.slots])
+        kernels.copy_(self.tensors, [slot.local for slot in self.slots])
         self._copies_are_stale = False
 
     @torch.no_grad()
@@ -54,7 +57,7 @@ class Shadow:
         """
         self._adapt()
         for slot, shadow in zip(self.slots, self.tensors, strict=True):
-            live = slot.tensor.to(shadow.device, shadow.dtype)
+            live = slot.local.to(shadow.device, shadow.dtype)
             if not slot.is_buffer and not torch.equal(live, shadow):
                 self.read_()
                 return
@@ -63,7 +66,7 @@ class Shadow:
     def write_(self, live_share: float = 0.0) -> None:
         """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
         self._adapt()
-        live = [self.slots[i].tensor for i in self.averaged_indices]
+        live = [self.slots[i].local for i in self.averaged_indices]
         shadow = [self.tensors[i] for i in self.averaged_indices]
         if live_share:
             kernels.lerp_cast_(live, shadow, 1 - live_share)
@@ -73,6 +76,7 @@ class Shadow:
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
         """Name the first averaged tensor that holds a NaN or an infinity."""
+        self.settle()
         index = kernels.first_non_finite(
             [self.tensors[i] for i in self.averaged_indices]
         )
@@ -83,24 +87,24 @@ class Shadow:
         """Put the average into the model and keep the live weights here."""
         self._adapt()
         self._copy_what_is_not_averaged()
-        self._before = [(s.tensor.dtype, s.tensor.device) for s in self.slots]
+        self._before = [(s.local.dtype, s.local.device) for s in self.slots]
         # Where the dtypes differ an exchange would round; park the live tensor.
         parked = {
-            i: slot.tensor.detach().to(self.tensors[i].device, copy=True)
+            i: slot.local.detach().to(self.tensors[i].device, copy=True)
             for i, slot in enumerate(self.slots)
-            if slot.tensor.dtype != self.tensors[i].dtype
+            if slot.local.dtype != self.tensors[i].dtype
         }
         self._exchange(parked)
         self._parked, self.swapped = parked, True
         for i in parked:
-            self.slots[i].tensor.copy_(self.tensors[i])
+            self.slots[i].local.copy_(self.tensors[i])
 
     @torch.no_grad()
     def swap_out(self) -> None:
         """Put the live weights back, bit for bit."""
         self._undo_casts()
         for i, kept in self._parked.items():
-            live, shadow = self.slots[i].tensor, self.tensors[i]
+            live, shadow = self.slots[i].local, self.tensors[i]
             if not torch.equal(live, shadow.to(live.device, live.dtype)):
                 shadow.copy_(live)
             live.copy_(kept)
@@ -110,10 +114,12 @@ class Shadow:
     def averages(self) -> list[Tensor]:
         """Return the tensors that hold the average now: the model's, if swapped in."""
         if not self.swapped:
+            self.settle()
             self._copy_what_is_not_averaged()
-            return self.tensors
+            return self._in_the_models_form(self.tensors)
+        kept = self._in_the_models_form(self.tensors)
         return [
-            self.tensors[i] if i in self._parked else slot.tensor
+            kept[i] if i in self._parked else slot.tensor
             for i, slot in enumerate(self.slots)
         ]
 
@@ -121,10 +127,18 @@ class Shadow:
         """Return the tensors that hold the live weights now."""
         if not self.swapped:
             return [slot.tensor for slot in self.slots]
-        return [self._parked.get(i, kept) for i, kept in enumerate(self.tensors)]
+        kept = [self._parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
+        return self._in_the_models_form(kept)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Complete the last update, of which an offloaded shadow leaves a part."""
+        for group in self._groups:
+            group.finish()
 
     def renew(self, slots: list[Slot]) -> None:
         """Go on with other slots; of a known name and shape, the average is kept."""
+        self.settle()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
         self._occupy(slots)
         with torch.no_grad():
@@ -144,32 +158,41 @@ class Shadow:
         if self._copies_are_stale:
             averaged = set(self.averaged_indices)
             copied = [i for i in range(len(self.slots)) if i not in averaged]
-            live = [self.slots[i].tensor for i in copied]
+            live = [self.slots[i].local for i in copied]
             kernels.copy_([self.tensors[i] for i in copied], live)
             self._copies_are_stale = False
 
     @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
         self.slots = slots
+        self.is_sharded = any(is_sharded(slot.tensor) for slot in slots)
         self.tensors = [self._new(slot) for slot in slots]
         self._copies_are_stale = False
         self._groups: list[Group] = self._group()
 
     def _new(self, slot: Slot) -> Tensor:
-        live = slot.tensor.detach()
-        if self.storage.averages(slot) and self._kind(slot) in GROUPS:
+        live = slot.local.detach()
+        if self.storage.averages(slot) and kind_of(slot, self.storage) in MOVING:
             return live  # these groups copy it to where it will stay
         device, dtype = self.storage.place_of(slot)
         return live.to(device, dtype, copy=True)
 
+    def _in_the_models_form(self, tensors: list[Tensor]) -> list[Tensor]:
+        if not self.is_sharded:
+            return tensors
+        pairs = zip(self.slots, tensors, strict=True)
+        return [in_form_of(slot.tensor, tensor) for slot, tensor in pairs]
+
     def _exchange(self, parked: Iterable[int]) -> None:
         exact = [i for i in range(len(self.slots)) if i not in set(parked)]
-        live = [self.slots[i].tensor for i in exact]
+        live = [self.slots[i].local for i in exact]
         kernels.exchange_(live, [self.tensors[i] for i in exact])
 
     def _undo_casts(self) -> None:
         """Undo a cast or move of the model made while the average was in it."""
-        for slot, (dtype, device) in zip(self.slots, self._before, strict=True):
+        pairs = zip(self.slots, self._before, strict=True)
+        # Buffers last, since FSDP2 casts them along with its shards.
+        for slot, (dtype, device) in sorted(pairs, key=lambda pair: pair[0].is_buffer):
             tensor = slot.tensor
             if tensor.dtype != dtype or tensor.device != device:
                 warnings.warn(
@@ -177,12 +200,16 @@ class Shadow:
                     "and the average was rounded on the way.",
                     stacklevel=2,
                 )
-                tensor.data = tensor.data.to(device, dtype)
+                if slot.sharder is not None and is_sharded(tensor):
+                    slot.sharder.to(device, dtype)  # it has to know of its new shards
+                else:
+                    tensor.data = tensor.data.to(device, dtype)
 
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
+        self.settle()
         for i, slot in enumerate(self.slots):
-            live, shadow = slot.owner.get(slot.key), self.tensors[i]
+            live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
                 raise RuntimeError(
                     f"{slot.name} was {list(shadow.shape)} when averaging began and is "
@@ -205,32 +232,16 @@ class Shadow:
         members: dict[tuple[str, bool, bool, torch.dtype], list[int]] = {}
         for i in self.averaged_indices:
             slot = self.slots[i]
-            # One kernel call takes sharded tensors or plain ones, not both.
-            is_sharded = hasattr(slot.tensor, "to_local")
-            key = self._kind(slot), slot.stays, is_sharded, self.tensors[i].dtype
+            # A group looks up sharded tensors or plain ones, not both.
+            sharded = is_sharded(slot.tensor)
+            kind = kind_of(slot, self.storage)
+            key = kind, slot.stays, sharded, self.tensors[i].dtype
             members.setdefault(key, []).append(i)
         groups: list[Group] = []
         for (kind, *_), indices in members.items():
             slots = [self.slots[i] for i in indices]
             tensors = [self.tensors[i] for i in indices]
-            groups.append(GROUPS.get(kind, Group)(kind, slots, tensors))
+            groups.append(GROUPS[kind](kind, slots, tensors))
             for i, tensor in zip(indices, tensors, strict=True):
                 self.tensors[i] = tensor
         return groups
-
-    def _kind(self, slot: Slot) -> str:
-        live = slot.tensor
-        place = device, dtype = self.storage.place_of(slot)
-        if dtype == torch.bfloat16:
-            return "dithered"
-        if place != (live.device, live.dtype):
-            return "cast"
-        if self.storage.flat and slot.stays:
-            return "flat"
-        if device.type != "cpu" or hasattr(live, "to_local"):
-            return "same"
-        is_vector = live.ndim == 1 and live.stride() == (1,)
-        if is_vector and 0 < live.numel() <= PackedGroup.LARGEST:
-            return "packed"
-        is_real = dtype in (torch.float32, torch.float64)
-        return "dense" if slot.stays and is_real and kernels.is_dense(live) else "same"

@@ -7,7 +7,7 @@ later, is followed without walking through the modules at every update.
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Union
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from switch_ema.averaging.naming import plain_name
+from switch_ema.averaging.sharded import is_sharded, is_sharder, local_part
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
 
@@ -28,6 +29,8 @@ class Slot:
     owner: dict[str, Tensor]
     key: str
     is_buffer: bool
+    sharder: Any = None
+    """The FSDP2 module that gathers the tensor for forward passes, if one does."""
 
     @property
     def name(self) -> str:
@@ -36,8 +39,24 @@ class Slot:
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that is in the slot now."""
-        return self.owner[self.key]
+        """The tensor that is in the slot now, under FSDP2 the sharded one."""
+        tensor = self.owner[self.key]
+        if self.sharder is not None and not is_sharded(tensor):
+            # A forward pass without a backward leaves a gathered copy in the module.
+            # What is written must go to the shards, and must be gathered again.
+            self.sharder.reshard()
+            tensor = self.owner[self.key]
+        return tensor
+
+    @property
+    def local(self) -> Tensor:
+        """What this process holds of the tensor: its shard, or all of it."""
+        return local_part(self.tensor)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the model has given the tensor up."""
+        return self.owner.get(self.key) is None
 
     @property
     def stays(self) -> bool:
@@ -57,20 +76,23 @@ class Slot:
 
 def all_slots(model: nn.Module) -> list[Slot]:
     """List every parameter and buffer of a model, tied weights once."""
-    found: dict[Any, list[tuple[str, dict[str, Any], str, bool]]] = {}
+    found: dict[Any, list[Slot]] = {}
+    sharders: dict[str, nn.Module | None] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
+        above = sharders.get(prefix.rpartition(".")[0])
+        sharders[prefix] = sharder = module if is_sharder(module) else above
         for owner, is_buffer in ((module._parameters, False), (module._buffers, True)):
             for key, tensor in owner.items():
                 if tensor is not None:
                     raw = f"{prefix}.{key}" if prefix else key
-                    place = (plain_name(model, raw), owner, key, is_buffer)
-                    found.setdefault(identity(tensor), []).append(place)
-    slots = []
-    for places in found.values():
-        _, owner, key, is_buffer = places[0]
-        names = tuple(dict.fromkeys(place[0] for place in places))
-        slots.append(Slot(names, owner, key, is_buffer))
-    return slots
+                    names = (plain_name(model, raw),)
+                    by = None if is_buffer else sharder
+                    slot = Slot(names, owner, key, is_buffer, by)
+                    found.setdefault(identity(tensor), []).append(slot)
+    return [
+        replace(slots[0], names=tuple(dict.fromkeys(slot.name for slot in slots)))
+        for slots in found.values()
+    ]
 
 
 def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:

@@ -1,0 +1,37 @@
+"""Models of which each process holds a copy (DDP): buffers that differ.
+
+DDP keeps the weights equal on all ranks. Buffers, such as the statistics of
+normalisation layers, it sets to rank 0's only before the next forward pass; the
+averages are taken before that, and would be of each rank's own.
+"""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def find_replica(model: nn.Module) -> DistributedDataParallel | None:
+    """Return the DDP wrapper that keeps the model's buffers equal, if there is one."""
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel) and module.broadcast_buffers:
+            return module
+    return None
+
+
+@torch.no_grad()
+def share_buffers(replica: DistributedDataParallel) -> None:
+    """Set the buffers to rank 0's now, as DDP would before the next forward pass."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    for name, buffer in replica.module.named_buffers():
+        if name not in replica.parameters_to_ignore:
+            kinds[buffer.dtype, buffer.device].append(buffer)
+    group = replica.process_group
+    source = torch.distributed.get_global_rank(group, 0)
+    for buffers in kinds.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        torch.distributed.broadcast(flat, source, group=group)
+        parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.copy_(part.view(buffer.shape))

@@ -1,0 +1,100 @@
+"""Parameters of which each process holds a part: DTensors, as FSDP2 makes them.
+
+An average is taken element by element, so a process averages the part that it holds
+and talks to nobody. The shadow therefore is made of plain local tensors; only what
+leaves it, such as a state dict, gets the form of the model's tensors again.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether the tensor is a DTensor."""
+    return hasattr(tensor, "_local_tensor")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this process holds of a tensor: all of it if it is not sharded.
+
+    ``to_local()`` would make a new view of a parameter at each call; the tensor inside
+    stays the same object, so that a change can be noticed.
+    """
+    part: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return part
+
+
+def is_sharder(module: nn.Module) -> bool:
+    """Whether FSDP2 manages the module's parameters."""
+    # Who has such a module has imported FSDP2; everybody else is spared the import.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def in_form_of(model_tensor: Tensor, part: Tensor) -> Tensor:
+    """Return a local part as a whole of the model's form, sharing its memory."""
+    if not is_sharded(model_tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = _layout(model_tensor)
+    # Without a shape, from_local takes all parts to be as large as this one.
+    return DTensor.from_local(
+        part,
+        mesh,
+        placements,
+        run_check=False,
+        shape=model_tensor.shape,
+        stride=model_tensor.stride(),
+    )
+
+
+def part_of(value: Tensor, model_tensor: Tensor) -> Tensor:
+    """Return this process' part of a saved tensor, without communication.
+
+    A whole tensor is cut as the model's is; a sharded one must be cut like it already.
+    """
+    if is_sharded(value) or not is_sharded(model_tensor):
+        return local_part(value)
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = _layout(model_tensor)
+    whole = value.detach().to(local_part(model_tensor).device)
+    return local_part(distribute_tensor(whole, mesh, placements, src_data_rank=None))
+
+
+def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
+    """Say how a saved tensor is divided otherwise than the model's; None if it fits."""
+    if not isinstance(value, Tensor) or not is_sharded(value):
+        return None
+    if is_sharded(model_tensor):
+        (mesh, cut), (own_mesh, own_cut) = _layout(value), _layout(model_tensor)
+        if (tuple(mesh.shape), cut) == (tuple(own_mesh.shape), own_cut):
+            return None
+        here = f"the model is sharded over {own_mesh.size()}"
+        if own_mesh.size() == mesh.size():
+            here = "the model is cut in another way"
+    else:
+        here = "the model is not sharded"
+    return f"the shards of {_layout(value)[0].size()} processes, and {here}"
+
+
+def whole(value: Tensor) -> Tensor:
+    """Gather a sharded tensor on every process of its mesh, which must all call."""
+    gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]
+    return gathered
+
+
+def has_the_whole() -> bool:
+    """Whether this process is the one that keeps gathered tensors, rank 0."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or (
+        distributed.get_rank() == 0
+    )
+
+
+def _layout(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
+    return tensor.device_mesh, tuple(tensor.placements)

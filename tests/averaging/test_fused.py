@@ -1,0 +1,191 @@
+"""Optimizers that average in their step: the same numbers as torch's and an average."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from switch_ema import EMA, SwitchEMA, count_warmup
+from switch_ema.averaging import blocks
+from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
+
+from .helpers import assert_same, copy_of
+
+KINDS = {
+    "adamw": (torch.optim.AdamW, FusedAdamW, {"lr": 1e-2, "weight_decay": 0.1}),
+    "amsgrad": (torch.optim.AdamW, FusedAdamW, {"lr": 1e-2, "amsgrad": True}),
+    "adam": (torch.optim.Adam, FusedAdam, {"lr": 1e-2, "betas": (0.8, 0.9)}),
+    "maximize": (torch.optim.Adam, FusedAdam, {"lr": 1e-3, "maximize": True}),
+    "sgd": (torch.optim.SGD, FusedSGD, {"lr": 0.05}),
+    "momentum": (
+        torch.optim.SGD,
+        FusedSGD,
+        {"lr": 0.05, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01},
+    ),
+    "nesterov": (
+        torch.optim.SGD,
+        FusedSGD,
+        {"lr": 0.02, "momentum": 0.9, "nesterov": True},
+    ),
+}
+
+
+class Network(nn.Module):
+    """Small and large tensors, batch norm, channels last, and a part used at times."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4 * 36, 10)
+        self.sometimes = nn.Linear(10, 10)
+
+    def forward(self, x, more):
+        x = self.head(self.norm(self.stem(x)).relu().flatten(1))
+        return self.sometimes(x) if more else x
+
+
+def pair(kind, averager, **options):
+    """The same network twice: with torch's optimizer, and with ours."""
+    torch.manual_seed(0)
+    first = Network()
+    second = copy.deepcopy(first)
+    plain, fused, settings = KINDS[kind]
+    optimizers = plain(groups(first), **settings), fused(groups(second), **settings)
+    made = [
+        averager(model, optimizer, **options)
+        for model, optimizer in zip((first, second), optimizers, strict=True)
+    ]
+    return (first, second), optimizers, made
+
+
+def groups(model):
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    others = [p for p in model.parameters() if p.ndim > 1]
+    return [{"params": others}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def train(model, optimizer, steps, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        x = torch.randn(8, 1, 8, 8, generator=generator)
+        y = torch.randint(10, (8,), generator=generator)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x, step % 3 == 1), y).backward()
+        optimizer.step()
+
+
+@pytest.fixture(params=[7, 1 << 17])
+def block(request, monkeypatch):
+    """Tensors cut into many pieces, and all in one block."""
+    monkeypatch.setattr(blocks, "BLOCK", request.param)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_steps_are_torch_and_a_separate_average(kind, block):
+    models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
+    schedules = [CosineAnnealingLR(optimizer, 1000) for optimizer in optimizers]
+    for epoch in range(10):
+        for model, optimizer, averager, schedule in zip(
+            models, optimizers, averagers, schedules, strict=True
+        ):
+            train(model, optimizer, 100, seed=epoch)
+            schedule.step()
+            averager.end_epoch()
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+    for one, other in zip(*(m.parameters() for m in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_the_average_is_really_taken_in_the_step(monkeypatch):
+    (_, model), (_, optimizer), _ = pair("adamw", EMA, decay=0.9)
+    seen = []
+    original = blocks.step_and_average
+    monkeypatch.setattr(
+        "switch_ema.averaging.fused.step_and_average",
+        lambda work, average: (
+            seen.append(len(average.shadows)),
+            original(work, average),
+        ),
+    )
+    train(model, optimizer, 1)
+    assert seen[0] == 3  # stem, head and the part that has no gradient
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_state_dicts_are_torchs_both_ways(kind, ours_first):
+    models, optimizers, _ = pair(kind, EMA, decay=0.9)
+    order = (1, 0) if ours_first else (0, 1)
+    source, target = (optimizers[i] for i in order)
+    first, second = (models[i] for i in order)
+    train(first, source, 4)
+    second.load_state_dict(first.state_dict())
+    target.load_state_dict(source.state_dict())
+    train(first, source, 4, seed=2)
+    train(second, target, 4, seed=2)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_step_skipped_for_overflow_moves_neither():
+    (_, model), (_, optimizer), (_, ema) = pair("adamw", EMA, decay=0.5)
+    train(model, optimizer, 2)
+    before, average = copy_of(model.state_dict()), ema.averaged_state_dict()
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer.zero_grad()
+    output = model(torch.randn(8, 1, 8, 8), True)
+    scaler.scale(output.sum() * float("inf")).backward()
+    before |= {k: v.clone() for k, v in model.state_dict().items() if "norm" in k}
+    scaler.step(optimizer)
+    assert_same(copy_of(model.state_dict()), before)
+    assert ema.steps == 2
+    for name, value in ema.averaged_state_dict().items():
+        if "running" not in name and "batches" not in name:
+            assert torch.equal(value, average[name])
+
+
+def test_update_every_and_later_averagers_are_separate():
+    models, optimizers, first = pair("adamw", EMA, decay=0.9, update_every=3)
+    second = [EMA(m, o, decay=0.5) for m, o in zip(models, optimizers, strict=True)]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 7)
+    for plain, fused in (first, second):
+        wanted, found = plain.averaged_state_dict(), fused.averaged_state_dict()
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_a_closure_and_the_hooks_run_once():
+    (_, model), (_, optimizer), (_, ema) = pair("momentum", EMA, decay=0.9)
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append("hook"))
+
+    def closure():
+        calls.append("closure")
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 1, 8, 8), True).square().mean()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 0
+    ema.detach()  # from here on as torch does
+    assert optimizer.step(closure) > 0
+    assert calls == ["closure", "hook"] * 2
+    assert ema.steps == 1
+
+
+def test_what_cannot_be_done_in_blocks_is_done_as_torch_does():
+    torch.manual_seed(0)
+    model = nn.Embedding(5, 3, sparse=True)
+    optimizer = FusedSGD(model.parameters(), lr=0.1, fused=False)
+    ema = EMA(model, optimizer, decay=0.5)
+    start = model.weight.detach().clone()
+    model(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    middle = (start + model.weight.detach()) / 2
+    torch.testing.assert_close(ema.averaged_state_dict()["weight"], middle)
