@@ -14,6 +14,7 @@ from switch_ema.averaging.decay import (
     power_warmup,
 )
 from switch_ema.averaging.ema import EMA
+from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.lawa import LAWA
 from switch_ema.averaging.literal_eq3 import LiteralEq3
 from switch_ema.averaging.lookahead import Lookahead
@@ -47,6 +48,10 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Averager",
     "METHODS",
     "create_averager",
+    # Optimizers that average in their step
+    "FusedAdam",
+    "FusedAdamW",
+    "FusedSGD",
     # Afterwards: soups and synthesised profiles
     "Soup",
     "greedy_soup",

@@ -37,7 +37,7 @@ class Network(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)
+        self.stem = nn.Conv2d(1, 4, 3, bias=False).to(memory_format=torch.channels_last)
         self.norm = nn.BatchNorm2d(4)
         self.head = nn.Linear(4 * 36, 10)
         self.sometimes = nn.Linear(10, 10)
@@ -50,7 +50,7 @@ class Network(nn.Module):
 def pair(kind, averager, **options):
     """The same network twice: with torch's optimizer, and with ours."""
     torch.manual_seed(0)
-    first = Network()
+    first = Network().double()
     second = copy.deepcopy(first)
     plain, fused, settings = KINDS[kind]
     optimizers = plain(groups(first), **settings), fused(groups(second), **settings)
@@ -70,7 +70,7 @@ def groups(model):
 def train(model, optimizer, steps, seed=1):
     generator = torch.Generator().manual_seed(seed)
     for step in range(steps):
-        x = torch.randn(8, 1, 8, 8, generator=generator)
+        x = torch.randn(8, 1, 8, 8, generator=generator, dtype=torch.float64)
         y = torch.randint(10, (8,), generator=generator)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x, step % 3 == 1), y).backward()
@@ -125,7 +125,7 @@ def test_state_dicts_are_torchs_both_ways(kind, ours_first):
     first, second = (models[i] for i in order)
     train(first, source, 4)
     second.load_state_dict(first.state_dict())
-    target.load_state_dict(source.state_dict())
+    target.load_state_dict(copy.deepcopy(source.state_dict()))
     train(first, source, 4, seed=2)
     train(second, target, 4, seed=2)
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
@@ -134,11 +134,12 @@ def test_state_dicts_are_torchs_both_ways(kind, ours_first):
 
 def test_a_step_skipped_for_overflow_moves_neither():
     (_, model), (_, optimizer), (_, ema) = pair("adamw", EMA, decay=0.5)
+    assert optimizer._next_average is not None
     train(model, optimizer, 2)
     before, average = copy_of(model.state_dict()), ema.averaged_state_dict()
     scaler = torch.amp.GradScaler("cpu")
     optimizer.zero_grad()
-    output = model(torch.randn(8, 1, 8, 8), True)
+    output = model(torch.randn(8, 1, 8, 8).double(), True)
     scaler.scale(output.sum() * float("inf")).backward()
     before |= {k: v.clone() for k, v in model.state_dict().items() if "norm" in k}
     scaler.step(optimizer)
@@ -168,7 +169,7 @@ def test_a_closure_and_the_hooks_run_once():
     def closure():
         calls.append("closure")
         optimizer.zero_grad()
-        loss = model(torch.ones(8, 1, 8, 8), True).square().mean()
+        loss = model(torch.ones(8, 1, 8, 8).double(), True).square().mean()
         loss.backward()
         return loss
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.blocks import StepAverage
 from switch_ema.averaging.decay import DecayLike, as_schedule, count_warmup
 from switch_ema.averaging.hooks import Optimizers
 from switch_ema.averaging.storage import AveragerOptions
@@ -59,7 +60,10 @@ class EMA(Averager):
     ) -> None:
         self._decay = as_schedule(decay)
         self._update_every = check_count("update_every", update_every)
+        self._in_step: StepAverage | None = None
         super().__init__(model, optimizer, **options)
+        if self._hook is not None:
+            self._hook.offer(self._next_average)
 
     @property
     def current_decay(self) -> float:
@@ -69,4 +73,16 @@ class EMA(Averager):
     def _after_step(self) -> None:
         if self._steps % self._update_every == 0:
             weight = 1 - self.current_decay**self._update_every
-            self._shadow.average_(weight, self._steps)
+            is_done = self._in_step is not None and not self._in_step.shadows
+            self._shadow.average_(weight, self._steps, in_step=is_done)
+        self._in_step = None
+
+    def _next_average(self) -> StepAverage | None:
+        """Say what the coming step is to average, if the optimizer can do that."""
+        self._in_step = None
+        if (self._steps + 1) % self._update_every == 0:
+            decay = self._decay(self._steps, self._steps_per_epoch)
+            weight = 1 - decay**self._update_every
+            pairs = self._shadow.by_memory()
+            self._in_step = StepAverage(weight, pairs) if pairs else None
+        return self._in_step

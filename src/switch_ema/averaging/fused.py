@@ -20,6 +20,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from switch_ema.averaging.blocks import StepAverage, Work, step_and_average
 from switch_ema.averaging.hooks import was_skipped
+from switch_ema.averaging.sharded import is_sharded
 
 Closure = Callable[[], Any]
 
@@ -29,9 +30,16 @@ class AveragesInStep(Optimizer):
 
     _next_average: Callable[[], StepAverage | None] | None = None
 
-    def average_with(self, ask: Callable[[], StepAverage | None] | None) -> None:
-        """Ask before each step what to average in it; None ends that."""
-        self._next_average = ask
+    def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
+        """Ask before each step what to average in it; None ends that.
+
+        Returns:
+            Whether it will: only one can be asked.
+        """
+        is_free = self._next_average is None or ask is None
+        if is_free:
+            self._next_average = ask
+        return is_free
 
     def _work(self, group: dict[str, Any]) -> list[Work]:
         """Collect what the kernel of a parameter group works on."""
@@ -73,6 +81,7 @@ class AveragesInStep(Optimizer):
 def _is_simple(group: dict[str, Any]) -> bool:
     return bool(group["fused"]) and all(
         parameter.is_cpu
+        and not is_sharded(parameter)
         and parameter.is_floating_point()
         and (parameter.grad is None or not parameter.grad.is_sparse)
         for parameter in group["params"]

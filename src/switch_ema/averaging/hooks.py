@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Union
 
 from torch.optim import Optimizer
@@ -41,14 +42,26 @@ class StepHook:
         self._before_step = before_step
         self._after_round = after_round
         self._handles: list[RemovableHandle] = []
+        self._stop_asking: Callable[[], Any] = lambda: None
         for index, optimizer in enumerate(optimizers):
             self._handles += [
                 optimizer.register_step_pre_hook(self._before),
                 optimizer.register_step_post_hook(self._after(index)),
             ]
 
+    def offer(self, ask: Callable[[], Any]) -> None:
+        """Let an optimizer that can average in its step ask what to average.
+
+        One optimizer serves one averager; a second one averages after the step.
+        """
+        for optimizer in self.optimizers if len(self.optimizers) == 1 else ():
+            average_with = getattr(optimizer, "average_with", None)
+            if average_with is not None and average_with(ask):
+                self._stop_asking = partial(average_with, None)
+
     def remove(self) -> None:
         """Take the hooks off the optimizers."""
+        self._stop_asking()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from switch_ema.averaging import kernels
 from switch_ema.averaging.groups import Group
-from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
+from switch_ema.averaging.kinds import BY_MEMORY, GROUPS, MOVING, kind_of
 from switch_ema.averaging.sharded import in_form_of, is_sharded
 from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
@@ -31,16 +31,37 @@ class Shadow:
         self._occupy(slots)
 
     @torch.no_grad()
-    def average_(self, weight: float, step: int) -> None:
-        """``shadow += weight * (live - shadow)``; copies wait until they are needed."""
-        lives = [group.live() for group in self._groups]
+    def average_(self, weight: float, step: int, in_step: bool = False) -> None:
+        """``shadow += weight * (live - shadow)``; copies wait until they are needed.
+
+        Args:
+            weight: of the live weights.
+            step: how many optimizer steps there have been.
+            in_step: whether the optimizer has averaged :meth:`by_memory` already.
+        """
+        groups = [g for g in self._groups if not (in_step and g.kind in BY_MEMORY)]
+        lives = [group.live() for group in groups]
         if any(live is None for live in lives):
             self._adapt()
-            lives = [group.live() for group in self._groups]
-        for group, live in zip(self._groups, lives, strict=True):
+            lives = [group.live() for group in groups]
+        for group, live in zip(groups, lives, strict=True):
             assert live is not None
             group.average_(live, weight, step)
         self._copies_are_stale = True
+
+    def by_memory(self) -> dict[Tensor, Tensor]:
+        """Return shadows by parameter where both lie in the same order in memory.
+
+        Empty if the model is no longer what it was, which an update adapts to.
+        """
+        pairs: dict[Tensor, Tensor] = {}
+        for group in self._groups:
+            if group.kind in BY_MEMORY:
+                live = group.live()
+                if live is None:
+                    return {}
+                pairs.update(zip(live, group.shadow, strict=True))
+        return pairs
 
     @torch.no_grad()
     def read_(self) -> None:
