@@ -14,6 +14,7 @@ from switch_ema.averaging.decay import (
     power_warmup,
 )
 from switch_ema.averaging.ema import EMA
+from switch_ema.averaging.export import save_averaged
 from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.lawa import LAWA
 from switch_ema.averaging.literal_eq3 import LiteralEq3
@@ -78,6 +79,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ConstantAfter",
     "StateMismatch",
     "load_weights",
+    "save_averaged",
     "swa_budget",
     "unwrap",
 ]

@@ -1,0 +1,40 @@
+"""Switch EMA in a plain PyTorch loop: the step hook and one call per epoch."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from switch_ema import SwitchEMA
+
+digits = load_digits()
+images = torch.tensor(digits.data, dtype=torch.float32) / 16
+labels = torch.tensor(digits.target)
+train, test = slice(0, 1000), slice(1000, None)
+
+
+def accuracy(model: nn.Module) -> float:
+    model.eval()
+    with torch.no_grad():
+        return (model(images[test]).argmax(1) == labels[test]).float().mean().item()
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    sema = SwitchEMA(model, optimizer, decay=0.9)  # hooks optimizer.step
+    for epoch in range(5):
+        model.train()
+        for batch in torch.randperm(1000).split(50):
+            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        sema.end_epoch()  # the switch
+        with sema.averaged():  # the model holds the average in here
+            print(f"epoch {epoch + 1}: accuracy {accuracy(model):.3f}")
+    sema.save_averaged("digits.safetensors")
+
+
+if __name__ == "__main__":
+    main()

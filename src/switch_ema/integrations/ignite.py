@@ -1,0 +1,82 @@
+"""Weight averaging in Ignite: a handler for a trainer and its evaluators."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.hooks import Optimizers
+from switch_ema.averaging.naming import load_weights
+from switch_ema.averaging.registry import create_averager
+from switch_ema.integrations.missing import needed
+from switch_ema.integrations.wrapping import run_on_average
+
+with needed("ignite", extra="ignite"):
+    from ignite.engine import Engine, Events
+
+
+class Weights:
+    """One set of a model's weights as an object that ``Checkpoint`` can save."""
+
+    def __init__(self, model: nn.Module, read: Callable[[], dict[str, Any]]) -> None:
+        self._model, self._read = model, read
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return these weights, whichever the model holds now."""
+        return self._read()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load weights into the model."""
+        load_weights(self._model, state_dict)
+
+
+class SwitchEMAHandler:
+    """Average the weights of a model that an engine trains.
+
+    Real optimizer steps count, not iterations of the engine. Evaluators that were
+    given to :meth:`attach` run on the averaged weights, and the live ones are put back
+    afterwards, also after an exception.
+
+    To save, give ``Checkpoint`` the handler and its weights in place of the model,
+    since the model may hold either::
+
+        to_save = {"model": handler.live, "averaging": handler, "trainer": trainer}
+
+    For deployment ``handler.averaged`` is the set to save.
+
+    Args:
+        model: see :class:`~switch_ema.Averager`.
+        optimizer: one or several.
+        method: a name of ``switch_ema.METHODS``.
+        options: of the method, such as ``decay`` and ``switch_every``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        method: str = "switch-ema",
+        **options: Any,
+    ) -> None:
+        self.averager: Averager = create_averager(method, model, optimizer, **options)
+        self.live = Weights(model, self.averager.live_state_dict)
+        self.averaged = Weights(model, self.averager.averaged_state_dict)
+
+    def attach(self, trainer: Engine, *evaluators: Engine) -> None:
+        """End epochs with ``trainer``'s, and let ``evaluators`` see the average.
+
+        Attach before the handlers that save, so that they see an epoch with its end.
+        """
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.averager.end_epoch)
+        for evaluator in evaluators:
+            # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
+            run_on_average(evaluator, "run", lambda: self.averager)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averager's state."""
+        return self.averager.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the averager's state back."""
+        self.averager.load_state_dict(state_dict)

@@ -1,0 +1,209 @@
+"""Weight averaging in Lightning: one callback, any method."""
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+from torch import Tensor
+
+from switch_ema.averaging import stage
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.validation import check_choice
+from switch_ema.integrations.missing import needed
+from switch_ema.integrations.sharding import gathered, scattered
+
+with needed("lightning", extra="lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.trainer.states import TrainerFn
+
+_KEY = "switch_ema"
+
+
+class SwitchEMACallback(Callback):
+    """Average the weights of a LightningModule while it is trained.
+
+    Real optimizer steps count: neither the batches of an accumulation nor the steps
+    that a GradScaler skips. Validation, test and prediction run on the averaged
+    weights, and the live ones are put back afterwards, also after an exception. After
+    ``fit`` the module holds the live weights.
+
+    A checkpoint has the averaged weights under ``state_dict``, so that
+    ``load_from_checkpoint`` gives the averaged model, and the live ones beside them;
+    ``fit(ckpt_path=...)`` resumes from the live ones, bit for bit. Weights-only
+    checkpoints have the main weights only.
+
+    Args:
+        method: a name of ``switch_ema.METHODS``.
+        main_weights: "averaged" or "live": which of them a checkpoint has under
+            ``state_dict``; the others stand beside them.
+        options: of the method, such as ``decay`` and ``switch_every``.
+
+    Example::
+
+        trainer = Trainer(callbacks=[SwitchEMACallback(decay=0.999)])
+    """
+
+    def __init__(
+        self,
+        method: str = "switch-ema",
+        *,
+        main_weights: str = "averaged",
+        **options: Any,
+    ) -> None:
+        check_choice("method", method, tuple(METHODS))
+        check_choice("main_weights", main_weights, ("averaged", "live"))
+        self.averager: Averager | None = None
+        """Made when ``fit`` begins."""
+        self._method, self._options = method, options
+        self._main_weights = main_weights
+        self._view = ExitStack()
+        self._saved: dict[str, Any] | None = None
+        self._first_epoch = 0
+
+    # Making the averager.
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Forget what the last run loaded."""
+        self._saved = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the averager, now that the optimizers exist."""
+        if self.averager is not None:
+            self.averager.detach()
+            if self._saved is None and trainer.global_step > 0:
+                self._saved = self._state()  # the same training goes on
+        self.averager = create_averager(
+            self._method,
+            trainer.model or pl_module,  # wrapped in DDP, whose buffers are shared
+            trainer.optimizers,
+            **self._options,
+        )
+        self._load()
+        # Callbacks are not asked about weights-only checkpoints, the module is.
+        original = pl_module.on_save_checkpoint
+
+        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            if _KEY not in checkpoint:
+                checkpoint["state_dict"] = self._weights(trainer, self._main_weights)
+            original(checkpoint)
+
+        pl_module.__dict__["on_save_checkpoint"] = on_save_checkpoint
+
+    def teardown(
+        self, trainer: Trainer, pl_module: LightningModule, stage: str
+    ) -> None:
+        """Leave the module as it was found, so that it can be pickled."""
+        pl_module.__dict__.pop("on_save_checkpoint", None)
+
+    # Counting epochs.
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count from the present epoch, in a training that began without averaging."""
+        assert self.averager is not None
+        self._load()  # strategies that restore after setup have it only now
+        if self.averager.steps == self.averager.epochs == 0:
+            self._first_epoch = trainer.current_epoch
+
+    def on_train_epoch_start(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> None:
+        """End the last epoch, where resuming has skipped its end."""
+        self._end_epochs(trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the epoch, unless the checkpoint resumed from was written after it."""
+        self._end_epochs(trainer.current_epoch + 1)
+
+    def _end_epochs(self, finished: int) -> None:
+        assert self.averager is not None
+        while self._first_epoch + self.averager.epochs < finished:
+            self.averager.end_epoch()
+
+    # The averaged view.
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the average; before the first step that is the live model.
+
+        Weights that were just loaded with ``ckpt_path`` are shown as they are.
+        """
+        loaded = trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path
+        if self.averager is not None and not loaded:
+            self._view.enter_context(self.averager.averaged())
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the live weights back."""
+        self._view.close()
+
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+
+    def on_exception(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        exception: BaseException,
+    ) -> None:
+        """Put the live weights back."""
+        self._view.close()
+        pl_module.__dict__.pop("on_save_checkpoint", None)
+
+    # Checkpoints.
+
+    def on_save_checkpoint(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Store both sets of weights and the averager, right also in a validation."""
+        if self.averager is None:
+            return
+        other = "live" if self._main_weights == "averaged" else "averaged"
+        checkpoint["state_dict"] = self._weights(trainer, self._main_weights)
+        checkpoint[_KEY] = self._state() | {other: self._weights(trainer, other)}
+
+    def on_load_checkpoint(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Load the live weights to go on with training, else the averaged ones."""
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        saved = checkpoint.get(_KEY)
+        if saved is None:
+            return
+        wanted = "live" if fitting else "averaged"
+        if wanted in saved:
+            trainer.strategy.load_model_state_dict(
+                {"state_dict": saved[wanted]}, strict=pl_module.strict_loading
+            )
+        if fitting:
+            self._saved = saved
+
+    def _weights(self, trainer: Trainer, which: str) -> dict[str, Any]:
+        """Copy a state dict as the strategy makes it, with the names it loads."""
+        assert self.averager is not None
+        if which == "averaged":
+            block: AbstractContextManager[Any] = self.averager.averaged()
+        else:
+            block = stage.showing(unwrap(trainer.lightning_module), None)
+        with block:
+            weights = trainer.strategy.lightning_module_state_dict()
+            return {
+                name: value.clone() if isinstance(value, Tensor) else value
+                for name, value in weights.items()
+            }
+
+    def _state(self) -> dict[str, Any]:
+        assert self.averager is not None
+        state = gathered(self.averager.state_dict())
+        return {"averager": state, "first_epoch": self._first_epoch}
+
+    def _load(self) -> None:
+        if self._saved is not None and self.averager is not None:
+            state = scattered(self._saved["averager"], self.averager.state_dict())
+            self.averager.load_state_dict(state)
+            self._first_epoch = self._saved["first_epoch"]
+            self._saved = None

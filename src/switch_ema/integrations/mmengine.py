@@ -1,0 +1,181 @@
+"""Weight averaging in MMEngine: hooks for the runner, also from a config."""
+
+from typing import Any
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.decay import (
+    DecayLike,
+    constant_warmup,
+    exponential_warmup,
+    linear_warmup,
+)
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.switching import Steps
+from switch_ema.averaging.validation import check_choice, check_count
+from switch_ema.integrations.missing import needed
+from switch_ema.integrations.wrapping import run_on_average
+
+with needed("mmengine", extra="mmengine"):
+    from mmengine.hooks import Hook
+    from mmengine.optim import OptimWrapperDict
+    from mmengine.registry import HOOKS
+    from mmengine.runner import Runner
+
+_KEY = "switch_ema"
+_WARMUPS = {
+    "linear": linear_warmup,
+    "exp": exponential_warmup,
+    "constant": constant_warmup,
+}
+
+
+@HOOKS.register_module()
+class AveragerHook(Hook):  # type: ignore[misc]
+    """Average the weights of the runner's model, by any method.
+
+    Real optimizer steps count. Validation and test run on the averaged weights, and
+    the live ones are put back afterwards, also after an exception. A checkpoint has
+    the averaged weights under ``state_dict``, as with MMEngine's ``EMAHook``, and the
+    live ones beside them, from which ``resume`` goes on.
+
+    Args:
+        method: a name of ``switch_ema.METHODS``.
+        options: of the method, such as ``decay`` and ``switch_every``.
+
+    Example::
+
+        custom_hooks = [dict(type="AveragerHook", method="ema", decay=0.999)]
+    """
+
+    priority = "NORMAL"  # before CheckpointHook, which then sees an epoch with its end
+
+    def __init__(self, method: str = "switch-ema", **options: Any) -> None:
+        check_choice("method", method, tuple(METHODS))
+        self.averager: Averager | None = None
+        """Made when training begins."""
+        self._method, self._options = method, options
+        self._saved: dict[str, Any] | None = None
+        self._wrapped: set[int] = set()
+
+    def before_run(self, runner: Runner) -> None:
+        """Let the loops for validation and test run on the average."""
+        for loop in (runner._val_loop, runner._test_loop):
+            # A loop that is not in use is still a part of the configuration.
+            if hasattr(loop, "run") and id(loop) not in self._wrapped:
+                self._wrapped.add(id(loop))
+                run_on_average(loop, "run", lambda: self.averager)
+
+    def before_train(self, runner: Runner) -> None:
+        """Make the averager, now that the optimizers exist."""
+        if self.averager is not None:
+            self.averager.detach()
+        wrapper = runner.optim_wrapper
+        several = isinstance(wrapper, OptimWrapperDict)
+        wrappers = wrapper.optim_wrappers.values() if several else [wrapper]
+        self.averager = create_averager(
+            self._method,
+            runner.model,
+            [one.optimizer for one in wrappers],
+            **self._options,
+        )
+        if self._saved is not None:
+            self.averager.load_state_dict(self._saved["averager"])
+            self._saved = None
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """End the epoch."""
+        assert self.averager is not None
+        self.averager.end_epoch()
+
+    def before_save_checkpoint(
+        self, runner: Runner, checkpoint: dict[str, Any]
+    ) -> None:
+        """Store both sets of weights and the averager."""
+        if self.averager is not None:
+            checkpoint["state_dict"] = _on_cpu(self.averager.averaged_state_dict())
+            checkpoint[_KEY] = {
+                "live": _on_cpu(self.averager.live_state_dict()),
+                "averager": self.averager.state_dict(),
+            }
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Resume from the live weights; anything else takes the averaged ones."""
+        if runner._resume and _KEY in checkpoint:
+            self._saved = checkpoint[_KEY]
+            checkpoint["state_dict"] = checkpoint[_KEY]["live"]
+        elif self.averager is not None:
+            # Weights loaded after a training are shown as they are.
+            self.averager.detach()
+            self.averager = None
+
+
+@HOOKS.register_module()
+class SwitchEMAHook(AveragerHook):
+    """Switch EMA with the argument names of the hook published with the paper.
+
+    That hook switches in all epochs but the due ones, hence never at its interval of 1.
+    This one switches at the end of every ``switch_interval``-th epoch or step.
+
+    Args:
+        momentum: the decay, which is the weight of the OLD shadow, in [0, 1).
+        warmup: "linear", "exp" or "constant" warm-up of the decay, or None.
+        warmup_iters: its length in steps.
+        warmup_ratio: the decay starts at this share of ``momentum``.
+        switch_params: False averages without switching.
+        switch_by_iter: count the following three in steps, not in epochs.
+        switch_start: no switch up to here.
+        switch_end: no switch after this.
+        switch_interval: epochs or steps from switch to switch.
+        full_params_ema: average floating-point buffers too; if not they are copied.
+        update_interval: average at every k-th step only, with ``momentum``.
+        options: of :class:`switch_ema.SwitchEMA`, beyond these.
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.9999,
+        *,
+        warmup: str | None = None,
+        warmup_iters: int = 0,
+        warmup_ratio: float = 0.9,
+        switch_params: bool = True,
+        switch_by_iter: bool = False,
+        switch_start: int = 0,
+        switch_end: int | None = None,
+        switch_interval: int = 1,
+        full_params_ema: bool = False,
+        update_interval: int = 1,
+        **options: Any,
+    ) -> None:
+        check_count("switch_interval", switch_interval)
+        check_count("update_interval", update_interval)
+        decay: DecayLike = momentum
+        if warmup is not None:
+            check_choice("warmup", warmup, tuple(_WARMUPS))
+            schedule = _WARMUPS[warmup]
+            decay = schedule(momentum, steps=warmup_iters, ratio=warmup_ratio)
+        options["decay"] = _per_step(decay, update_interval)
+        options["update_every"] = update_interval
+        options["buffers"] = "average" if full_params_ema else "copy"
+        if switch_params:
+            every = Steps(switch_interval) if switch_by_iter else switch_interval
+            options |= {"switch_every": every, "switch_start": switch_start}
+            options["switch_stop"] = switch_end
+        super().__init__("switch-ema" if switch_params else "ema", **options)
+
+
+def _per_step(decay: DecayLike, interval: int) -> DecayLike:
+    """Undo the power of ``update_every``, since the hook's momentum has none."""
+    if interval == 1:
+        return decay
+    if callable(decay):
+        schedule = decay
+        return lambda step: float(schedule(step)) ** (1 / interval)
+    return float(decay ** (1 / interval))
+
+
+def _on_cpu(weights: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.cpu() if hasattr(value, "cpu") else value
+        for name, value in weights.items()
+    }

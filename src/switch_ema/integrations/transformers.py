@@ -1,0 +1,202 @@
+"""Weight averaging in the Trainer of Transformers: one callback, any method."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.naming import load_weights
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.validation import check_choice
+from switch_ema.integrations.missing import needed
+from switch_ema.integrations.wrapping import run_on_average
+
+with needed("transformers", extra="transformers"):
+    from transformers import (
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import get_last_checkpoint
+
+FILE = "switch_ema.pt"
+"""In each checkpoint folder: the averager and the live weights."""
+
+
+class SwitchEMACallback(TrainerCallback):
+    """Average the weights of the model that a Trainer trains.
+
+    Real optimizer steps count, so gradient accumulation needs no care. Evaluation and
+    prediction run on the averaged weights, and the live ones are put back afterwards,
+    also after an exception. What the Trainer saves (checkpoints, ``save_model``, a
+    push to the hub) is the averaged model, so that ``load_best_model_at_end`` and
+    ``from_pretrained`` give it; the live weights stand beside it in ``switch_ema.pt``,
+    from which ``resume_from_checkpoint`` goes on, bit for bit. After ``train`` the
+    model holds the live weights, or with ``load_best_model_at_end`` the best averaged
+    ones. Models sharded by FSDP or DeepSpeed are not supported.
+
+    Args:
+        method: a name of ``switch_ema.METHODS``.
+        options: of the method, such as ``decay`` and ``switch_every``.
+
+    Example::
+
+        trainer = Trainer(model, args, callbacks=[SwitchEMACallback(decay=0.999)])
+    """
+
+    def __init__(self, method: str = "switch-ema", **options: Any) -> None:
+        check_choice("method", method, tuple(METHODS))
+        self.averager: Averager | None = None
+        """Made when training begins."""
+        self._method, self._options = method, options
+        self._trainer: Trainer | None = None
+        self._resumed_from: Path | None = None
+        self._saved_to: Path | None = None
+        self._first_epoch = 0
+        self._shows_best = False
+
+    # Around the trainer, whose events do not say when an evaluation fails.
+
+    def attach(self, trainer: Trainer) -> None:
+        """Add the callback to a trainer that exists already."""
+        if self not in trainer.callback_handler.callbacks:
+            trainer.add_callback(self)
+        self._trainer = trainer
+        run_on_average(trainer, "evaluation_loop", self._shown)
+        run_on_average(trainer, "save_model", self._shown)
+        save, train = trainer.save_model, trainer.train
+
+        def save_model(output_dir: str | None = None, *args: Any, **kw: Any) -> None:
+            self._saved_to = Path(output_dir or trainer.args.output_dir or ".")
+            save(output_dir, *args, **kw)
+
+        def train_from(
+            resume_from_checkpoint: Any = None, *args: Any, **kw: Any
+        ) -> Any:
+            self._resumed_from = _folder(trainer.args, resume_from_checkpoint)
+            return train(resume_from_checkpoint, *args, **kw)
+
+        trainer.save_model = save_model  # type: ignore[method-assign]
+        trainer.train = train_from  # type: ignore[method-assign]
+
+    def on_init_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Attach to the trainer that is just being made."""
+        # No event names its trainer; it is the ``self`` of the constructor above us.
+        frame = sys._getframe(1)
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Trainer):
+                self.attach(owner)
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+
+    def _shown(self) -> Averager | None:
+        return None if self._shows_best else self.averager
+
+    # Training.
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make the averager, and on resuming load its state and the live weights."""
+        if self._trainer is None:
+            raise RuntimeError(
+                "SwitchEMACallback does not know its trainer; give it to "
+                "Trainer(callbacks=[...]), or call attach(trainer)."
+            )
+        assert model is not None
+        if self.averager is not None:
+            self.averager.detach()
+        inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
+        wrapped = self._trainer.model_wrapped  # in DDP, whose buffers are shared
+        self.averager = create_averager(self._method, wrapped, inner, **self._options)
+        self._shows_best = False
+        self._first_epoch = int(state.epoch or 0)
+        file = self._resumed_from and self._resumed_from / FILE
+        if file and file.exists():
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+            load_weights(model, saved["live"])
+            self.averager.load_state_dict(saved["averager"])
+            self._first_epoch = saved["first_epoch"]
+
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """End the last epoch, where a checkpoint of its last step was resumed."""
+        self._end_epochs(int(state.epoch or 0))
+
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """End the epoch, before the Trainer evaluates and saves."""
+        assert self.averager is not None
+        self._end_epochs(self._first_epoch + self.averager.epochs + 1)
+
+    def _end_epochs(self, finished: int) -> None:
+        assert self.averager is not None
+        while self._first_epoch + self.averager.epochs < finished:
+            self.averager.end_epoch()
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Put the averager and the live weights beside the averaged model."""
+        assert self.averager is not None and self._saved_to is not None
+        if args.should_save:
+            saved = {
+                "averager": self.averager.state_dict(),
+                "live": self.averager.live_state_dict(),
+                "first_epoch": self._first_epoch,
+            }
+            partial = self._saved_to / f"{FILE}.partial"
+            torch.save(saved, partial)
+            os.replace(partial, self._saved_to / FILE)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Show the best averaged weights from now on, if they were just loaded."""
+        loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
+        self._shows_best = bool(loaded)
+
+
+def _folder(args: TrainingArguments, resume: str | bool | None) -> Path | None:
+    """Name the folder that ``train(resume_from_checkpoint=resume)`` will load."""
+    found = resume
+    if resume is True:
+        found = get_last_checkpoint(args.output_dir)  # type: ignore[no-untyped-call]
+    return Path(found) if isinstance(found, str) else None

@@ -1,0 +1,89 @@
+"""One small real training, that every trainer repeats and plain PyTorch defines."""
+
+from functools import cache
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from switch_ema import Averager, create_averager
+
+STEPS, BATCH, EPOCHS = 4, 16, 3
+OPTIONS = {"decay": 0.9}
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    data = load_digits()
+    images = torch.tensor(data.data[: STEPS * BATCH], dtype=torch.float32) / 16
+    return images, torch.tensor(data.target[: STEPS * BATCH])
+
+
+def loader(batch: int = BATCH) -> DataLoader:
+    """Always the same batches in the same order."""
+    return DataLoader(TensorDataset(*digits()), batch_size=batch)
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)
+    )
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """For two processes: Adam would blow up the rounding of tiny gradients."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loss_of(model: nn.Module, batch) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def plain(
+    method: str = "switch-ema",
+    epochs: int = EPOCHS,
+    accumulate: int = 1,
+    batch: int = BATCH,
+    model: nn.Module | None = None,
+    make_optimizer=None,
+    **options,
+) -> Averager:
+    """The plain-PyTorch loop that the trainers are held against."""
+    model = model or network()
+    optimizer = (make_optimizer or adam)(model)
+    averager = create_averager(method, model, optimizer, **(OPTIONS | options))
+    for _ in range(epochs):
+        for i, data in enumerate(loader(batch), start=1):
+            (loss_of(model, data) / accumulate).backward()
+            if i % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        averager.end_epoch()
+    return averager
+
+
+def assert_close(first, second, prefix: str = "") -> None:
+    """Equal names and, to 1e-6, equal values."""
+    first = {name.removeprefix(prefix): value for name, value in first.items()}
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], rtol=0, atol=1e-6, msg=name)
+
+
+def assert_agree(averager: Averager, reference: Averager, prefix: str = "") -> None:
+    """Equal averages, live weights and counts."""
+    averaged, live = averager.averaged_state_dict(), averager.live_state_dict()
+    assert_close(averaged, reference.averaged_state_dict(), prefix)
+    assert_close(live, reference.live_state_dict(), prefix)
+    for count in ("steps", "epochs", "switches"):
+        assert getattr(averager, count) == getattr(reference, count), count
+
+
+class Interrupted(Exception):
+    """What a kill or a failing evaluation is simulated with."""

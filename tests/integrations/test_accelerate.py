@@ -1,0 +1,95 @@
+"""Averagers of prepared models: same weights, saved and loaded with the state."""
+
+import pytest
+import torch
+
+from switch_ema import load_weights
+from tests.averaging.helpers import assert_same
+from tests.integrations.helpers import (
+    EPOCHS,
+    OPTIONS,
+    STEPS,
+    adam,
+    assert_agree,
+    loader,
+    loss_of,
+    network,
+    plain,
+)
+
+accelerate = pytest.importorskip("accelerate")
+from switch_ema.integrations.accelerate import prepare_averager  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def prepared(accumulate=1, batch=16, method="switch-ema"):
+    accelerator = accelerate.Accelerator(
+        cpu=True, gradient_accumulation_steps=accumulate
+    )
+    model = network()
+    model, optimizer, data = accelerator.prepare(model, adam(model), loader(batch))
+    averager = prepare_averager(accelerator, model, optimizer, method, **OPTIONS)
+    return accelerator, model, optimizer, data, averager
+
+
+def train(accelerator, model, optimizer, data, averager, epochs=EPOCHS):
+    for _ in range(epochs):
+        for batch in data:
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, batch))
+                optimizer.step()
+                optimizer.zero_grad()
+        averager.end_epoch()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_equals_the_plain_loop(accumulate):
+    run = prepared(accumulate, 16 // accumulate)
+    train(*run)
+    reference = plain(batch=16 // accumulate, accumulate=accumulate)
+    assert_agree(run[-1], reference)
+    assert run[-1].steps == EPOCHS * STEPS
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_resuming_is_bit_for_bit_also_if_saved_inside_averaged(tmp_path, inside):
+    whole = prepared()
+    train(*whole)
+
+    first = prepared()
+    train(*first, epochs=1)
+    if inside:
+        with first[-1].averaged():
+            first[0].save_state(tmp_path)
+    else:
+        first[0].save_state(tmp_path)
+
+    second = prepared()
+    second[0].load_state(tmp_path)
+    train(*second, epochs=EPOCHS - 1)
+    assert_same(whole[-1].averaged_state_dict(), second[-1].averaged_state_dict())
+    assert_same(whole[-1].live_state_dict(), second[-1].live_state_dict())
+    assert second[-1].switches == EPOCHS
+
+
+def test_several_optimizers_and_one_without_a_wrapper():
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = network()
+    body, head = adam(model[:2]), adam(model[3])
+    model, body = accelerator.prepare(model, body)
+    averager = prepare_averager(accelerator, model, [body, head], "ema", **OPTIONS)
+    for batch in loader():
+        accelerator.backward(loss_of(model, batch))
+        body.step()
+        head.step()
+    assert averager.steps == STEPS
+
+
+def test_a_saved_average_loads_into_a_prepared_model(tmp_path):
+    run = prepared(method="ema")
+    train(*run, epochs=1)
+    torch.save(run[-1].averaged_state_dict(), tmp_path / "average.pt")
+    _, model, *_ = prepared()
+    load_weights(model, torch.load(tmp_path / "average.pt", weights_only=True))
+    assert_same(run[-1].averaged_state_dict(), dict(model.state_dict()))

@@ -1,0 +1,149 @@
+"""The Keras callback on the torch backend against the same rule by hand."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+pytest.importorskip("keras")
+from switch_ema.integrations.keras import SwitchEMACallback  # isort: skip
+import keras
+
+from switch_ema import create_averager
+from tests.integrations.helpers import (
+    BATCH,
+    EPOCHS,
+    OPTIONS,
+    STEPS,
+    Interrupted,
+    digits,
+)
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="Keras runs on another backend"
+)
+
+
+def network(**optimizer):
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((64,)),
+        keras.layers.Dense(16, "relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(10),
+    ]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9, **optimizer), loss)
+    return model
+
+
+def fit(model, *callbacks, epochs=EPOCHS, **options):
+    x, y = (tensor.numpy() for tensor in digits())
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0} | options
+    model.fit(x, y, epochs=epochs, callbacks=list(callbacks), **options)
+
+
+def weights(model):
+    return [torch.as_tensor(value).clone() for value in model.get_weights()]
+
+
+def trained(model):
+    """Without the moving statistics, which ``fit`` starts otherwise than a call."""
+    return [variable.value.detach().clone() for variable in model.trainable_variables]
+
+
+def plain(epochs=EPOCHS):
+    """A torch loop over the same Keras layers: no fit, no Keras optimizer."""
+    model = network()
+    parameters = [variable.value for variable in model.trainable_variables]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    averager = create_averager("switch-ema", model, optimizer, **OPTIONS)
+    x, y = digits()
+    for _ in range(epochs):
+        for start in range(0, len(x), BATCH):
+            batch = slice(start, start + BATCH)
+            optimizer.zero_grad()
+            logits = model(x[batch], training=True)
+            torch.nn.functional.cross_entropy(logits, y[batch]).backward()
+            optimizer.step()
+        averager.end_epoch()
+    return averager, model
+
+
+def test_equals_the_plain_loop():
+    callback = SwitchEMACallback(**OPTIONS)
+    model = network()
+    fit(model, callback)
+    averager, other = plain()
+    with callback.averager.averaged(), averager.averaged():
+        for ours, theirs in zip(trained(model), trained(other), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    assert callback.averager.steps == averager.steps == EPOCHS * STEPS
+    assert callback.averager.switches == EPOCHS
+
+
+def test_accumulation_counts_optimizer_steps():
+    callback = SwitchEMACallback(**OPTIONS)
+    fit(network(gradient_accumulation_steps=2), callback)
+    assert callback.averager.steps == EPOCHS * STEPS // 2
+
+
+def test_evaluation_sees_the_average_and_leaves_the_live_weights():
+    callback = SwitchEMACallback("ema", **OPTIONS)
+    model = network()
+    x, y = (tensor.numpy() for tensor in digits())
+    history = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: history.append(logs["val_loss"])
+    )
+    fit(model, callback, note, validation_data=(x, y))
+    live = weights(model)
+    shown = model.evaluate(x, y, batch_size=BATCH, verbose=0)
+    predicted = model.predict(x, verbose=0)
+    assert history[-1] == pytest.approx(shown, abs=1e-6)
+    for before, after in zip(live, weights(model), strict=True):
+        assert torch.equal(before, after)
+    with callback.averager.averaged():
+        assert np.allclose(predicted, np.asarray(model(x).detach()), atol=1e-6)
+
+
+def test_a_failing_evaluation_restores_the_live_weights():
+    class Fails(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            raise Interrupted
+
+    callback, model = SwitchEMACallback("ema", **OPTIONS), network()
+    data = tuple(tensor.numpy() for tensor in digits())
+    with pytest.raises(Interrupted):
+        fit(model, callback, Fails(), validation_data=data)
+    reference = network()
+    fit(reference, epochs=1)
+    for ours, theirs in zip(weights(model), weights(reference), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_resuming_is_bit_for_bit(tmp_path):
+    whole, model = SwitchEMACallback(**OPTIONS), network()
+    fit(model, whole)
+
+    first, half = SwitchEMACallback(**OPTIONS), network()
+    fit(half, first, epochs=1)
+    half.save(tmp_path / "half.keras")
+    torch.save(first.state_dict(), tmp_path / "averager.pt")
+
+    resumed = keras.models.load_model(tmp_path / "half.keras")
+    second = SwitchEMACallback(**OPTIONS)
+    second.load_state_dict(torch.load(tmp_path / "averager.pt", weights_only=True))
+    fit(resumed, second, initial_epoch=1)
+    assert second.averager.steps == whole.averager.steps
+    with whole.averager.averaged(), second.averager.averaged():
+        for ours, theirs in zip(weights(resumed), weights(model), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_state_before_fit_says_why_there_is_none():
+    with pytest.raises(RuntimeError, match="before fit"):
+        SwitchEMACallback().state_dict()

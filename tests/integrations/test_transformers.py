@@ -1,0 +1,202 @@
+"""The Transformers callback on a tiny random model, without network access."""
+
+import pytest
+import torch
+
+from switch_ema import create_averager
+from tests.averaging.helpers import assert_same
+from tests.integrations.helpers import Interrupted, assert_close
+
+transformers = pytest.importorskip("transformers")
+from transformers import Trainer, TrainingArguments  # noqa: E402
+
+from switch_ema.integrations.transformers import SwitchEMACallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TEXT = "the quick brown fox jumps over the lazy dog while the dog sleeps on. " * 4
+ROWS, LENGTH, BATCH, EPOCHS = 16, 16, 4, 3
+STEPS = ROWS // BATCH
+OPTIONS = {"decay": 0.9}
+
+
+def rows():
+    codes = torch.tensor([ord(c) % 32 for c in TEXT[: ROWS * LENGTH]])
+    labels = codes.view(ROWS, LENGTH).clone()
+    labels[:, 0] = -100  # never predicted; the Trainer counts labels by this mark
+    return [
+        {"input_ids": row, "labels": label}
+        for row, label in zip(codes.view(ROWS, LENGTH), labels, strict=True)
+    ]
+
+
+def language_model():
+    """Two layers, tied embeddings, no dropout: the plain loop has the same numbers."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=32,
+        n_positions=LENGTH,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def trainer(folder, callback, model=None, kind=Trainer, **options):
+    settings = {
+        "num_train_epochs": EPOCHS,
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": 0.05,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+    }
+    args = TrainingArguments(str(folder), **(settings | options))
+    return kind(
+        model or language_model(),
+        args,
+        train_dataset=Ordered(rows()),
+        eval_dataset=rows(),
+        callbacks=[callback],
+    )
+
+
+class Ordered(torch.utils.data.IterableDataset):
+    """Rows in the order given, so that the plain loop has the same batches."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        return iter(self.data)
+
+    def __len__(self):
+        return len(self.data)
+
+
+def plain(method="switch-ema", epochs=EPOCHS):
+    model = language_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    averager = create_averager(method, model, optimizer, **OPTIONS)
+    data = torch.stack([row["input_ids"] for row in rows()])
+    for _ in range(epochs):
+        for batch in data.split(BATCH):
+            optimizer.zero_grad()
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimizer.step()
+        averager.end_epoch()
+    return averager
+
+
+@pytest.mark.parametrize("micro", [BATCH, BATCH // 2])
+def test_equals_the_plain_loop_also_with_accumulation(tmp_path, micro):
+    callback = SwitchEMACallback(**OPTIONS)
+    trainer(
+        tmp_path,
+        callback,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=BATCH // micro,
+    ).train()
+    reference = plain()
+    assert_close(
+        callback.averager.averaged_state_dict(), reference.averaged_state_dict()
+    )
+    assert_close(callback.averager.live_state_dict(), reference.live_state_dict())
+    assert callback.averager.steps == EPOCHS * STEPS
+    assert callback.averager.switches == EPOCHS
+
+
+def evaluated(averager):
+    data = torch.stack([row["input_ids"] for row in rows()])
+    with averager.averaged() as model, torch.no_grad():
+        return model.eval()(input_ids=data, labels=data).loss.item()
+
+
+def test_evaluation_and_saving_show_the_average(tmp_path):
+    callback = SwitchEMACallback("ema", **OPTIONS)
+    run = trainer(tmp_path, callback, eval_strategy="epoch")
+    run.train()
+    expected = evaluated(plain("ema"))
+    losses = [log["eval_loss"] for log in run.state.log_history if "eval_loss" in log]
+    assert losses[-1] == pytest.approx(expected, abs=1e-5)
+    assert run.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
+    live = callback.averager.live_state_dict()
+    assert_same(live, run.model.state_dict())
+    run.save_model(str(tmp_path / "final"))
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "final")
+    assert_close(loaded.state_dict(), callback.averager.averaged_state_dict())
+    with callback.averager.averaged() as model:
+        model.save_pretrained(tmp_path / "by hand")
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "by hand")
+    assert_close(loaded.state_dict(), callback.averager.averaged_state_dict())
+
+
+def test_the_best_model_is_the_best_average(tmp_path):
+    callback = SwitchEMACallback("ema", **OPTIONS)
+    run = trainer(
+        tmp_path,
+        callback,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+    )
+    run.train()
+    assert run.state.best_model_checkpoint.endswith(f"checkpoint-{EPOCHS * STEPS}")
+    best = plain("ema").averaged_state_dict()
+    assert_close(run.model.state_dict(), best)
+    assert run.evaluate()["eval_loss"] == pytest.approx(run.state.best_metric, abs=1e-6)
+
+
+@pytest.mark.parametrize("at", [STEPS + 2, STEPS])
+def test_resuming_is_bit_for_bit(tmp_path, at):
+    """Within an epoch, and after the last step of one, whose end is yet to come."""
+    whole = SwitchEMACallback(**OPTIONS)
+    run = trainer(tmp_path, whole, save_strategy="steps", save_steps=at)
+    run.train()
+    again = SwitchEMACallback(**OPTIONS)
+    resumed = trainer(tmp_path / "again", again)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    assert_same(
+        whole.averager.averaged_state_dict(), again.averager.averaged_state_dict()
+    )
+    assert_same(run.model.state_dict(), resumed.model.state_dict())
+    assert again.averager.switches == EPOCHS
+
+
+def test_a_failing_evaluation_restores_the_live_weights(tmp_path):
+    class Fails(Trainer):
+        def prediction_step(self, *args, **kwargs):
+            raise Interrupted
+
+    run = trainer(
+        tmp_path, SwitchEMACallback("ema", **OPTIONS), kind=Fails, eval_strategy="epoch"
+    )
+    with pytest.raises(Interrupted):
+        run.train()
+    live = plain("ema", epochs=1).live_state_dict()
+    assert_close(run.model.state_dict(), live)
+
+
+def test_attach_to_a_trainer_that_exists(tmp_path):
+    run = trainer(tmp_path, transformers.DefaultFlowCallback)
+    callback = SwitchEMACallback(**OPTIONS)
+    callback.attach(run)
+    run.train()
+    assert_close(callback.averager.averaged_state_dict(), plain().averaged_state_dict())
+
+
+def test_a_callback_added_late_says_what_to_do(tmp_path):
+    run = trainer(tmp_path, transformers.DefaultFlowCallback)
+    run.add_callback(SwitchEMACallback())
+    with pytest.raises(RuntimeError, match=r"call attach\(trainer\)"):
+        run.train()

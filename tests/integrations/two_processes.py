@@ -1,0 +1,108 @@
+"""Lightning in two processes on the CPU; run by test_lightning.py.
+
+Usage: two_processes.py FOLDER
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+from switch_ema.integrations.lightning import SwitchEMACallback
+from switch_ema.integrations.sharding import gathered
+from tests.integrations import test_lightning as shared
+from tests.integrations.helpers import OPTIONS, loader, sgd
+
+
+def small_network() -> nn.Module:
+    """Without batch statistics, which differ between processes."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+class Module(shared.Module):
+    """Each process takes every second row, so that two batches make one of 32."""
+
+    def __init__(self, shard: bool):
+        super().__init__()
+        self.net, self.shard = small_network(), shard
+
+    def configure_model(self):
+        if self.shard:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+            self.shard = False
+
+    def configure_optimizers(self):
+        return sgd(self.net)
+
+    def train_dataloader(self):
+        data = loader().dataset
+        sampler = DistributedSampler(data, 2, self.global_rank, shuffle=False)
+        return DataLoader(data, 16, sampler=sampler)
+
+
+class Report(Callback):
+    def __init__(self, callback: SwitchEMACallback, path: Path):
+        self.callback, self.path = callback, path
+
+    def on_fit_end(self, trainer, pl_module):
+        averager = self.callback.averager
+        state = {
+            "averaged": gathered(averager.averaged_state_dict()),
+            "live": gathered(averager.live_state_dict()),
+            "steps": averager.steps,
+        }
+        if trainer.is_global_zero:
+            torch.save(state, self.path)
+
+
+def strategy(kind: str):
+    if kind == "ddp":
+        return DDPStrategy(process_group_backend="gloo")
+    return ModelParallelStrategy(2, 1, False, process_group_backend="gloo")
+
+
+def run(kind: str, folder: Path, name: str, ckpt: Path | None = None):
+    callback = SwitchEMACallback(**OPTIONS)
+    keep = ModelCheckpoint(folder, f"{name}-{{epoch}}", save_top_k=-1)
+    report = Report(callback, folder / f"{name}.pt")
+    trainer = shared.trainer(
+        folder,
+        callback,
+        keep,
+        report,
+        strategy=strategy(kind),
+        devices=2,
+        use_distributed_sampler=False,
+    )
+    module = Module(shard=kind == "fsdp2")
+    trainer.fit(module, val_dataloaders=loader(), ckpt_path=ckpt)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    child = os.fork()  # spares the second process its imports
+    os.environ["LOCAL_RANK"] = "0" if child else "1"
+    for kind in ("ddp", "fsdp2"):
+        run(kind, folder / kind, "whole")
+        run(kind, folder / kind, "resumed", folder / kind / "whole-epoch=0.ckpt")
+    if child:
+        sys.exit(os.waitpid(child, 0)[1])

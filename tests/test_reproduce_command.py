@@ -1,0 +1,125 @@
+"""`switch-ema reproduce` as a user meets it."""
+
+import pytest
+
+from switch_ema.bench import reproduce
+from switch_ema.bench.config import CompareConfig
+from switch_ema.cli import COMMANDS
+from switch_ema.commands.reproduce import Reproduce
+
+from .bench.conftest import TINY_TASK
+from .test_cli import call
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to run in, where every row trains for less than a second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setitem(COMMANDS, "reproduce", Reproduce)
+    (tmp_path / "tiny.py").write_text(TINY_TASK)
+
+    def row_config(row, settings):
+        methods = tuple(m for m in row.methods if m in ("plain", "ema", "switch-ema"))
+        return CompareConfig(
+            tasks=("tiny.py:Tiny",),
+            methods=methods,
+            seeds=settings.seeds,
+            epochs=settings.epochs or 1,
+        )
+
+    monkeypatch.setattr(reproduce, "row_config", row_config)
+    return tmp_path
+
+
+RUN = ("reproduce", "table-5", "--jobs", "1", "--device", "cpu", "--seeds", "2")
+
+
+def test_a_row_is_planned_trained_and_shown(folder, capsys):
+    code, out, err = call(capsys, *RUN, "--rows", "mae")
+    assert code == 0 and err == ""
+    assert "Plan" in out and "in all, from one epoch of each row" in out
+    assert "MAE, DeiT-B, 800ep" in out and "83.48" in out and "+0.15" in out
+    assert "present recipes: byol, moco-v3 and simmim." in out
+    assert "no value here is" in out
+    assert (folder / "runs/reproduce-table-5/mae/results.sqlite").is_file()
+    page = (folder / "runs/reproduce-table-5/report.html").read_text()
+    assert "DeiT-B" in page and "83.48" in page and "tiny.py:Tiny" in page
+    code, out, _ = call(capsys, *RUN, "--rows", "mae")
+    assert code == 0 and "4 of 4 trainings are done" in out
+
+
+def test_a_dry_run_estimates_and_trains_nothing(folder, capsys):
+    code, out, _ = call(capsys, *RUN, "--dry-run")
+    assert code == 0
+    assert all(name in out for name in ("byol", "moco-v3", "simmim", "mae"))
+    assert "in all, from one epoch" in out
+    assert not (folder / "runs").exists()
+
+
+def test_the_papers_scale_is_planned_without_measuring(folder, capsys, monkeypatch):
+    monkeypatch.setattr(reproduce, "_measure_epoch", None)
+    code, out, _ = call(capsys, *RUN, "--scale", "paper", "--dry-run")
+    assert code == 0 and "not measured" in out
+
+
+def test_the_list_is_the_papers_table(folder, capsys):
+    code, out, _ = call(capsys, "reproduce", "table-3", "--list", "--rows", "swin-?")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "Swin-T" in line]
+    for cell in ("79.07", "79.17", "79.30", "79.28", "79.74", "+0.67"):
+        assert cell in line
+    assert "VGG" not in out
+    code, out, _ = call(capsys, "reproduce", "--list")
+    assert code == 0 and all(f"table-{n}" in out for n in (2, 3, 4, 5))
+
+
+def test_docs_are_written_from_what_is_stored(folder, capsys):
+    call(capsys, *RUN, "--rows", "simmim")
+    before = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+    code, out, _ = call(capsys, "reproduce", "--write-docs", "docs/results.md")
+    assert code == 0 and "docs/results.md" in out
+    text = (folder / "docs/results.md").read_text()
+    assert "`switch-ema reproduce --write-docs docs/results.md`" in text
+    assert text.count("No row of this table has been run") == 3
+    assert "| SimMIM, DeiT-B, 800ep |  |" in text
+    assert "| 84.16 | +0.31 |" in text
+    after = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce",), "which table: table-2, table-3, table-4 or table-5?"),
+        (("reproduce", "table-1"), "unknown table 'table-1'; known are table-2"),
+        ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
+        ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),
+        ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),
+        ((*RUN, "--jobs", "-1"), "jobs must be at least 0, got -1"),
+        (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
+        (
+            (*RUN, "--scale", "paper", "--dataset", "digits"),
+            "dataset is for the small scale",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(
+    folder, capsys, arguments, message
+):
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("switch-ema: ") and err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_other_settings_than_the_stored_are_refused(folder, capsys):
+    call(capsys, *RUN, "--rows", "mae")
+    code, _, err = call(capsys, *RUN, "--rows", "mae", "--epochs", "2")
+    assert code == 2 and "holds this row with other settings" in err
+
+
+def test_help_has_examples(folder, capsys):
+    code, out, _ = call(capsys, "reproduce", "--help")
+    assert code == 0 and "switch-ema reproduce --write-docs docs/results.md" in out
