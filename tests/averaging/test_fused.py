@@ -1,15 +1,18 @@
 """Optimizers that average in their step: the same numbers as torch's and an average."""
 
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from switch_ema import EMA, SwitchEMA, count_warmup
-from switch_ema.averaging import blocks
+from switch_ema.averaging import blocks, one_pass
 from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
+from switch_ema.averaging.one_pass import OnePass
 
 from .helpers import assert_same, copy_of
 
@@ -83,9 +86,7 @@ def block(request, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", request.param)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_steps_are_torch_and_a_separate_average(kind, block):
-    models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
+def compare_thousand_steps(models, optimizers, averagers):
     schedules = [CosineAnnealingLR(optimizer, 1000) for optimizer in optimizers]
     for epoch in range(10):
         for model, optimizer, averager, schedule in zip(
@@ -99,6 +100,40 @@ def test_a_thousand_steps_are_torch_and_a_separate_average(kind, block):
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
     for one, other in zip(*(m.parameters() for m in models), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "nesterov"])
+def test_one_compiled_pass_is_the_same_and_is_compiled_once(kind):
+    models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
+    optimizers[1]._one_pass = OnePass(compiles=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compare_thousand_steps(models, optimizers, averagers)
+    # With and without the part that is used at times; at its first use, and not.
+    assert 1 <= len(optimizers[1]._one_pass._versions) <= 3
+    assert counters["frames"]["total"] <= 4 * len(KINDS)
+
+
+def test_without_a_compiler_it_says_so_once_and_is_right(monkeypatch):
+    def fail(row):
+        raise RuntimeError("no compiler\nat all")
+
+    monkeypatch.setattr(one_pass, "_compile", fail)
+    models, optimizers, averagers = pair("adamw", EMA, decay=0.9)
+    optimizers[1]._one_pass = OnePass(compiles=True)
+    train(models[0], optimizers[0], 3)
+    with pytest.warns(UserWarning, match="block by block: no compiler.") as seen:
+        train(models[1], optimizers[1], 3)
+    assert len(seen) == 1
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_steps_are_torch_and_a_separate_average(kind, block):
+    models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
+    compare_thousand_steps(models, optimizers, averagers)
 
 
 def test_the_average_is_really_taken_in_the_step(monkeypatch):

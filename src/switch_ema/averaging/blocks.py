@@ -1,15 +1,19 @@
 """Going through lists of tensors in blocks that fit into the cache."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
 
-BLOCK = 1 << 17
-"""Elements per block: parameter, gradient, two moments and shadow are 2.5 MB."""
+BLOCK = 1 << 20
+"""Elements per block: parameter, gradient, two moments and shadow are 20 MB.
+
+Smaller blocks would fit into nearer caches, but between two calls the threads go to
+sleep, and waking them costs more than that saves.
+"""
 
 Columns = list[list[Tensor]]
 """Lists of the same length: all parameters, all gradients, and so on."""
@@ -44,6 +48,16 @@ class Work:
     """Updates the columns, or the same part of each, given their steps."""
     steps: list[Tensor] = field(default_factory=list)
     """For each row, if the kernel wants them."""
+    formula: Callable[..., None] | None = None
+    """What the kernel does to a row, for a compiler; None if it cannot be said."""
+    numbers: Callable[[list[int]], list[float | None]] = lambda rows: []
+    """What the formula depends on besides, common to these rows; None if it is not."""
+
+    def without(self, rows: set[int]) -> "Work":
+        """Return the work on the other rows."""
+        left = [i for i in range(len(self.columns[0])) if i not in rows]
+        columns, steps, _ = _gather(self, left, [None] * len(self.columns[0]))
+        return replace(self, columns=columns, steps=steps, formula=None)
 
 
 def step_and_average(work: Work, average: StepAverage) -> None:

@@ -1,9 +1,8 @@
-"""Optimizers that average the weights while they are still in the cache.
+"""Optimizers that average the weights in the same pass over memory.
 
 A step of AdamW reads and writes 28 bytes per parameter; an average afterwards adds 12,
-4 of them to read the weights that were written a moment ago. These optimizers go
-through the parameters in blocks that fit into the cache and average each block right
-after its step: 8 bytes per parameter come on top, and no second sweep.
+4 of them to read the weights that were written a moment ago. These optimizers average
+the weights block by block, while a block is in the cache, or in one compiled loop.
 
 They are torch's own optimizers in everything else: arguments, state dicts, numbers.
 
@@ -11,7 +10,9 @@ They are torch's own optimizers in everything else: arguments, state dicts, numb
     sema = SwitchEMA(model, optimizer)     # notices that the optimizer averages
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,14 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from switch_ema.averaging.blocks import StepAverage, Work, step_and_average
 from switch_ema.averaging.hooks import was_skipped
+from switch_ema.averaging.one_pass import (
+    OnePass,
+    adam_row,
+    coupled_adam_row,
+    momentum_row,
+    nesterov_row,
+    sgd_row,
+)
 from switch_ema.averaging.sharded import is_sharded
 
 Closure = Callable[[], Any]
@@ -29,6 +38,7 @@ class AveragesInStep(Optimizer):
     """An optimizer whose step can average what it updates."""
 
     _next_average: Callable[[], StepAverage | None] | None = None
+    _one_pass = OnePass(compiles=False)
 
     def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
         """Ask before each step what to average in it; None ends that.
@@ -59,7 +69,7 @@ class AveragesInStep(Optimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 for work in self._work(group):
-                    step_and_average(work, average)
+                    step_and_average(self._one_pass.run(work, average), average)
             average.finish()
         return loss
 
@@ -78,6 +88,9 @@ class AveragesInStep(Optimizer):
         }
 
 
+_SGD_NUMBERS = ("lr", "weight_decay", "momentum", "dampening")
+
+
 def _is_simple(group: dict[str, Any]) -> bool:
     return bool(group["fused"]) and all(
         parameter.is_cpu
@@ -89,10 +102,24 @@ def _is_simple(group: dict[str, Any]) -> bool:
 
 
 class FusedSGD(AveragesInStep, SGD):
-    """SGD, also with momentum or Nesterov's; see :class:`torch.optim.SGD`."""
+    """SGD, also with momentum or Nesterov's.
 
-    def __init__(self, *args: Any, fused: bool = True, **options: Any) -> None:
+    Args:
+        args: those of :class:`torch.optim.SGD`, as are the options.
+        compile: see :class:`FusedAdamW`.
+        fused: False steps as torch does and averages afterwards.
+        options: see above.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        compile: bool = False,
+        fused: bool = True,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, fused=fused, **options)
+        self._one_pass = OnePass(compile)
 
     def step(self, closure: Closure | None = None) -> Any:
         """Update the weights, and the average with them."""
@@ -131,14 +158,28 @@ class FusedSGD(AveragesInStep, SGD):
             momenta = buffers[0] if buffers else []
             torch._fused_sgd_(params, grads, momenta, is_first_step=is_first, **options)
 
-        return Work(columns, kernel)
+        values = [float(group[key]) for key in _SGD_NUMBERS]
+        can_be_said = not is_first and not group["maximize"] and _is_unscaled(options)
+        return Work(
+            columns,
+            kernel,
+            formula=_sgd_formula(group) if can_be_said else None,
+            numbers=lambda rows: [*values],
+        )
 
 
 class FusedAdam(AveragesInStep, Adam):
-    """Adam; see :class:`torch.optim.Adam`."""
+    """Adam; the arguments are those of :class:`FusedAdamW`."""
 
-    def __init__(self, *args: Any, fused: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        compile: bool = False,
+        fused: bool = True,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, fused=fused, **options)
+        self._one_pass = OnePass(compile)
 
     def step(self, closure: Closure | None = None) -> Any:
         """Update the weights, and the average with them."""
@@ -157,14 +198,58 @@ class FusedAdam(AveragesInStep, Adam):
         keys = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         options = {key: group[key] for key in keys} | self._scaling()
         options["beta1"], options["beta2"] = map(float, group["betas"])
+        numbers = partial(_adam_numbers, {**options, "decoupled": decoupled}, steps)
 
         def kernel(columns: list[list[Tensor]], steps: list[Tensor]) -> None:
             params, grads, means, squares, *rest = columns
             largest = rest[0] if rest else []
             function(params, grads, means, squares, largest, steps, **options)
 
-        return [Work(columns, kernel, steps)]
+        can_be_said = not (group["amsgrad"] or group["maximize"])
+        formula = adam_row if decoupled else coupled_adam_row
+        return [
+            Work(
+                columns,
+                kernel,
+                steps,
+                formula if can_be_said and _is_unscaled(options) else None,
+                numbers,
+            )
+        ]
+
+
+def _adam_numbers(
+    options: dict[str, Any], steps: list[Tensor], rows: list[int]
+) -> list[float | None]:
+    counts = {steps[i].item() for i in rows}
+    if len(counts) > 1:
+        return [None]
+    (count,) = counts
+    rate, beta1, beta2 = float(options["lr"]), options["beta1"], options["beta2"]
+    decay = options["weight_decay"] * (rate if options["decoupled"] else 1)
+    size = rate / (1 - beta1**count)
+    scale = 1 / math.sqrt(1 - beta2**count)
+    return [decay, 1 - beta1, beta2, size, scale, options["eps"]]
+
+
+def _sgd_formula(group: dict[str, Any]) -> Callable[..., None]:
+    if not group["momentum"]:
+        return sgd_row
+    return nesterov_row if group["nesterov"] else momentum_row
+
+
+def _is_unscaled(options: dict[str, Any]) -> bool:
+    return options["grad_scale"] is None and options["found_inf"] is None
 
 
 class FusedAdamW(FusedAdam, AdamW):
-    """AdamW; see :class:`torch.optim.AdamW`."""
+    """AdamW whose step averages the weights as well.
+
+    Args:
+        args: those of :class:`torch.optim.AdamW`, as are the options.
+        compile: have torch.compile write one pass over memory, which takes up to a
+            minute at the first step. Otherwise, or without a compiler, blocks of
+            parameters are averaged right after their step.
+        fused: False steps as torch does and averages afterwards.
+        options: see above.
+    """

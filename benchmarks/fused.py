@@ -1,0 +1,98 @@
+"""One optimizer step with its average, against torch's fused step alone.
+
+    python benchmarks/fused.py [--repeats 24] [--models deit_s resnet50]
+
+"separate" is torch's fused optimizer and SwitchEMA's update after it; "in the step" is
+ours, which averages each block of parameters while it is in the cache, and "compiled"
+is the same in one loop; "torch, cached lists" is what a user could write by hand.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import models
+import torch
+from rich.console import Console
+from rich.table import Table
+from timing import Repeats, interleave, summarize
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from switch_ema import FusedAdamW, FusedSGD, SwitchEMA
+
+ALONE = "torch, fused, alone"
+BUILDS = 3
+"""How often everything is built anew, since addresses in memory are worth percents."""
+
+OPTIMIZERS: dict[str, tuple[type[Optimizer], type[Optimizer], dict[str, float]]] = {
+    "AdamW": (AdamW, FusedAdamW, {"lr": 1e-4}),
+    "SGD, momentum": (SGD, FusedSGD, {"lr": 1e-4, "momentum": 0.9}),
+}
+
+
+def with_gradients(name: str) -> nn.Module:
+    model = models.build(name)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter) * 1e-3
+    return model
+
+
+def contestants(
+    model: str,
+    plain: type[Optimizer],
+    fused: type[Optimizer],
+    options: dict[str, float],
+) -> dict[str, Callable[[], object]]:
+    alone, by_hand, separate, blocks, loop = (with_gradients(model) for _ in range(5))
+    cached = plain(by_hand.parameters(), fused=True, **options)
+    live = [p.detach() for p in by_hand.parameters()]
+    shadow = [p.clone() for p in live]
+
+    def step_and_lerp() -> None:
+        cached.step()
+        torch._foreach_lerp_(shadow, live, 0.001)
+
+    after = plain(separate.parameters(), fused=True, **options)
+    within = fused(blocks.parameters(), **options)
+    compiled = fused(loop.parameters(), compile=True, **options)
+    SwitchEMA(separate, after, decay=0.999)
+    SwitchEMA(blocks, within, decay=0.999)
+    SwitchEMA(loop, compiled, decay=0.999)
+    return {
+        ALONE: plain(alone.parameters(), fused=True, **options).step,
+        "torch, cached lists": step_and_lerp,
+        "separate": after.step,
+        "in the step": within.step,
+        "in the step, compiled": compiled.step,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=24)
+    parser.add_argument("--models", nargs="+", default=["deit_s", "resnet50"])
+    arguments = parser.parse_args()
+    table = Table("model", "optimizer", "contestant", "ms", "ratio", "quartiles")
+    for model in arguments.models:
+        for name, (plain, fused, options) in OPTIMIZERS.items():
+            into = Repeats()
+            for _ in range(BUILDS):
+                calls = contestants(model, plain, fused, options)
+                share = max(1, arguments.repeats // BUILDS)
+                interleave(calls, share, into, lambda: None)
+            for contestant, timing in summarize(into, ALONE).items():
+                low, high = timing.quartiles
+                table.add_row(
+                    model,
+                    name,
+                    contestant,
+                    f"{timing.ms:.2f}",
+                    f"{timing.ratio:.2f}",
+                    f"{low:.2f} to {high:.2f}",
+                )
+            table.add_section()
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
