@@ -1,0 +1,27 @@
+"""Translates what Markdown does not know in docstrings: roles and doctests."""
+
+import re
+from typing import Any
+
+import griffe
+
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?\.?([\w.]+)`")
+DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+
+
+class Docstrings(griffe.Extension):
+    """Shows ``:class:`Name``` as code, with a link where the package exports it."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rewrite the docstring of one object."""
+        if obj.docstring is None:
+            return
+        exports = set(obj.package.exports or ())
+
+        def code(match: re.Match[str]) -> str:
+            name = match[1].removeprefix("switch_ema.")
+            is_exported = name in exports
+            return f"[`{name}`][switch_ema.{name}]" if is_exported else f"`{name}`"
+
+        text = ROLE.sub(code, obj.docstring.value)
+        obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)
