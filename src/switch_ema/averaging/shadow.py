@@ -39,14 +39,14 @@ class Shadow:
             step: how many optimizer steps there have been.
             in_step: whether the optimizer has averaged :meth:`by_memory` already.
         """
-        groups = [g for g in self._groups if not (in_step and g.kind in BY_MEMORY)]
-        lives = [group.live() for group in groups]
+        lives = [group.live() for group in self._groups]
         if any(live is None for live in lives):
             self._adapt()
-            lives = [group.live() for group in groups]
-        for group, live in zip(groups, lives, strict=True):
+            lives = [group.live() for group in self._groups]
+        for group, live in zip(self._groups, lives, strict=True):
             assert live is not None
-            group.average_(live, weight, step)
+            if not (in_step and group.kind in BY_MEMORY):
+                group.average_(live, weight, step)
         self._copies_are_stale = True
 
     def by_memory(self) -> dict[Tensor, Tensor]:
