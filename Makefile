@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-core lint bench docs clean
 
 setup: $(VENV)/.dev
 
@@ -30,10 +30,34 @@ lint: setup
 	$(RUN) -m mypy
 
 test: lint
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2
+
+# The averaging tests against another torch: make test-core TORCH=2.13.0. The library
+# needs torch alone, so only the tests' own tools are beside it; the one test that
+# trains with another library is left out (`make test` runs it).
+TORCH ?= 2.13.0
+CORE := .venv-torch-$(TORCH)
+CORE_TOOLS := hypothesis numpy pytest pytest-timeout safetensors
+
+$(CORE)/.core: pyproject.toml constraints.txt
+	@echo "Installing torch $(TORCH) into $(CORE) (a few minutes the first time)"
+	$(PYTHON) -m venv $(CORE)
+	@for tool in $(CORE_TOOLS); do grep "^$$tool==" constraints.txt; done >$(CORE)/tools.txt
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check \
+		"torch==$(TORCH)" -r $(CORE)/tools.txt -e .
+	@touch $@
+
+test-core: $(CORE)/.core
+	$(CORE)/bin/python -c "import torch; print('torch', torch.__version__)"
+	$(CORE)/bin/python -m pytest tests/averaging src/switch_ema/averaging \
+		--deselect tests/averaging/test_distributed.py::test_accelerate
 
 bench: $(VENV)/.peers
 	$(RUN) benchmarks/averaging.py
 
+docs: setup
+	$(RUN) -m mkdocs build --strict
+	@echo "Open site/index.html"
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
