@@ -1,5 +1,6 @@
 """switch-ema: weight averaging for PyTorch as a plug-in of three lines."""
 
+from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.checkpoint import StateMismatch
 from switch_ema.averaging.decay import (
@@ -49,6 +50,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Averager",
     "METHODS",
     "create_averager",
+    "attach",
+    "Attached",
     # Optimizers that average in their step
     "FusedAdam",
     "FusedAdamW",

@@ -1,12 +1,10 @@
 """`switch-ema compare`: plan, train, measure, report."""
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
@@ -22,7 +20,7 @@ from rich.table import Table
 from switch_ema.bench.checkpoints import checkpoint_path
 from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.environment import describe_environment
-from switch_ema.bench.executors import train_cells
+from switch_ema.bench.executors import check_executor, train_cells
 from switch_ema.bench.plan import Cell, make_plan
 from switch_ema.bench.report.page import write_page
 from switch_ema.bench.report.sections import load_sections
@@ -47,6 +45,10 @@ class RunOptions:
     """Of the run folder; by default made from the tasks and the settings."""
     jobs: int = 0
     """Cells trained at a time, each with its share of the cores; 0: one per core."""
+    executor: str = "local"
+    """Where cells are trained: local (processes) or ray (a cluster)."""
+    address: str | None = None
+    """Of the Ray cluster; None: the one that runs on this machine, or a new one."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     track: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ class RunOptions:
             )
         if self.jobs < 0:
             raise UsageError(f"jobs must be at least 0, got {self.jobs}.")
+        check_executor(self.executor, self.address)
 
 
 def run_comparison(
@@ -194,7 +197,6 @@ def _train(
     todo = [cell for cell in cells if statuses.get(cell.id) not in FINISHED]
     if len(todo) < len(cells):
         console.print(f"{len(cells) - len(todo)} of {len(cells)} trainings are done.")
-    jobs = options.jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
 
     def is_kept(cell: Cell) -> bool:
         if options.keep_checkpoints == "first":
@@ -205,7 +207,14 @@ def _train(
         return Place(folder, options.device, options.track, is_kept(cell))
 
     with _progress(todo, console) as advance:
-        for cell, result in train_cells(todo, place, jobs, advance):
+        for cell, result in train_cells(
+            todo,
+            place,
+            options.jobs,
+            advance,
+            executor=options.executor,
+            address=options.address,
+        ):
             results.add(cell, result)
             if result.status == "failed":
                 raise UsageError(f"{cell}: {result.message}")

@@ -1,4 +1,4 @@
-"""Trains cells: one after the other in this process, or in several at a time."""
+"""Trains cells on this machine, in processes of its own."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,19 +23,10 @@ Progress = Callable[[Cell, int], None]
 """Told a cell and the epochs it has finished."""
 
 
-def train_cells(
-    cells: Sequence[Cell], place: Callable[[Cell], Place], jobs: int, progress: Progress
-) -> Iterator[tuple[Cell, CellResult]]:
-    """Yield each cell with its result, as they finish; failures are results too."""
-    if jobs == 1 or len(cells) <= 1:
-        for cell in cells:
-            yield cell, _train(cell, place(cell), partial(progress, cell))
-    else:
-        with _Pool(min(jobs, len(cells))) as pool:
-            yield from pool.run(cells, place, progress)
-
-
-def _train(cell: Cell, place: Place, progress: Callable[[int], None]) -> CellResult:
+def train_or_explain(
+    cell: Cell, place: Place, progress: Callable[[int], None]
+) -> CellResult:
+    """Train one cell; what goes wrong is told in the result."""
     try:
         return train_cell(cell, place, progress)
     except UsageError as error:
@@ -136,7 +126,7 @@ def _work(connection: Connection, threads: int, parent: int) -> None:
     while True:
         try:
             cell, place = connection.recv()
-            connection.send(_train(cell, place, connection.send))
+            connection.send(train_or_explain(cell, place, connection.send))
         except (EOFError, OSError):
             return
 

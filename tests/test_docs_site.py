@@ -1,0 +1,79 @@
+"""The documentation site, built as ``make docs`` does."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import switch_ema
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("docs", "examples", "mkdocs.yml", "src", "CONTRIBUTING.md", "README.md")
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_public_name_is_in_the_reference(site):
+    page = (site / "api" / "averaging.html").read_text()
+    missing = [n for n in switch_ema.__all__ if f'id="switch_ema.{n}"' not in page]
+    assert not missing
+
+
+def test_links_to_files_beside_the_docs_lead_to_pages_of_the_site(site):
+    page = (site / "integrations" / "pytorch.html").read_text()
+    assert 'href="../examples/with_pytorch.html"' in page
+    example = (site / "examples" / "with_pytorch.html").read_text()
+    assert "optimizer" in example
+    assert 'href="contributing.html"' in (site / "index.html").read_text()
+
+
+def test_formulas_are_drawn_and_roles_and_doctests_are_translated(site):
+    theory = (site / "theory.html").read_text()
+    assert 'class="formula"' in theory
+    assert "arithmatex" not in theory
+    reference = (site / "api" / "averaging.html").read_text()
+    assert not re.search(r":(class|func|meth):", reference)
+    assert "<blockquote>" not in reference
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    for page in site.glob("**/*.html"):
+        loaded = re.findall(
+            r'<(?:script|img|link)[^>]+(?:src|href)="(http[^"]+)', page.read_text()
+        )
+        assert not loaded, page.name
+
+
+def test_a_broken_link_fails_the_build(tmp_path):
+    """One of each kind, and a page that the navigation does not have."""
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / "docs" / "lost.md").write_text(
+        "# Lost\n\n[a](nowhere.md) [b](choosing.md#nothing) [c](../examples/none.py)\n"
+    )
+    # The reference takes the longest to build and adds nothing to this.
+    for page in (tmp_path / "docs" / "api").glob("*.md"):
+        page.write_text("# Empty\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    for part in ("nowhere.md", "#nothing", "../examples/none.py", 'in the "nav"'):
+        assert part in done.stderr, done.stderr
