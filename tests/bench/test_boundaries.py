@@ -99,9 +99,7 @@ def test_table(found):
     rows = table_rows(found, ["accuracy", "width"])
     assert all(len(row) == len(TABLE_HEADER) for row in rows)
     assert [row[:2] for row in rows] == [
-        (name, method)
-        for name in ("accuracy", "width")
-        for method in METHODS
+        (name, method) for name in ("accuracy", "width") for method in METHODS
     ]
     first, second = rows[:2]
     assert first[4:] == ("3", "baseline", "", "")

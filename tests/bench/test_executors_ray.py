@@ -193,7 +193,8 @@ def silent_notes():
         def note(self, cell, epoch):
             time.sleep(600)
 
-        read = note
+        def read(self):
+            time.sleep(600)
 
     return Silent
 

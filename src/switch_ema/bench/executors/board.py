@@ -27,7 +27,7 @@ class Board:
         self._asked = self.actor.read.remote()
 
     @staticmethod
-    def _notes() -> type:
+    def _notes() -> Any:
         # Made in here, so that Ray sends the class itself and its process does not
         # import this module, and torch with it.
         class Notes:
