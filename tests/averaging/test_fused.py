@@ -108,7 +108,7 @@ def test_one_compiled_pass_is_the_same_and_is_compiled_once(kind):
     optimizers[1]._one_pass = OnePass(compiles=True)
     before = counters["stats"]["unique_graphs"]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         compare_thousand_steps(models, optimizers, averagers)
     # With and without the part that is used at times, and never once more.
     versions = len(optimizers[1]._one_pass._versions)
