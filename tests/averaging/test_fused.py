@@ -1,6 +1,8 @@
 """Optimizers that average in their step: the same numbers as torch's and an average."""
 
 import copy
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -227,3 +229,29 @@ def test_what_cannot_be_done_in_blocks_is_done_as_torch_does():
     optimizer.step()
     middle = (start + model.weight.detach()) / 2
     torch.testing.assert_close(ema.averaged_state_dict()["weight"], middle)
+
+
+@pytest.mark.parametrize("optimizer", ["FusedAdam", "FusedAdamW", "FusedSGD"])
+def test_steps_as_torch_does_where_nobody_has_made_torchs_own(optimizer):
+    """In a process of its own: torch decorates a class when the first one is made."""
+    code = f"""
+import torch
+from switch_ema import {optimizer}
+model = torch.nn.Linear(2, 2)
+before = model.weight.detach().clone()
+optimizer = {optimizer}(model.parameters(), lr=0.1, fused=False)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+assert not torch.equal(model.weight, before)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+def test_flat_storage_is_averaged_after_the_step():
+    models, optimizers, averagers = pair("adamw", EMA, decay=0.9, flat=True)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 3)
+    assert averagers[1]._shadow.by_memory() == {}
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, distributed
+from torch import Tensor
 
+from switch_ema.averaging.sharded import has_the_whole, whole
 from switch_ema.averaging.soup import require_safetensors
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def save_averaged(averager: "Averager", path: str | os.PathLike[str]) -> None:
     """
     files = require_safetensors("save_averaged")
     weights = {n: _whole(n, v) for n, v in averager.averaged_state_dict().items()}
-    together = distributed.is_available() and distributed.is_initialized()
-    if together and distributed.get_rank() != 0:
+    if not has_the_whole():
         return
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -46,7 +46,6 @@ def _whole(name: str, value: Any) -> Tensor:
             f"A safetensors file has tensors only, but {name} of the state dict is "
             f"{type(value).__name__}."
         )
-    gathered: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    dense = gathered.detach().cpu().contiguous()
+    dense = whole(value).detach().cpu().contiguous()
     # Tied names share memory, which the format refuses.
     return dense.clone()

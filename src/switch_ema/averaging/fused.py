@@ -11,6 +11,7 @@ They are torch's own optimizers in everything else: arguments, state dicts, numb
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,11 +35,31 @@ from switch_ema.averaging.sharded import is_sharded
 Closure = Callable[[], Any]
 
 
-class AveragesInStep(Optimizer):
-    """An optimizer whose step can average what it updates."""
+class AveragesInStep(Optimizer, ABC):
+    """An optimizer of torch's whose step can average what it updates.
 
+    Args:
+        args: those of torch's optimizer, as are the options.
+        compile: have torch.compile write one pass over memory, which takes up to a
+            minute at the first step. Otherwise, or without a compiler, blocks of
+            parameters are averaged right after their step.
+        fused: False steps as torch does and averages afterwards.
+        options: see above.
+    """
+
+    # Of the class, since torch leaves attributes out when it copies an optimizer.
     _next_average: Callable[[], StepAverage | None] | None = None
     _one_pass = OnePass(compiles=False)
+
+    def __init__(
+        self,
+        *args: Any,
+        compile: bool = False,
+        fused: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options | {"fused": fused})
+        self._one_pass = OnePass(compile)
 
     def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
         """Ask before each step what to average in it; None ends that.
@@ -51,20 +72,22 @@ class AveragesInStep(Optimizer):
             self._next_average = ask
         return is_free
 
+    @abstractmethod
     def _work(self, group: dict[str, Any]) -> list[Work]:
         """Collect what the kernel of a parameter group works on."""
-        raise NotImplementedError
 
-    def _step(self, torch_step: Callable[..., Any], closure: Closure | None) -> Any:
-        """Step in blocks; where nothing can be averaged in the step, as torch does."""
+    def step(self, closure: Closure | None = None) -> Any:
+        """Update the weights, and the average with them.
+
+        In blocks; where nothing can be averaged in the step, as torch does.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         average = self._average()
         if average is None:
-            # Undecorated: the hooks of this step run around it already.
-            getattr(torch_step, "__wrapped__", torch_step)(self)
+            _without_hooks(super().step)()
             return loss
         with torch.no_grad():
             for group in self.param_groups:
@@ -88,7 +111,11 @@ class AveragesInStep(Optimizer):
         }
 
 
-_SGD_NUMBERS = ("lr", "weight_decay", "momentum", "dampening")
+def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step without its hooks: those of the step around it run already."""
+    if not getattr(step, "hooked", False):
+        return step
+    return partial(step.__wrapped__, step.__self__)  # type: ignore[attr-defined]
 
 
 def _is_simple(group: dict[str, Any]) -> bool:
@@ -101,29 +128,11 @@ def _is_simple(group: dict[str, Any]) -> bool:
     )
 
 
+_SGD_NUMBERS = ("lr", "weight_decay", "momentum", "dampening")
+
+
 class FusedSGD(AveragesInStep, SGD):
-    """SGD, also with momentum or Nesterov's.
-
-    Args:
-        args: those of :class:`torch.optim.SGD`, as are the options.
-        compile: see :class:`FusedAdamW`.
-        fused: False steps as torch does and averages afterwards.
-        options: see above.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        compile: bool = False,
-        fused: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, fused=fused, **options)
-        self._one_pass = OnePass(compile)
-
-    def step(self, closure: Closure | None = None) -> Any:
-        """Update the weights, and the average with them."""
-        return self._step(SGD.step, closure)
+    """:class:`torch.optim.SGD`, also with momentum or Nesterov's."""
 
     def _work(self, group: dict[str, Any]) -> list[Work]:
         params: list[Tensor] = []
@@ -169,21 +178,7 @@ class FusedSGD(AveragesInStep, SGD):
 
 
 class FusedAdam(AveragesInStep, Adam):
-    """Adam; the arguments are those of :class:`FusedAdamW`."""
-
-    def __init__(
-        self,
-        *args: Any,
-        compile: bool = False,
-        fused: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(*args, fused=fused, **options)
-        self._one_pass = OnePass(compile)
-
-    def step(self, closure: Closure | None = None) -> Any:
-        """Update the weights, and the average with them."""
-        return self._step(Adam.step, closure)
+    """:class:`torch.optim.Adam`."""
 
     def _work(self, group: dict[str, Any]) -> list[Work]:
         columns: list[list[Tensor]] = [[] for _ in range(6)]
@@ -243,13 +238,4 @@ def _is_unscaled(options: dict[str, Any]) -> bool:
 
 
 class FusedAdamW(FusedAdam, AdamW):
-    """AdamW whose step averages the weights as well.
-
-    Args:
-        args: those of :class:`torch.optim.AdamW`, as are the options.
-        compile: have torch.compile write one pass over memory, which takes up to a
-            minute at the first step. Otherwise, or without a compiler, blocks of
-            parameters are averaged right after their step.
-        fused: False steps as torch does and averages afterwards.
-        options: see above.
-    """
+    """:class:`torch.optim.AdamW`."""

@@ -19,8 +19,6 @@ GROUPS: dict[str, type[Group]] = {
     "dense": DenseGroup,
 }
 
-BY_MEMORY = {"flat", "dense"}
-"""Kinds whose shadow lies in memory as its parameter does."""
 MOVING = {"flat", "packed", "dense"}
 """Kinds whose group copies a shadow to where it will stay."""
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from switch_ema.averaging import synthesis
+from switch_ema.averaging import sharded, synthesis
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.checkpoint import StateMismatch
 from switch_ema.averaging.hooks import Optimizers
@@ -113,12 +113,12 @@ class PostHocEMA(Averager):
         """
         if self._steps == 0:
             raise RuntimeError("snapshot() has nothing to write before the first step.")
-        if _is_writer():
+        if sharded.has_the_whole():
             self._folder.mkdir(parents=True, exist_ok=True)
             self._set_stale_aside()
         for sigma_rel, shadow in self._pairs(self._gammas):
             tensors, metadata = self._contents(shadow)
-            if _is_writer():
+            if sharded.has_the_whole():
                 snapshot = synthesis.Snapshot(self._folder, self._steps, sigma_rel)
                 snapshot.write(tensors, metadata)
         if self._steps not in self._snapshots:
@@ -181,8 +181,8 @@ class PostHocEMA(Averager):
             names = [n for n in slot.names if n in persistent or not slot.is_buffer]
             if not names:
                 continue
-            whole = _gathered(average)
-            if _is_writer():
+            whole = sharded.whole(average).detach()
+            if sharded.has_the_whole():
                 tensors[names[0]] = whole.cpu().contiguous()
             tied |= dict.fromkeys(names[1:], names[0])
             if not shadow.storage.averages(slot):
@@ -224,15 +224,3 @@ def _check_storable(shadow: Shadow) -> None:
                 f"PostHocEMA cannot store {slot.name}: safetensors has no "
                 f"{tensor.dtype}; leave it out with exclude."
             ) from error
-
-
-def _is_writer() -> bool:
-    in_group = distributed.is_available() and distributed.is_initialized()
-    return not in_group or distributed.get_rank() == 0
-
-
-def _gathered(tensor: Tensor) -> Tensor:
-    """Put the shards of a DTensor together, in which all ranks have to take part."""
-    gather = getattr(tensor, "full_tensor", None)
-    whole: Tensor = tensor if gather is None else gather()
-    return whole.detach()

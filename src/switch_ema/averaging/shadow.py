@@ -14,7 +14,7 @@ from torch import Tensor
 
 from switch_ema.averaging import kernels
 from switch_ema.averaging.groups import Group
-from switch_ema.averaging.kinds import BY_MEMORY, GROUPS, MOVING, kind_of
+from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
 from switch_ema.averaging.sharded import in_form_of, is_sharded
 from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
@@ -45,7 +45,7 @@ class Shadow:
             lives = [group.live() for group in self._groups]
         for group, live in zip(self._groups, lives, strict=True):
             assert live is not None
-            if not (in_step and group.kind in BY_MEMORY):
+            if not (in_step and group.kind == "dense"):
                 group.average_(live, weight, step)
         self._copies_are_stale = True
 
@@ -56,7 +56,8 @@ class Shadow:
         """
         pairs: dict[Tensor, Tensor] = {}
         for group in self._groups:
-            if group.kind in BY_MEMORY:
+            # A flat group looks at its first and last tensor only, which is not enough.
+            if group.kind == "dense":
                 live = group.live()
                 if live is None:
                     return {}

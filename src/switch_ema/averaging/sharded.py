@@ -84,6 +84,8 @@ def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
 
 def whole(value: Tensor) -> Tensor:
     """Gather a sharded tensor on every process of its mesh, which must all call."""
+    if not is_sharded(value):
+        return value
     gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]
     return gathered
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from switch_ema.bench.compare import open_run, report_page
+from switch_ema.bench.compare import report_page
 from switch_ema.bench.extras import needs_analysis
 from switch_ema.bench.landscape_settings import LandscapeSettings
 from switch_ema.commands.pages import name_files, print_sheet
@@ -43,7 +43,6 @@ class Landscape:
             from switch_ema.bench.report.landscapes import landscape_section
             from switch_ema.bench.report.sections import save_section
 
-        open_run(self.run)[1].close()
         command = f"switch-ema landscape {self.run}"
         with Progress(console=console, transient=True) as progress:
             kept = load_kept(self.run, self.methods, self.device)

@@ -11,7 +11,7 @@ from switch_ema.averaging.naming import unwrap
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.validation import check_choice
 from switch_ema.integrations.missing import needed
-from switch_ema.integrations.sharding import gathered, scattered
+from switch_ema.integrations.sharding import gathered
 
 with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -203,7 +203,7 @@ class SwitchEMACallback(Callback):
 
     def _load(self) -> None:
         if self._saved is not None and self.averager is not None:
-            state = scattered(self._saved["averager"], self.averager.state_dict())
-            self.averager.load_state_dict(state)
+            # Whole tensors: each process takes its own part of them.
+            self.averager.load_state_dict(self._saved["averager"])
             self._first_epoch = self._saved["first_epoch"]
             self._saved = None
