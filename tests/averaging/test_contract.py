@@ -11,6 +11,8 @@ from switch_ema.averaging.registry import METHODS, create_averager
 
 from .helpers import assert_same, batches, copy_of, epoch, network, sgd, train_step
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 @pytest.fixture(params=METHODS)
 def make(request, tmp_path):

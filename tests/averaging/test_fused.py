@@ -12,10 +12,11 @@ from torch._dynamo.utils import counters
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from switch_ema import EMA, SwitchEMA, count_warmup
-from switch_ema.averaging import blocks, one_pass
+from switch_ema.averaging import blocks, fused, native_step, one_pass
 from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.one_pass import OnePass
 
+from .conftest import KINDS as ARITHMETIC
 from .helpers import assert_same, copy_of
 
 KINDS = {
@@ -82,10 +83,12 @@ def train(model, optimizer, steps, seed=1):
         optimizer.step()
 
 
-@pytest.fixture(params=[7, 1 << 17])
-def block(request, monkeypatch):
-    """Tensors cut into many pieces, and all in one block."""
-    monkeypatch.setattr(blocks, "BLOCK", request.param)
+@pytest.fixture(params=[*ARITHMETIC[:-1], 7, 1 << 17])
+def way(request, monkeypatch):
+    """In C; with tensors cut into many pieces; and with all in one block."""
+    if request.param != "c":
+        request.getfixturevalue("without_compiler")
+        monkeypatch.setattr(blocks, "BLOCK", request.param)
 
 
 def compare_thousand_steps(models, optimizers, averagers):
@@ -104,8 +107,8 @@ def compare_thousand_steps(models, optimizers, averagers):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "nesterov"])
-def test_one_compiled_pass_is_the_same_and_is_compiled_once(kind):
+@pytest.mark.parametrize("kind", ["adamw", "maximize", "sgd", "nesterov"])
+def test_one_compiled_pass_is_the_same_and_is_compiled_once(kind, without_compiler):
     models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
     optimizers[1]._one_pass = OnePass(compiles=True)
     before = counters["stats"]["unique_graphs"]
@@ -118,7 +121,9 @@ def test_one_compiled_pass_is_the_same_and_is_compiled_once(kind):
     assert counters["stats"]["unique_graphs"] - before == versions
 
 
-def test_without_a_compiler_it_says_so_once_and_is_right(monkeypatch):
+def test_without_torch_compile_it_says_so_once_and_is_right(
+    without_compiler, monkeypatch
+):
     def fail(row):
         raise RuntimeError("no compiler\nat all")
 
@@ -134,25 +139,90 @@ def test_without_a_compiler_it_says_so_once_and_is_right(monkeypatch):
         torch.testing.assert_close(found[name], value)
 
 
+@pytest.mark.filterwarnings("ignore:No C compiler")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_steps_are_torch_and_a_separate_average(kind, block):
+def test_a_thousand_steps_are_torch_and_a_separate_average(kind, way):
     models, optimizers, averagers = pair(kind, SwitchEMA, decay=count_warmup(0.99))
     compare_thousand_steps(models, optimizers, averagers)
 
 
-def test_the_average_is_really_taken_in_the_step(monkeypatch):
-    (_, model), (_, optimizer), _ = pair("adamw", EMA, decay=0.9)
+def test_without_a_c_compiler_it_says_so_once_and_is_right(without_compiler):
+    fused._say_that_there_is_no_compiler.cache_clear()
+    models, optimizers, averagers = pair("adamw", EMA, decay=0.9)
+    train(models[0], optimizers[0], 3)
+    with pytest.warns(UserWarning, match="No C compiler works here") as seen:
+        train(models[1], optimizers[1], 3)
+    assert len(seen) == 1
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def watched(monkeypatch, module, name):
+    """Record how many shadows a function finds, and how many it leaves."""
     seen = []
-    original = blocks.step_and_average
-    monkeypatch.setattr(
-        "switch_ema.averaging.fused.step_and_average",
-        lambda work, average: (
-            seen.append(len(average.shadows)),
-            original(work, average),
-        ),
-    )
+    original = getattr(module, name)
+
+    def watching(work, average):
+        before = len(average.shadows)
+        result = original(work, average)
+        seen.append((before, len(average.shadows)))
+        return result
+
+    monkeypatch.setattr(module, name, watching)
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore:No C compiler")
+@pytest.mark.parametrize("kind", ["adamw", "momentum"])
+def test_the_average_is_really_taken_in_the_step(kind, monkeypatch, arithmetic):
+    (_, model), (_, optimizer), _ = pair(kind, EMA, decay=0.9)
+    train(model, optimizer, 1)  # momentum begins otherwise than it goes on
+    in_c = watched(monkeypatch, native_step, "run")
+    in_blocks = watched(monkeypatch, fused, "step_and_average")
     train(model, optimizer, 1)
-    assert seen[0] == 3  # stem, head and the part that has no gradient
+    if arithmetic == "c":
+        assert in_c[0][0] == 7
+        assert in_c[-1][1] == 2  # the part that has no gradient
+        assert in_blocks[-1] == (2, 2)
+    else:  # vectors are averaged in packs, after the step
+        assert in_c[0] == (3, 3)
+        assert in_blocks[-1][1] == 1
+
+
+def test_a_graph_from_before_the_step_is_known_to_be_outdated():
+    """As with torch's optimizers: its weights were changed in place."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = FusedAdamW(model.parameters(), lr=0.1)
+    EMA(model, optimizer, decay=0.9)
+    loss = model(torch.ones(2, 3)).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore:No C compiler")
+def test_gradients_of_another_order_are_put_in_order(arithmetic):
+    """Which torch's fused kernels do not do, so the slow ones are the reference."""
+    torch.manual_seed(0)
+    models = [nn.Linear(6, 4), nn.Linear(6, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    plain = torch.optim.AdamW(models[0].parameters(), lr=0.1)
+    ours = FusedAdamW(models[1].parameters(), lr=0.1)
+    averagers = [
+        EMA(m, o, decay=0.9) for m, o in zip(models, (plain, ours), strict=True)
+    ]
+    for step in range(3):
+        gradient = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
+        for model, optimizer in zip(models, (plain, ours), strict=True):
+            model.weight.grad = gradient.t()
+            model.bias.grad = torch.ones(4)
+            optimizer.step()
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,8 +264,8 @@ def test_update_every_and_later_averagers_are_separate():
     second = [EMA(m, o, decay=0.5) for m, o in zip(models, optimizers, strict=True)]
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 7)
-    for plain, fused in (first, second):
-        wanted, found = plain.averaged_state_dict(), fused.averaged_state_dict()
+    for averagers in (first, second):
+        wanted, found = (averager.averaged_state_dict() for averager in averagers)
         for name, value in wanted.items():
             torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
 

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from switch_ema.averaging import kernels
+from switch_ema.averaging import kernels, native
+from switch_ema.averaging.exchange import exchange_
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
 
 
 def pairs(count=5, dtype=torch.float32):
@@ -101,7 +104,7 @@ def test_exchange_swaps_every_layout(layout):
     first = layouts()[layout]
     second = torch.zeros(first.shape, dtype=first.dtype)  # contiguous
     a, b = first.clone(), second.clone()
-    kernels.exchange_([first], [second])
+    exchange_([first], [second])
     assert torch.equal(first, b)
     assert torch.equal(second, a)
 
@@ -112,7 +115,9 @@ class Interrupt(Exception):
 
 @pytest.mark.parametrize("fails_at", range(0, 14))
 @pytest.mark.parametrize("before", [True, False])
-def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at, before):
+def test_an_interrupted_exchange_is_undone(
+    without_compiler, monkeypatch, fails_at, before
+):
     """Whichever copy is cut short, Ctrl-C included, both sides are as before."""
     first, second = ([t + i for t in pairs(4)[0]] for i in (0, 10))
     kept = [t.clone() for t in first], [t.clone() for t in second]
@@ -132,11 +137,38 @@ def test_an_interrupted_exchange_is_undone(monkeypatch, fails_at, before):
     monkeypatch.setattr(torch.Tensor, "copy_", interrupted)
     if fails_at < 12:
         with pytest.raises(Interrupt):
-            kernels.exchange_(first, second)
+            exchange_(first, second)
     else:  # twelve copies in all: nothing was interrupted
-        kernels.exchange_(first, second)
+        exchange_(first, second)
         kept = kept[1], kept[0]
     monkeypatch.undo()
+    for tensors, old in zip((first, second), kept, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(tensors, old, strict=True))
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_exchange_in_c_is_undone_if_it_has_happened(monkeypatch, is_done):
+    first, second = ([t + i for t in pairs(4)[0]] for i in (0, 10))
+    # One pair by memory and one that is not: of another order.
+    first.append(torch.randn(3, 4))
+    second.append(torch.randn(4, 3).t())
+    kept = [t.clone() for t in first], [t.clone() for t in second]
+    calls = 0
+    at_once = native.exchange_
+
+    def interrupted(table, done):
+        nonlocal calls
+        calls += 1
+        if calls > 1 or is_done:
+            at_once(table, done)
+        if calls == 1:
+            raise Interrupt
+
+    monkeypatch.setattr(native, "exchange_", interrupted)
+    if native.is_available():
+        with pytest.raises(Interrupt):
+            exchange_(first, second)
+        assert calls == 1 + is_done
     for tensors, old in zip((first, second), kept, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(tensors, old, strict=True))
 

@@ -191,4 +191,4 @@ def test_device_cpu_offloads_from_accelerators_only(live, shadow, kind):
 def test_a_model_on_the_cpu_is_not_offloaded():
     ema = EMA(model := nn.Linear(3, 2), device="cpu")
     kinds_used = {kind_of(slot, ema._shadow.storage) for slot in all_slots(model)}
-    assert kinds_used == {"dense", "packed"}
+    assert kinds_used <= {"dense", "packed"}

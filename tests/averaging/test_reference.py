@@ -27,6 +27,8 @@ from switch_ema.averaging.reference import (
 
 from .helpers import batches, network, sgd, train_step
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 WARM = count_warmup(0.99)
 RAMP = linear_warmup(0.95, steps=6)
 HALF = constant(0.5)

@@ -15,6 +15,8 @@ from switch_ema import (
 
 from .helpers import move, scalar_model, shadow, weight
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 approx = pytest.approx
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
+from switch_ema.averaging.native import Table
 
 BLOCK = 1 << 20
 """Elements per block: parameter, gradient, two moments and shadow are 20 MB.
@@ -17,6 +18,7 @@ sleep, and waking them costs more than that saves.
 
 Columns = list[list[Tensor]]
 """Lists of the same length: all parameters, all gradients, and so on."""
+Row = tuple[Tensor, ...]
 
 
 @dataclass
@@ -26,16 +28,26 @@ class StepAverage:
     weight: float
     """Of the live weights: ``shadow += weight * (live - shadow)``."""
     shadows: dict[Tensor, Tensor]
-    """By parameter, of the same form and on the CPU. The step takes out what it has
+    """By parameter, of the same form and place. The step takes out what it has
     averaged."""
 
     def finish(self) -> None:
         """Average what the step has not updated."""
         if self.shadows:
-            kernels.lerp_dense_(
-                list(self.shadows.values()), list(self.shadows), self.weight
-            )
+            kernels.lerp_(list(self.shadows.values()), list(self.shadows), self.weight)
             self.shadows.clear()
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What a kernel does to a row, for those who do the same in one pass."""
+
+    numbers: list[float]
+    """What it depends on besides the row."""
+    row: Callable[..., None]
+    """In torch, for a compiler: of the tensors of a row and the numbers, as tensors."""
+    native: Callable[[Table, torch.dtype, float], None]
+    """In C: of a table of all rows, their dtype, and the share of the live weights."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +60,42 @@ class Work:
     """Updates the columns, or the same part of each, given their steps."""
     steps: list[Tensor] = field(default_factory=list)
     """For each row, if the kernel wants them."""
-    formula: Callable[..., None] | None = None
-    """What the kernel does to a row, for a compiler; None if it cannot be said."""
-    numbers: Callable[[list[int]], list[float | None]] = lambda rows: []
-    """What the formula depends on besides, common to these rows; None if it is not."""
+    formula: Formula | None = None
+    """None if what the kernel does has no other form here."""
 
-    def without(self, rows: set[int]) -> "Work":
-        """Return the work on the other rows."""
-        left = [i for i in range(len(self.columns[0])) if i not in rows]
-        columns, steps, _ = _gather(self, left, [None] * len(self.columns[0]))
+    def averaged_rows(self, average: StepAverage) -> list[Row]:
+        """Return the rows that are averaged: with their shadow, and their step."""
+        shadows = [average.shadows.get(parameter) for parameter in self.columns[0]]
+        columns = [*self.columns, shadows, *([self.steps] if self.steps else [])]
+        rows = zip(*columns, strict=True)
+        return [
+            row for row, shadow in zip(rows, shadows, strict=True) if shadow is not None
+        ]
+
+    def without(self, parameters: list[Tensor], average: StepAverage) -> "Work":
+        """Return the work on the other parameters, once these are averaged."""
+        for parameter in parameters:
+            del average.shadows[parameter]
+        done = set(map(id, parameters))
+        everything = self.columns[0]
+        left = [
+            i for i, parameter in enumerate(everything) if id(parameter) not in done
+        ]
+        columns, steps, _ = _gather(self, left, [None] * len(everything))
         return replace(self, columns=columns, steps=steps, formula=None)
+
+
+def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    """Return gradients in the order of their parameters in memory.
+
+    Those of autograd are already; torch's fused kernels take others for such, too.
+    """
+    return [
+        gradient
+        if gradient.stride() == parameter.stride()
+        else torch.empty_like(parameter).copy_(gradient)
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+    ]
 
 
 def step_and_average(work: Work, average: StepAverage) -> None:

@@ -8,6 +8,7 @@ only their memory moves.
 from collections import defaultdict
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from switch_ema.averaging.kernels import is_dense
@@ -64,18 +65,21 @@ class FlatPair:
         )
 
 
-def empty_layout(like: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def empty_layout(
+    like: list[Tensor], dtype: torch.dtype | None = None
+) -> tuple[Tensor, list[Tensor]]:
     """Make one buffer and views into it, with the shapes and strides of ``like``.
 
     Move tensors into it one by one and drop each at once: its pages are only taken
     when they are written, so that memory never holds two copies.
     """
-    line = _ALIGNMENT // like[0].element_size()
+    dtype = dtype or like[0].dtype
+    line = _ALIGNMENT // dtype.itemsize
     offsets, end = [], 0
     for tensor in like:
         offsets.append(end)
         end += -(-tensor.numel() // line) * line
-    buffer = like[0].new_zeros(max(end, 1))
+    buffer = like[0].new_zeros(max(end, 1), dtype=dtype)
     views = [
         buffer.as_strided(tensor.shape, tensor.stride(), offset)
         for tensor, offset in zip(like, offsets, strict=True)

@@ -1,8 +1,9 @@
 """Optimizers that average the weights in the same pass over memory.
 
 A step of AdamW reads and writes 28 bytes per parameter; an average afterwards adds 12,
-4 of them to read the weights that were written a moment ago. These optimizers average
-the weights block by block, while a block is in the cache, or in one compiled loop.
+4 of them to read the weights that were written a moment ago. These optimizers do both
+in one loop: written in C for the CPU, by torch.compile for other devices. Where neither
+can be, blocks of parameters are averaged while they are in the cache.
 
 They are torch's own optimizers in everything else: arguments, state dicts, numbers.
 
@@ -10,7 +11,8 @@ They are torch's own optimizers in everything else: arguments, state dicts, numb
     sema = SwitchEMA(model, optimizer)     # notices that the optimizer averages
 """
 
-import math
+import functools
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +22,14 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from switch_ema.averaging.blocks import StepAverage, Work, step_and_average
+from switch_ema.averaging import native, native_step
+from switch_ema.averaging.blocks import (
+    Formula,
+    StepAverage,
+    Work,
+    in_order_of,
+    step_and_average,
+)
 from switch_ema.averaging.hooks import was_skipped
 from switch_ema.averaging.one_pass import (
     OnePass,
@@ -40,9 +49,9 @@ class AveragesInStep(Optimizer, ABC):
 
     Args:
         args: those of torch's optimizer, as are the options.
-        compile: have torch.compile write one pass over memory, which takes up to a
-            minute at the first step. Otherwise, or without a compiler, blocks of
-            parameters are averaged right after their step.
+        compile: have torch.compile write the pass where the kernels in C cannot run,
+            as on a GPU; it takes up to a minute at the first step. Otherwise weights
+            that are not on the CPU are averaged after the step.
         fused: False steps as torch does and averages afterwards.
         options: see above.
     """
@@ -79,7 +88,7 @@ class AveragesInStep(Optimizer, ABC):
     def step(self, closure: Closure | None = None) -> Any:
         """Update the weights, and the average with them.
 
-        In blocks; where nothing can be averaged in the step, as torch does.
+        Where nothing can be averaged in the step, as torch does.
         """
         loss = None
         if closure is not None:
@@ -92,16 +101,29 @@ class AveragesInStep(Optimizer, ABC):
         with torch.no_grad():
             for group in self.param_groups:
                 for work in self._work(group):
-                    step_and_average(self._one_pass.run(work, average), average)
+                    left = native_step.run(work, average)
+                    step_and_average(self._one_pass.run(left, average), average)
             average.finish()
         return loss
 
     def _average(self) -> StepAverage | None:
         if self._next_average is None or was_skipped(self):
             return None
-        if not all(map(_is_simple, self.param_groups)):
+        if not all(map(self._is_simple, self.param_groups)):
             return None
+        if not (native.is_available() or self._one_pass.was_asked_for):
+            _say_that_there_is_no_compiler()
         return self._next_average()
+
+    def _is_simple(self, group: dict[str, Any]) -> bool:
+        """Whether all parameters are such that they can be averaged in the step."""
+        return bool(group["fused"]) and all(
+            (parameter.is_cpu or self._one_pass.compiles)
+            and not is_sharded(parameter)
+            and parameter.is_floating_point()
+            and (parameter.grad is None or not parameter.grad.is_sparse)
+            for parameter in group["params"]
+        )
 
     def _scaling(self) -> dict[str, Any]:
         """Return what a GradScaler has left for the kernel."""
@@ -118,17 +140,13 @@ def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return partial(step.__wrapped__, step.__self__)  # type: ignore[attr-defined]
 
 
-def _is_simple(group: dict[str, Any]) -> bool:
-    return bool(group["fused"]) and all(
-        parameter.is_cpu
-        and not is_sharded(parameter)
-        and parameter.is_floating_point()
-        and (parameter.grad is None or not parameter.grad.is_sparse)
-        for parameter in group["params"]
+@functools.cache
+def _say_that_there_is_no_compiler() -> None:
+    warnings.warn(
+        "No C compiler works here (cc, gcc or $CC), so weights are averaged block by "
+        "block after their step, which takes longer.",
+        stacklevel=4,
     )
-
-
-_SGD_NUMBERS = ("lr", "weight_decay", "momentum", "dampening")
 
 
 class FusedSGD(AveragesInStep, SGD):
@@ -139,6 +157,7 @@ class FusedSGD(AveragesInStep, SGD):
         grads: list[Tensor] = []
         buffers: list[Tensor | None] = []
         self._init_group(group, params, grads, buffers)  # type: ignore[no-untyped-call]
+        grads = in_order_of(params, grads)
         if not group["momentum"]:
             return [self._part(group, [params, grads], is_first=False)]
         work = []
@@ -167,14 +186,8 @@ class FusedSGD(AveragesInStep, SGD):
             momenta = buffers[0] if buffers else []
             torch._fused_sgd_(params, grads, momenta, is_first_step=is_first, **options)
 
-        values = [float(group[key]) for key in _SGD_NUMBERS]
-        can_be_said = not is_first and not group["maximize"] and _is_unscaled(options)
-        return Work(
-            columns,
-            kernel,
-            formula=_sgd_formula(group) if can_be_said else None,
-            numbers=lambda rows: [*values],
-        )
+        is_plain = not is_first and _is_unscaled(options)
+        return Work(columns, kernel, formula=_sgd_formula(group) if is_plain else None)
 
 
 class FusedAdam(AveragesInStep, Adam):
@@ -184,6 +197,7 @@ class FusedAdam(AveragesInStep, Adam):
         columns: list[list[Tensor]] = [[] for _ in range(6)]
         self._init_group(group, *columns)  # type: ignore[no-untyped-call]
         *columns, steps = columns
+        columns[1] = in_order_of(columns[0], columns[1])
         if not group["amsgrad"]:
             columns.pop()
         if steps:
@@ -193,44 +207,41 @@ class FusedAdam(AveragesInStep, Adam):
         keys = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         options = {key: group[key] for key in keys} | self._scaling()
         options["beta1"], options["beta2"] = map(float, group["betas"])
-        numbers = partial(_adam_numbers, {**options, "decoupled": decoupled}, steps)
 
         def kernel(columns: list[list[Tensor]], steps: list[Tensor]) -> None:
             params, grads, means, squares, *rest = columns
             largest = rest[0] if rest else []
             function(params, grads, means, squares, largest, steps, **options)
 
-        can_be_said = not (group["amsgrad"] or group["maximize"])
-        formula = adam_row if decoupled else coupled_adam_row
-        return [
-            Work(
-                columns,
-                kernel,
-                steps,
-                formula if can_be_said and _is_unscaled(options) else None,
-                numbers,
-            )
-        ]
+        is_plain = not group["amsgrad"] and _is_unscaled(options)
+        formula = _adam_formula(group, decoupled) if is_plain else None
+        return [Work(columns, kernel, steps, formula)]
 
 
-def _adam_numbers(
-    options: dict[str, Any], steps: list[Tensor], rows: list[int]
-) -> list[float | None]:
-    counts = {steps[i].item() for i in rows}
-    if len(counts) > 1:
-        return [None]
-    (count,) = counts
-    rate, beta1, beta2 = float(options["lr"]), options["beta1"], options["beta2"]
-    decay = options["weight_decay"] * (rate if options["decoupled"] else 1)
-    size = rate / (1 - beta1**count)
-    scale = 1 / math.sqrt(1 - beta2**count)
-    return [decay, 1 - beta1, beta2, size, scale, options["eps"]]
+def _sgd_formula(group: dict[str, Any]) -> Formula:
+    keys = ("lr", "weight_decay", "momentum", "dampening")
+    numbers = [*(float(group[key]) for key in keys), _sign(group)]
+    flags = bool(group["momentum"]), bool(group["nesterov"])
+
+    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
+        native.sgd_(table, dtype, native.SgdNumbers(*numbers, share, *flags))
+
+    with_momentum = nesterov_row if group["nesterov"] else momentum_row
+    return Formula(numbers, with_momentum if group["momentum"] else sgd_row, in_c)
 
 
-def _sgd_formula(group: dict[str, Any]) -> Callable[..., None]:
-    if not group["momentum"]:
-        return sgd_row
-    return nesterov_row if group["nesterov"] else momentum_row
+def _adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
+    rate, betas = float(group["lr"]), map(float, group["betas"])
+    numbers = [rate, *betas, group["eps"], group["weight_decay"], _sign(group)]
+
+    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
+        native.adam_(table, dtype, native.AdamNumbers(*numbers, share, decoupled))
+
+    return Formula(numbers, adam_row if decoupled else coupled_adam_row, in_c)
+
+
+def _sign(group: dict[str, Any]) -> float:
+    return -1.0 if group["maximize"] else 1.0
 
 
 def _is_unscaled(options: dict[str, Any]) -> bool:

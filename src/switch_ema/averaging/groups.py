@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from switch_ema.averaging import kernels
+from switch_ema.averaging import kernels, native
 from switch_ema.averaging.flat import FlatPair, empty_layout
 from switch_ema.averaging.sharded import is_sharded
 from switch_ema.averaging.tracking import Slot
@@ -31,7 +31,8 @@ class Group:
         self._is_sharded = is_sharded(slots[0].tensor)
         self._seen = [slot.local for slot in slots]
         # FSDP2 registers gathered and sharded tensors in turn.
-        self._may_be_replaced = self._is_sharded or not all(s.stays for s in slots)
+        self.stays = all(slot.stays for slot in slots)
+        self._may_be_replaced = self._is_sharded or not self.stays
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
@@ -100,39 +101,81 @@ class Group:
 
 
 class DenseGroup(Group):
-    """Parameters without gaps in memory, on the CPU.
+    """Tensors without gaps in memory, on the CPU.
 
-    Their shadow lies in one buffer, in the order of the live memory. The kernel goes
-    by memory alone, so every update makes sure first that all is as it was.
+    Their shadow lies in one buffer, in the order of the live memory. The kernels go by
+    memory alone, so every update makes sure first that all is where it was: the group
+    holds on to the live memory, so that another tensor cannot take its address.
     """
+
+    SHADOW: torch.dtype | None = None
+    """The dtype of the shadow if it is not that of the live tensors."""
 
     def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(kind, slots, shadow)
-        _, views = empty_layout(self._seen)
+        _, views = empty_layout(self._seen, self.SHADOW)
         for i, view in enumerate(views):
             shadow[i] = view.copy_(shadow[i])
-        self._forms = [_layout(tensor) for tensor in self._seen]
+        self._is_native = native.is_available(shadow[0].dtype)
+        plain = map(Tensor.is_contiguous, self._seen)
+        self._strided = [i for i, is_plain in enumerate(plain) if not is_plain]
+        self._forms = self._present_forms()
+        self._hold(self._addresses())
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless one has another form than it had."""
         live = super().live()
-        return live if live is not None and self._has_its_forms() else None
+        if live is None or self._present_forms() != self._forms:
+            return None
+        if (addresses := self._addresses()) != self._held:
+            if not self._is_as_before(range(len(live))):
+                return None
+            self._hold(addresses)
+        return live
 
     def is_current(self) -> bool:
         """Whether every tensor is what it was."""
-        return super().is_current() and self._has_its_forms()
-
-    def _has_its_forms(self) -> bool:
-        return list(map(_layout, self._seen)) == self._forms
+        return super().is_current() and self._present_forms() == self._forms
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average by memory."""
-        kernels.lerp_dense_(self.shadow, live, weight)
+        if self._is_native:
+            native.lerp_(self._table, self.shadow[0].dtype, weight)
+        else:
+            kernels.lerp_dense_(self.shadow, live, weight)
+
+    def _present_forms(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
+        """Return what tells orders in memory apart, from what is cheap to ask for."""
+        contiguous = list(map(Tensor.is_contiguous, self._seen))
+        strides = [self._seen[i].stride() for i in self._strided]
+        return contiguous, list(map(Tensor.numel, self._seen)), strides
+
+    def _addresses(self) -> list[int]:
+        return list(map(Tensor.data_ptr, self._seen))
+
+    def _hold(self, addresses: list[int]) -> None:
+        self._held = addresses
+        self._memory = [tensor.detach() for tensor in self._seen]
+        sizes = map(Tensor.numel, self._seen)
+        self._table = native.table_of([self.shadow, self._seen], sizes)
+
+
+class DitheredGroup(DenseGroup):
+    """Contiguous tensors on the CPU whose shadow is in bfloat16."""
+
+    SHADOW = torch.bfloat16
+
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average and round in one pass."""
+        phases = kernels.rounding_phases(self.shadow[0].device)
+        offset = kernels.rounding_offset(step)
+        native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
 
 
 class PackedGroup(Group):
     """Many small vectors on the CPU, such as those of normalisation layers.
 
+    For machines without a compiler: in C, small vectors cost no more than large ones.
     Their shadow lies in one buffer. An update gathers the live vectors, which is one
     call for many, and averages the buffer at once.
     """
@@ -195,7 +238,3 @@ class FlatGroup(Group):
 
 def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
     return tensor.dtype, tensor.device
-
-
-def _layout(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()

@@ -9,7 +9,10 @@ import functools
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+
+from switch_ema.averaging import native
 
 CHUNK = 1 << 18
 """Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
@@ -22,6 +25,8 @@ def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
 
 def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """The same for pairs on the CPU of one shape and one order in memory, unchecked.
+
+    For machines without a compiler; :func:`native.lerp_` does it in one region.
 
     SGD with the live weights as gradient, a weight decay of -1 and a learning rate of
     ``-weight`` is this very formula, and torch's fused SGD runs it without setting up
@@ -46,7 +51,7 @@ def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None
 
 def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """The same where the live tensors have another dtype or device."""
-    for average, value in _pieces(shadow, live):
+    for average, value in pieces(shadow, live):
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
@@ -61,7 +66,7 @@ def lerp_dithered_(
     the unit with ``step`` (see :func:`round_to_bfloat16_`).
     """
     thresholds: dict[torch.device, Tensor] = {}
-    for average, value in _pieces(shadow, live):
+    for average, value in pieces(shadow, live):
         if average.device not in thresholds:
             thresholds[average.device] = rounding_thresholds(average.device, step)
         exact = average.to(torch.float32, memory_format=torch.contiguous_format)
@@ -77,8 +82,12 @@ def rounding_thresholds(device: torch.device, step: int) -> Tensor:
     rounding error stays within a few units instead of growing like a random walk,
     and the result depends on ``step`` alone, so that resuming is exact.
     """
-    golden = int(step * 0.6180339887498949 * 65536) & 0xFFFF
-    return (_phases(device) + golden).bitwise_and_(0xFFFF)
+    return (rounding_phases(device) + rounding_offset(step)).bitwise_and_(0xFFFF)
+
+
+def rounding_offset(step: int) -> int:
+    """Return how far the thresholds have moved by a step."""
+    return int(step * 0.6180339887498949 * 65536) & 0xFFFF
 
 
 def round_to_bfloat16_(exact: Tensor, thresholds: Tensor) -> Tensor:
@@ -94,7 +103,8 @@ def round_to_bfloat16_(exact: Tensor, thresholds: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=8)
-def _phases(device: torch.device) -> Tensor:
+def rounding_phases(device: torch.device) -> Tensor:
+    """Return the fixed part of the thresholds."""
     generator = torch.Generator().manual_seed(0)
     values = torch.randint(65536, (CHUNK,), generator=generator, dtype=torch.int32)
     return values.to(device)
@@ -102,8 +112,12 @@ def _phases(device: torch.device) -> Tensor:
 
 def copy_(target: list[Tensor], source: list[Tensor]) -> None:
     """``target = source``, whatever the dtypes and devices."""
-    if target:
-        torch._foreach_copy_(target, source)
+    by_memory, others = pairs_by_memory(target, source)
+    if by_memory:
+        native.copy_(byte_table(by_memory))
+        increment_version([a for a, _ in by_memory])
+    if others:
+        torch._foreach_copy_([a for a, _ in others], [b for _, b in others])
 
 
 def mean_(target: list[Tensor], sources: list[list[Tensor]]) -> None:
@@ -116,71 +130,30 @@ def mean_(target: list[Tensor], sources: list[list[Tensor]]) -> None:
         tensor.copy_(total / len(sources))
 
 
-def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
-    """Exchange contents pairwise through a small buffer, completely or not at all.
-
-    An exception on the way, Ctrl-C included, undoes what was done, so that nobody
-    is left with a model that is half averaged.
-    """
-    exchange = _Exchange()
-    pairs = list(_pieces(first, second))
-    try:
-        for done, (a, b) in enumerate(pairs):
-            exchange.run(a, b)
-            exchange.done = done + 1, ""
-    except BaseException:
-        done, copying = exchange.done
-        if copying:
-            exchange.finish(*pairs[done])
-        for a, b in pairs[: done + bool(copying)]:
-            exchange.run(a, b)
-        raise
-
-
-class _Exchange:
-    """An exchange on its way, which knows what a half exchanged pair lacks."""
-
-    def __init__(self) -> None:
-        self.done: tuple[int, str] = 0, ""
-        """Pairs exchanged, and what is being copied now: in one assignment, which
-        cannot be torn."""
-        self._buffers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-        self._kept = torch.empty(0)
-
-    def run(self, a: Tensor, b: Tensor) -> None:
-        """Exchange one pair."""
-        done, _ = self.done
-        self._kept = self._room(a).copy_(a)
-        self.done = done, "b to a"
-        a.copy_(b)
-        self.done = done, "a to b"
-        b.copy_(self._kept)
-
-    def finish(self, a: Tensor, b: Tensor) -> None:
-        """Exchange the rest of a pair; a copy made twice does no harm."""
-        if self.done[1] == "b to a":
-            a.copy_(b)
-        b.copy_(self._kept)
-
-    def _room(self, piece: Tensor) -> Tensor:
-        kind = piece.dtype, piece.device
-        if kind not in self._buffers:
-            self._buffers[kind] = piece.new_empty(CHUNK)
-        return self._buffers[kind][: piece.numel()].view(piece.shape)
-
-
 def first_non_finite(tensors: list[Tensor]) -> int | None:
     """Return the index of the first tensor that holds a NaN or an infinity."""
-    # A sum is finite only if every term is: one cheap read, exact check on suspicion.
-    sums: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-    for tensor in tensors:
-        sums.setdefault((tensor.dtype, tensor.device), []).append(tensor.sum())
-    if all(bool(torch.stack(group).isfinite().all()) for group in sums.values()):
-        return None
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index, tensor in enumerate(tensors):
-        if not bool(tensor.isfinite().all()):
-            return index
-    return None
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
+    found = []
+    for (dtype, _), indices in kinds.items():
+        members = [tensors[index] for index in indices]
+        if native.is_available(dtype) and all(map(is_plain, members)):
+            table = native.table_of([members], map(Tensor.numel, members))
+            at = native.first_non_finite(table, dtype)
+        else:
+            at = _first_non_finite_of_a_kind(members)
+        if at is not None:
+            found.append(indices[at])
+    return min(found, default=None)
+
+
+def _first_non_finite_of_a_kind(tensors: list[Tensor]) -> int | None:
+    # A sum is finite only if every term is: one cheap read, exact check on suspicion.
+    if bool(torch.stack([tensor.sum() for tensor in tensors]).isfinite().all()):
+        return None
+    finite = (bool(tensor.isfinite().all()) for tensor in tensors)
+    return next((index for index, is_fine in enumerate(finite) if not is_fine), None)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -188,12 +161,23 @@ def is_dense(tensor: Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor's memory is its value: on the CPU, dense and no subclass."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.is_cpu
+        and tensor.layout == torch.strided
+        and not (tensor.is_neg() or tensor.is_conj())
+        and is_dense(tensor)
+    )
+
+
 def in_memory_order(tensor: Tensor) -> Tensor:
     """View a dense tensor as one dimension, in the order of its memory."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def _pieces(
+def pieces(
     first: list[Tensor], second: list[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut pairs of tensors of one shape into pairs of at most ``CHUNK`` elements."""
@@ -216,3 +200,24 @@ def _cut(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     parts = (torch.split(t, half, longest) for t in (a, b))
     for x, y in zip(*parts, strict=True):
         yield from _cut(x, y)
+
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+def pairs_by_memory(first: list[Tensor], second: list[Tensor]) -> tuple[Pairs, Pairs]:
+    """Tell apart the pairs that can be treated as bytes, and all others."""
+    by_memory: Pairs = []
+    others: Pairs = []
+    is_native = native.is_available()
+    for a, b in zip(first, second, strict=True):
+        fits = is_native and a.dtype == b.dtype and is_plain(a) and is_plain(b)
+        same = fits and a.shape == b.shape and a.stride() == b.stride()
+        (by_memory if same else others).append((a, b))
+    return by_memory, others
+
+
+def byte_table(pairs: Pairs) -> native.Table:
+    """Return the table of pairs by memory for the kernels that go by bytes."""
+    columns = [a for a, _ in pairs], [b for _, b in pairs]
+    return native.table_of(columns, (a.numel() * a.element_size() for a in columns[0]))

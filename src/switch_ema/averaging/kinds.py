@@ -2,8 +2,14 @@
 
 import torch
 
-from switch_ema.averaging import kernels
-from switch_ema.averaging.groups import DenseGroup, FlatGroup, Group, PackedGroup
+from switch_ema.averaging import kernels, native
+from switch_ema.averaging.groups import (
+    DenseGroup,
+    DitheredGroup,
+    FlatGroup,
+    Group,
+    PackedGroup,
+)
 from switch_ema.averaging.offload import OffloadedGroup
 from switch_ema.averaging.sharded import is_sharded
 from switch_ema.averaging.storage import Storage
@@ -13,13 +19,14 @@ GROUPS: dict[str, type[Group]] = {
     "same": Group,
     "cast": Group,
     "dithered": Group,
+    "dithered by memory": DitheredGroup,
     "offloaded": OffloadedGroup,
     "flat": FlatGroup,
     "packed": PackedGroup,
     "dense": DenseGroup,
 }
 
-MOVING = {"flat", "packed", "dense"}
+MOVING = {"flat", "packed", "dense", "dithered by memory"}
 """Kinds whose group copies a shadow to where it will stay."""
 
 
@@ -28,7 +35,10 @@ def kind_of(slot: Slot, storage: Storage) -> str:
     live = slot.local
     place = device, dtype = storage.place_of(slot)
     if dtype == torch.bfloat16:
-        return "dithered"
+        is_wide = live.dtype in (torch.float32, torch.bfloat16)
+        by_memory = is_wide and kernels.is_plain(live) and live.is_contiguous()
+        fits = by_memory and device.type == "cpu" and native.is_available()
+        return "dithered by memory" if fits else "dithered"
     if device.type == "cpu" and live.device.type not in ("cpu", "meta"):
         return "offloaded"
     if place != (live.device, live.dtype):
@@ -42,8 +52,10 @@ def kind_of(slot: Slot, storage: Storage) -> str:
         return "flat"
     if device.type != "cpu":
         return "same"
+    is_dense = dtype in (torch.float32, torch.float64) and kernels.is_plain(live)
+    if is_dense and native.is_available(dtype):
+        return "dense"
     is_vector = live.ndim == 1 and live.stride() == (1,)
     if is_vector and 0 < live.numel() <= PackedGroup.LARGEST:
         return "packed"
-    is_real = dtype in (torch.float32, torch.float64)
-    return "dense" if slot.stays and is_real and kernels.is_dense(live) else "same"
+    return "dense" if is_dense and slot.stays else "same"

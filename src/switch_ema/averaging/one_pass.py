@@ -1,9 +1,10 @@
 """Update and average in one pass over memory, compiled by torch.compile.
 
-The compiler writes one loop per parameter that reads the gradient and reads and writes
-the weight, its moments and its shadow: 36 bytes per parameter with AdamW instead of 28
-for the step and 12 for an average after it. What changes from step to step (learning
-rate, decay, bias correction) is passed as tensors, so that nothing is compiled again.
+For devices that the kernels in C do not know. The compiler writes one loop that reads
+the gradient and reads and writes the weight, its moments and its shadow: 36 bytes per
+parameter with AdamW instead of 28 for the step and 12 for an average after it. What
+changes from step to step (learning rate, decay, the number of steps) is passed as
+tensors, so that nothing is compiled again.
 """
 
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from switch_ema.averaging.blocks import StepAverage, Work
+from switch_ema.averaging.blocks import Formula, Row, StepAverage, Work
 
 MOST_VERSIONS = 3
 """Sets of parameters that are compiled; with more, such as by chance, none is."""
@@ -24,39 +25,35 @@ class OnePass:
     """Compiled loops for the parameters that are updated and averaged."""
 
     def __init__(self, compiles: bool) -> None:
-        self._compiles = compiles
+        self.was_asked_for = self._compiles = compiles
         self._versions: dict[tuple[Any, ...], Callable[..., None]] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it was asked to, and has not failed."""
+        return self._compiles
 
     def run(self, work: Work, average: StepAverage) -> Work:
         """Do what can be done in one pass; return the work that is left."""
         if not self._compiles or work.formula is None:
             return work
-        rows = [i for i, p in enumerate(work.columns[0]) if p in average.shadows]
-        if not rows:
+        rows = work.averaged_rows(average)
+        if not rows or not self._call(work.formula, rows, average.weight):
             return work
-        columns = [[column[i] for i in rows] for column in work.columns]
-        shadows = [average.shadows[work.columns[0][i]] for i in rows]
-        numbers = [*work.numbers(rows), average.weight]
-        if not self._call(work.formula, [*columns, shadows], numbers):
-            return work
-        for i in rows:
-            del average.shadows[work.columns[0][i]]
-        return work.without(set(rows))
+        return work.without([row[0] for row in rows], average)
 
-    def _call(
-        self, formula: Callable[..., Any], columns: list[list[Tensor]], numbers: Any
-    ) -> bool:
-        if any(number is None for number in numbers):
-            return False
-        key = formula, len(columns), tuple(map(torch.Tensor.size, columns[0]))
+    def _call(self, formula: Formula, rows: list[Row], weight: float) -> bool:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        key = formula.row, len(columns), tuple(map(torch.Tensor.size, columns[0]))
         compiled = self._versions.get(key)
         if compiled is None and len(self._versions) >= MOST_VERSIONS:
             self._compiles = False
             return False
+        numbers = [*formula.numbers, weight]
         scalars = [torch.tensor(number, dtype=torch.float64) for number in numbers]
         try:
             if compiled is None:
-                compiled = self._versions[key] = _compile(formula)
+                compiled = self._versions[key] = _compile(formula.row)
             compiled(columns, scalars)
         except Exception as error:  # whatever a compiler, or its absence, raises
             warnings.warn(
@@ -75,17 +72,20 @@ def adam_row(
     mean: Tensor,
     square: Tensor,
     shadow: Tensor,
+    step: Tensor,
     numbers: list[Tensor],
     decoupled: bool = True,
 ) -> None:
     """One parameter of Adam or AdamW, in the form of torch's fused kernel."""
-    decay, new_mean, old_square, size, scale, epsilon, share = numbers
+    rate, beta1, beta2, epsilon, decay, sign, share = numbers
+    gradient = sign * gradient
     if decoupled:
-        old = weight * (1 - decay)
+        old = weight * (1 - rate * decay)
     else:
         old, gradient = weight, gradient + decay * weight
-    mean_now = mean + (gradient - mean) * new_mean
-    square_now = square * old_square + gradient * gradient * (1 - old_square)
+    mean_now = mean + (gradient - mean) * (1 - beta1)
+    square_now = square * beta2 + gradient * gradient * (1 - beta2)
+    size, scale = rate / (1 - beta1**step), (1 - beta2**step).rsqrt()
     weight_now = old - size * mean_now / (square_now.sqrt() * scale + epsilon)
     shadow.copy_(shadow + (weight_now - shadow) * share)
     weight.copy_(weight_now)
@@ -100,8 +100,8 @@ def sgd_row(
     weight: Tensor, gradient: Tensor, shadow: Tensor, numbers: list[Tensor]
 ) -> None:
     """One parameter of SGD without momentum."""
-    rate, decay, _, _, share = numbers
-    weight_now = weight - rate * (gradient + decay * weight)
+    rate, decay, _, _, sign, share = numbers
+    weight_now = weight - rate * (sign * gradient + decay * weight)
     shadow.copy_(shadow + (weight_now - shadow) * share)
     weight.copy_(weight_now)
 
@@ -115,8 +115,8 @@ def momentum_row(
     nesterov: bool = False,
 ) -> None:
     """One parameter of SGD with momentum."""
-    rate, decay, momentum, dampening, share = numbers
-    gradient = gradient + decay * weight
+    rate, decay, momentum, dampening, sign, share = numbers
+    gradient = sign * gradient + decay * weight
     velocity_now = momentum * velocity + (1 - dampening) * gradient
     step = gradient + momentum * velocity_now if nesterov else velocity_now
     weight_now = weight - rate * step

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
+from switch_ema.averaging.exchange import exchange_
 from switch_ema.averaging.groups import Group
 from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
 from switch_ema.averaging.sharded import in_form_of, is_sharded
@@ -45,7 +46,7 @@ class Shadow:
             lives = [group.live() for group in self._groups]
         for group, live in zip(self._groups, lives, strict=True):
             assert live is not None
-            if not (in_step and group.kind == "dense"):
+            if not (in_step and _can_be_in_step(group)):
                 group.average_(live, weight, step)
         self._copies_are_stale = True
 
@@ -56,8 +57,7 @@ class Shadow:
         """
         pairs: dict[Tensor, Tensor] = {}
         for group in self._groups:
-            # A flat group looks at its first and last tensor only, which is not enough.
-            if group.kind == "dense":
+            if _can_be_in_step(group):
                 live = group.live()
                 if live is None:
                     return {}
@@ -208,7 +208,7 @@ class Shadow:
     def _exchange(self, parked: Iterable[int]) -> None:
         exact = [i for i in range(len(self.slots)) if i not in set(parked)]
         live = [self.slots[i].local for i in exact]
-        kernels.exchange_(live, [self.tensors[i] for i in exact])
+        exchange_(live, [self.tensors[i] for i in exact])
 
     def _undo_casts(self) -> None:
         """Undo a cast or move of the model made while the average was in it."""
@@ -251,19 +251,30 @@ class Shadow:
             self._groups = self._group()
 
     def _group(self) -> list[Group]:
-        members: dict[tuple[str, bool, bool, torch.dtype], list[int]] = {}
+        members: dict[tuple[object, ...], list[int]] = {}
         for i in self.averaged_indices:
             slot = self.slots[i]
             # A group looks up sharded tensors or plain ones, not both.
             sharded = is_sharded(slot.tensor)
             kind = kind_of(slot, self.storage)
-            key = kind, slot.stays, sharded, self.tensors[i].dtype
-            members.setdefault(key, []).append(i)
+            dtypes = self.tensors[i].dtype, slot.local.dtype
+            members.setdefault((kind, slot.stays, sharded, dtypes), []).append(i)
         groups: list[Group] = []
-        for (kind, *_), indices in members.items():
+        for indices in members.values():
+            kind = kind_of(self.slots[indices[0]], self.storage)
             slots = [self.slots[i] for i in indices]
             tensors = [self.tensors[i] for i in indices]
             groups.append(GROUPS[kind](kind, slots, tensors))
             for i, tensor in zip(indices, tensors, strict=True):
                 self.tensors[i] = tensor
         return groups
+
+
+def _can_be_in_step(group: Group) -> bool:
+    """Whether an optimizer may average it: parameters that lie as their shadow does.
+
+    Not buffers, which no optimizer updates, and not flat ones, of which only the first
+    and the last are looked at.
+    """
+    on_accelerator = group.kind == "same" and not group.shadow[0].is_cpu
+    return group.stays and (group.kind == "dense" or on_accelerator)

@@ -1,0 +1,34 @@
+"""Kernels in C for tensors on the CPU, compiled where there is a compiler.
+
+:mod:`switch_ema.averaging.kernels` does the same with torch where there is none.
+"""
+
+from switch_ema.averaging.native.calls import (
+    AdamNumbers,
+    SgdNumbers,
+    Table,
+    adam_,
+    copy_,
+    exchange_,
+    first_non_finite,
+    lerp_,
+    lerp_dithered_,
+    sgd_,
+    table_of,
+)
+from switch_ema.averaging.native.library import is_available
+
+__all__ = [
+    "AdamNumbers",
+    "SgdNumbers",
+    "Table",
+    "adam_",
+    "copy_",
+    "exchange_",
+    "first_non_finite",
+    "is_available",
+    "lerp_",
+    "lerp_dithered_",
+    "sgd_",
+    "table_of",
+]

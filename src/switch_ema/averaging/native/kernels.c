@@ -1,0 +1,251 @@
+/* One pass over memory, in one parallel region, for a whole list of tensors.
+
+   torch's kernels go through a list tensor by tensor, and wake their threads for each.
+   Here the tensors are one long row of elements of which each thread takes a part.
+
+   Built once per element type, with REAL as float or double. A table holds addresses by
+   column: all weights, then all of the next column, and so on; the last column holds the
+   numbers of elements. Contraction of products and sums is off, so that a result depends
+   neither on the compiler nor on how many threads there are. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SQRT(x) (sizeof(REAL) == 4 ? (REAL)sqrtf((float)(x)) : (REAL)sqrt((double)(x)))
+#define SMALL 16384 /* elements for which waking another thread takes longer than the work */
+
+/* Calls BODY for every part of every tensor, with its `row`, where it begins in the
+   tensor (`at`) and its `count` of elements; each thread takes an equal share of all
+   elements. Parts begin at multiples of 64, as vectors in the cache do. SIZES is the
+   column with the numbers of elements. */
+#define FOR_EACH_PART(SIZES, ROWS, THREADS, BODY)                                      \
+    do {                                                                               \
+        const int64_t *sizes_ = (SIZES);                                               \
+        int64_t total_ = 0;                                                            \
+        for (int64_t row = 0; row < (ROWS); row++) total_ += sizes_[row];              \
+        const int threads_ = total_ <= SMALL ? 1 : (THREADS);                          \
+        _Pragma("omp parallel num_threads(threads_) if (threads_ > 1)") {              \
+            const int64_t share_ = total_ / omp_get_num_threads() + 1;                 \
+            const int64_t first_ = omp_get_thread_num() * share_;                      \
+            int64_t before_ = 0;                                                       \
+            for (int64_t row = 0; row < (ROWS) && before_ < first_ + share_; row++) {  \
+                const int64_t at = cut(first_ - before_, sizes_[row]);                 \
+                const int64_t end_ = cut(first_ + share_ - before_, sizes_[row]);      \
+                const int64_t count = end_ - at;                                       \
+                if (count > 0) BODY;                                                   \
+                before_ += sizes_[row];                                                \
+            }                                                                          \
+        }                                                                              \
+    } while (0)
+
+static inline int64_t cut(int64_t at, int64_t size) {
+    return at <= 0 ? 0 : at >= size ? size : at & ~(int64_t)63;
+}
+
+#define COLUMN(k) ((REAL *)table[(k) * rows + row] + at)
+
+static void lerp_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,
+                      REAL weight) {
+    if (weight < (REAL)0.5)
+        for (int64_t i = 0; i < count; i++) shadow[i] += weight * (live[i] - shadow[i]);
+    else /* exact at 1 */
+        for (int64_t i = 0; i < count; i++)
+            shadow[i] = live[i] - (live[i] - shadow[i]) * (1 - weight);
+}
+
+/* shadow += weight * (live - shadow); columns: shadow, live, sizes. */
+void lerp(const int64_t *table, int64_t rows, int threads, double weight) {
+    FOR_EACH_PART(table + 2 * rows, rows, threads,
+                  lerp_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
+}
+
+/* What a bfloat16 is widened to and cut from: the upper half of a float. */
+typedef union {
+    float value;
+    uint32_t bits;
+} Wide;
+
+static inline float widen(uint16_t half) {
+    const Wide wide = {.bits = (uint32_t)half << 16};
+    return wide.value;
+}
+
+/* Up if what is cut off, with a threshold added, overflows; NaN and infinity as they are,
+   since adding to their bits could make numbers of them. */
+static inline uint16_t narrow(float value, uint32_t threshold) {
+    const Wide wide = {.value = value};
+    const uint32_t is_finite = (wide.bits & 0x7f800000u) != 0x7f800000u;
+    return (uint16_t)((wide.bits + (is_finite ? threshold & 0xffffu : 0)) >> 16);
+}
+
+static inline float mixed(float shadow, float live, float weight) {
+    return weight < 0.5f ? shadow + weight * (live - shadow)
+                         : live - (live - shadow) * (1 - weight);
+}
+
+typedef struct {
+    double weight;
+    int64_t phases, period, offset, live_is_half;
+} Dither;
+
+static void dithered_part(uint16_t *restrict shadow, const void *restrict live, int64_t count,
+                          const int32_t *restrict phases, const Dither *numbers) {
+    const float weight = (float)numbers->weight, *wide = live;
+    const uint16_t *half = live;
+    const uint32_t offset = (uint32_t)numbers->offset;
+    if (numbers->live_is_half)
+        for (int64_t i = 0; i < count; i++)
+            shadow[i] = narrow(mixed(widen(shadow[i]), widen(half[i]), weight),
+                               (uint32_t)phases[i] + offset);
+    else
+        for (int64_t i = 0; i < count; i++)
+            shadow[i] = narrow(mixed(widen(shadow[i]), wide[i], weight),
+                               (uint32_t)phases[i] + offset);
+}
+
+/* The average for a bfloat16 shadow of float or bfloat16 weights, rounded by thresholds
+   that move with the step; columns: shadow, live, sizes. */
+void lerp_dithered(const int64_t *table, int64_t rows, int threads, const Dither *numbers) {
+    const int64_t period = numbers->period, width = numbers->live_is_half ? 2 : 4;
+    const int32_t *phases = (const int32_t *)numbers->phases;
+#define DITHER                                                                           \
+    for (int64_t done = 0; done < count;) {                                              \
+        const int64_t here = at + done, phase = here % period;                           \
+        const int64_t left = count - done, run = period - phase;                         \
+        const int64_t some = run < left ? run : left;                                    \
+        dithered_part((uint16_t *)table[row] + here,                                     \
+                      (const char *)table[rows + row] + here * width, some,              \
+                      phases + phase, numbers);                                          \
+        done += some;                                                                    \
+    }
+    FOR_EACH_PART(table + 2 * rows, rows, threads, { DITHER });
+}
+
+#define BYTES(k) ((char *)table[(k) * rows + row] + at)
+
+/* target = source, of any type; columns: target, source, sizes in bytes. */
+void copy(const int64_t *table, int64_t rows, int threads) {
+    FOR_EACH_PART(table + 2 * rows, rows, threads, memcpy(BYTES(0), BYTES(1), count));
+}
+
+static void exchange_part(char *restrict a, char *restrict b, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const char kept = a[i];
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
+/* Exchanges two columns, of any type; the third holds the sizes in bytes. */
+void exchange(const int64_t *table, int64_t rows, int threads, int64_t *done) {
+    FOR_EACH_PART(table + 2 * rows, rows, threads,
+                  exchange_part(BYTES(0), BYTES(1), count));
+    *done = 1;
+}
+
+/* A number times zero is zero, a NaN or an infinity times zero is not. */
+static int is_finite_part(const REAL *restrict values, int64_t count) {
+    REAL sums[16] = {0};
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        for (int lane = 0; lane < 16; lane++) sums[lane] += values[i + lane] * 0;
+    for (; i < count; i++) sums[0] += values[i] * 0;
+    for (int lane = 0; lane < 16; lane++)
+        if (sums[lane] != 0) return 0;
+    return 1;
+}
+
+/* Returns the first row with a NaN or an infinity, or -1; columns: values, sizes. */
+int64_t first_non_finite(const int64_t *table, int64_t rows, int threads) {
+    int64_t found = rows;
+#define LOOK                                                   \
+    if (!is_finite_part(COLUMN(0), count)) {                   \
+        _Pragma("omp critical") if (row < found) found = row;  \
+    }
+    FOR_EACH_PART(table + rows, rows, threads, { LOOK });
+    return found == rows ? -1 : found;
+}
+
+/* The numbers that an optimizer's formula depends on, in its order below. */
+typedef struct {
+    double rate, decay, momentum, dampening, sign, share;
+    int64_t has_momentum, is_nesterov;
+} Sgd;
+
+static void sgd_part(REAL *restrict weight, const REAL *restrict gradient,
+                     REAL *restrict velocity, REAL *restrict shadow, int64_t count,
+                     const Sgd *numbers) {
+    const REAL rate = numbers->rate, decay = numbers->decay, share = numbers->share;
+    const REAL momentum = numbers->momentum, fresh = 1 - numbers->dampening;
+    const REAL sign = numbers->sign;
+    if (!numbers->has_momentum)
+        for (int64_t i = 0; i < count; i++) {
+            const REAL slope = sign * gradient[i] + decay * weight[i];
+            const REAL now = weight[i] - rate * slope;
+            shadow[i] += share * (now - shadow[i]);
+            weight[i] = now;
+        }
+    else if (numbers->is_nesterov)
+        for (int64_t i = 0; i < count; i++) {
+            const REAL slope = sign * gradient[i] + decay * weight[i];
+            const REAL speed = momentum * velocity[i] + fresh * slope;
+            const REAL now = weight[i] - rate * (slope + momentum * speed);
+            shadow[i] += share * (now - shadow[i]);
+            weight[i] = now;
+            velocity[i] = speed;
+        }
+    else
+        for (int64_t i = 0; i < count; i++) {
+            const REAL slope = sign * gradient[i] + decay * weight[i];
+            const REAL speed = momentum * velocity[i] + fresh * slope;
+            const REAL now = weight[i] - rate * speed;
+            shadow[i] += share * (now - shadow[i]);
+            weight[i] = now;
+            velocity[i] = speed;
+        }
+}
+
+/* Columns: weight, gradient, velocity (if there is momentum), shadow, sizes. */
+void sgd(const int64_t *table, int64_t rows, int threads, const Sgd *numbers) {
+    const int with = numbers->has_momentum != 0;
+    FOR_EACH_PART(table + (3 + with) * rows, rows, threads,
+                  sgd_part(COLUMN(0), COLUMN(1), with ? COLUMN(2) : 0, COLUMN(2 + with),
+                           count, numbers));
+}
+
+typedef struct {
+    double rate, beta1, beta2, epsilon, decay, sign, share;
+    int64_t is_decoupled;
+} Adam;
+
+static void adam_part(REAL *restrict weight, const REAL *restrict gradient,
+                      REAL *restrict mean, REAL *restrict square, REAL *restrict shadow,
+                      int64_t count, double step, const Adam *numbers) {
+    const REAL new_mean = 1 - numbers->beta1, old_square = numbers->beta2;
+    const REAL new_square = 1 - numbers->beta2, epsilon = numbers->epsilon;
+    const REAL size = numbers->rate / (1 - pow(numbers->beta1, step));
+    const REAL scale = 1 / sqrt(1 - pow(numbers->beta2, step));
+    const REAL keep = numbers->is_decoupled ? 1 - numbers->rate * numbers->decay : 1;
+    const REAL pull = numbers->is_decoupled ? 0 : numbers->decay;
+    const REAL sign = numbers->sign, share = numbers->share;
+    for (int64_t i = 0; i < count; i++) {
+        const REAL slope = sign * gradient[i] + pull * weight[i];
+        const REAL mean_now = mean[i] + new_mean * (slope - mean[i]);
+        const REAL square_now = old_square * square[i] + new_square * slope * slope;
+        const REAL root = SQRT(square_now) * scale + epsilon;
+        const REAL now = keep * weight[i] - size * mean_now / root;
+        shadow[i] += share * (now - shadow[i]);
+        weight[i] = now;
+        mean[i] = mean_now;
+        square[i] = square_now;
+    }
+}
+
+/* Columns: weight, gradient, mean, square, shadow, the address of the step, sizes. */
+void adam(const int64_t *table, int64_t rows, int threads, const Adam *numbers) {
+    FOR_EACH_PART(table + 6 * rows, rows, threads,
+                  adam_part(COLUMN(0), COLUMN(1), COLUMN(2), COLUMN(3), COLUMN(4), count,
+                            *(const float *)table[5 * rows + row], numbers));
+}
