@@ -21,21 +21,35 @@ Columns = list[list[Tensor]]
 Row = tuple[Tensor, ...]
 
 
+Shadows = dict[int, tuple[Tensor, Tensor]]
+"""By the parameter's id, since tensors are slow as keys: parameter and shadow."""
+
+
 @dataclass
 class StepAverage:
     """What an averager wants to be done within the coming step of an optimizer."""
 
     weight: float
     """Of the live weights: ``shadow += weight * (live - shadow)``."""
-    shadows: dict[Tensor, Tensor]
-    """By parameter, of the same form and place. The step takes out what it has
-    averaged."""
+    shadows: Shadows
+    """Of the same form and place as their parameters; the same object from step to
+    step as long as nothing changes."""
+    done: set[int] = field(default_factory=set)
+    """Ids of the parameters that are averaged already."""
+    is_finished: bool = False
+
+    def shadow_of(self, parameter: Tensor) -> Tensor | None:
+        """Return the shadow if it is to be averaged and is not yet."""
+        found = self.shadows.get(id(parameter))
+        return None if found is None or id(parameter) in self.done else found[1]
 
     def finish(self) -> None:
         """Average what the step has not updated."""
-        if self.shadows:
-            kernels.lerp_(list(self.shadows.values()), list(self.shadows), self.weight)
-            self.shadows.clear()
+        if len(self.done) < len(self.shadows):
+            left = [pair for i, pair in self.shadows.items() if i not in self.done]
+            lives, shadows = map(list, zip(*left, strict=True))
+            kernels.lerp_(shadows, lives, self.weight)
+        self.is_finished = True
 
 
 @dataclass(frozen=True)
@@ -65,23 +79,20 @@ class Work:
 
     def averaged_rows(self, average: StepAverage) -> list[Row]:
         """Return the rows that are averaged: with their shadow, and their step."""
-        shadows = [average.shadows.get(parameter) for parameter in self.columns[0]]
+        shadows = [average.shadow_of(parameter) for parameter in self.columns[0]]
         columns = [*self.columns, shadows, *([self.steps] if self.steps else [])]
-        rows = zip(*columns, strict=True)
         return [
-            row for row, shadow in zip(rows, shadows, strict=True) if shadow is not None
+            row
+            for row, shadow in zip(zip(*columns, strict=True), shadows, strict=True)
+            if shadow is not None
         ]
 
-    def without(self, parameters: list[Tensor], average: StepAverage) -> "Work":
-        """Return the work on the other parameters, once these are averaged."""
-        for parameter in parameters:
-            del average.shadows[parameter]
-        done = set(map(id, parameters))
-        everything = self.columns[0]
-        left = [
-            i for i, parameter in enumerate(everything) if id(parameter) not in done
-        ]
-        columns, steps, _ = _gather(self, left, [None] * len(everything))
+    def without(self, done: set[int]) -> "Work | None":
+        """Return the work on parameters that are not done, None if there are none."""
+        left = [i for i, tensor in enumerate(self.columns[0]) if id(tensor) not in done]
+        if not left:
+            return None
+        columns, steps, _ = _gather(self, left, [None] * len(self.columns[0]))
         return replace(self, columns=columns, steps=steps, formula=None)
 
 
@@ -100,9 +111,12 @@ def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tenso
 
 def step_and_average(work: Work, average: StepAverage) -> None:
     """Update block by block, and average each block while it is in the cache."""
-    shadows: list[Tensor | None] = [
-        average.shadows.pop(parameter, None) for parameter in work.columns[0]
-    ]
+    shadows = [average.shadow_of(parameter) for parameter in work.columns[0]]
+    average.done.update(
+        id(parameter)
+        for parameter, shadow in zip(work.columns[0], shadows, strict=True)
+        if shadow is not None
+    )
     for columns, steps, targets in _blocks(work, shadows):
         work.kernel(columns, steps)
         pairs = [

@@ -73,7 +73,7 @@ class EMA(Averager):
     def _after_step(self) -> None:
         if self._steps % self._update_every == 0:
             weight = 1 - self.current_decay**self._update_every
-            is_done = self._in_step is not None and not self._in_step.shadows
+            is_done = self._in_step is not None and self._in_step.is_finished
             self._shadow.average_(weight, self._steps, in_step=is_done)
         self._in_step = None
 

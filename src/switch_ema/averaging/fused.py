@@ -12,6 +12,7 @@ They are torch's own optimizers in everything else: arguments, state dicts, numb
 """
 
 import functools
+import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,10 +20,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from switch_ema.averaging import native, native_step
+from switch_ema.averaging import native
 from switch_ema.averaging.blocks import (
     Formula,
     StepAverage,
@@ -31,6 +32,7 @@ from switch_ema.averaging.blocks import (
     step_and_average,
 )
 from switch_ema.averaging.hooks import was_skipped
+from switch_ema.averaging.native_step import NativeStep
 from switch_ema.averaging.one_pass import (
     OnePass,
     adam_row,
@@ -39,9 +41,11 @@ from switch_ema.averaging.one_pass import (
     nesterov_row,
     sgd_row,
 )
-from switch_ema.averaging.sharded import is_sharded
 
 Closure = Callable[[], Any]
+
+_PLAIN = (Tensor, nn.Parameter)
+"""Not sharded ones, for example, of which a process has a part."""
 
 
 class AveragesInStep(Optimizer, ABC):
@@ -59,6 +63,7 @@ class AveragesInStep(Optimizer, ABC):
     # Of the class, since torch leaves attributes out when it copies an optimizer.
     _next_average: Callable[[], StepAverage | None] | None = None
     _one_pass = OnePass(compiles=False)
+    _in_c = NativeStep()
 
     def __init__(
         self,
@@ -69,6 +74,7 @@ class AveragesInStep(Optimizer, ABC):
     ) -> None:
         super().__init__(*args, **options | {"fused": fused})
         self._one_pass = OnePass(compile)
+        self._in_c = NativeStep()
 
     def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
         """Ask before each step what to average in it; None ends that.
@@ -99,12 +105,19 @@ class AveragesInStep(Optimizer, ABC):
             _without_hooks(super().step)()
             return loss
         with torch.no_grad():
-            for group in self.param_groups:
-                for work in self._work(group):
-                    left = native_step.run(work, average)
-                    step_and_average(self._one_pass.run(left, average), average)
+            groups = map(self._work, self.param_groups)
+            for place, work in enumerate(itertools.chain.from_iterable(groups)):
+                self._do(work, average, place)
             average.finish()
         return loss
+
+    def _do(self, work: Work, average: StepAverage, place: int) -> None:
+        """Do the work by the best way that is open to each parameter."""
+        left = self._in_c.run(work, average, place)
+        if left is not None:
+            left = self._one_pass.run(left, average)
+        if left is not None:
+            step_and_average(left, average)
 
     def _average(self) -> StepAverage | None:
         if self._next_average is None or was_skipped(self):
@@ -118,10 +131,9 @@ class AveragesInStep(Optimizer, ABC):
     def _is_simple(self, group: dict[str, Any]) -> bool:
         """Whether all parameters are such that they can be averaged in the step."""
         return bool(group["fused"]) and all(
-            (parameter.is_cpu or self._one_pass.compiles)
-            and not is_sharded(parameter)
+            type(parameter) in _PLAIN
             and parameter.is_floating_point()
-            and (parameter.grad is None or not parameter.grad.is_sparse)
+            and (parameter.is_cpu or self._one_pass.compiles)
             for parameter in group["params"]
         )
 

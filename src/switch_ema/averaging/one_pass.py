@@ -33,14 +33,16 @@ class OnePass:
         """Whether it was asked to, and has not failed."""
         return self._compiles
 
-    def run(self, work: Work, average: StepAverage) -> Work:
+    def run(self, work: Work, average: StepAverage) -> Work | None:
         """Do what can be done in one pass; return the work that is left."""
         if not self._compiles or work.formula is None:
             return work
         rows = work.averaged_rows(average)
         if not rows or not self._call(work.formula, rows, average.weight):
             return work
-        return work.without([row[0] for row in rows], average)
+        done = {id(row[0]) for row in rows}
+        average.done |= done
+        return work.without(done)
 
     def _call(self, formula: Formula, rows: list[Row], weight: float) -> bool:
         columns = [list(column) for column in zip(*rows, strict=True)]

@@ -6,6 +6,7 @@ update looks the live tensors up and hands both lists to one kernel. Of a sharde
 tensor the shadow has the part that this process holds.
 """
 
+import operator
 import warnings
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
+from switch_ema.averaging.blocks import Shadows
 from switch_ema.averaging.exchange import exchange_
 from switch_ema.averaging.groups import Group
 from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
@@ -29,6 +31,8 @@ class Shadow:
         self.swapped = False
         self._parked: dict[int, Tensor] = {}
         self._before: list[tuple[torch.dtype, torch.device]] = []
+        self._seen_in_step: list[list[Tensor] | None] = []
+        self._by_memory: Shadows = {}
         self._occupy(slots)
 
     @torch.no_grad()
@@ -40,29 +44,37 @@ class Shadow:
             step: how many optimizer steps there have been.
             in_step: whether the optimizer has averaged :meth:`by_memory` already.
         """
-        lives = [group.live() for group in self._groups]
+        groups = self._left(in_step)
+        lives = [group.live() for group in groups]
         if any(live is None for live in lives):
             self._adapt()
-            lives = [group.live() for group in self._groups]
-        for group, live in zip(self._groups, lives, strict=True):
+            groups = self._left(in_step)
+            lives = [group.live() for group in groups]
+        for group, live in zip(groups, lives, strict=True):
             assert live is not None
-            if not (in_step and _can_be_in_step(group)):
-                group.average_(live, weight, step)
+            group.average_(live, weight, step)
         self._copies_are_stale = True
 
-    def by_memory(self) -> dict[Tensor, Tensor]:
-        """Return shadows by parameter where both lie in the same order in memory.
+    def _left(self, in_step: bool) -> list[Group]:
+        return [g for g in self._groups if not (in_step and _can_be_in_step(g))]
 
-        Empty if the model is no longer what it was, which an update adapts to.
+    def by_memory(self) -> Shadows:
+        """Return parameters with their shadows where both lie in memory alike.
+
+        Empty if the model is no longer what it was, which an update adapts to; the
+        same object as before if nothing has changed.
         """
-        pairs: dict[Tensor, Tensor] = {}
-        for group in self._groups:
-            if _can_be_in_step(group):
-                live = group.live()
-                if live is None:
-                    return {}
-                pairs.update(zip(live, group.shadow, strict=True))
-        return pairs
+        lives = [group.live() for group in self._groups if _can_be_in_step(group)]
+        known, self._seen_in_step = self._seen_in_step, lives
+        if len(known) == len(lives) and all(map(operator.is_, known, lives)):
+            return self._by_memory
+        self._by_memory = {}
+        if any(live is None for live in lives):
+            return self._by_memory
+        for group in filter(_can_be_in_step, self._groups):
+            pairs = zip(group.live() or (), group.shadow, strict=True)
+            self._by_memory |= {id(live): (live, shadow) for live, shadow in pairs}
+        return self._by_memory
 
     @torch.no_grad()
     def read_(self) -> None:
