@@ -131,38 +131,6 @@ def test_buffers_that_differ_are_those_of_rank_0_unless_ddp_leaves_them_apart():
     assert not torch.equal(apart, other)
 
 
-def train_accelerated() -> dict[str, torch.Tensor]:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    assert accelerator.num_processes == dist.get_world_size()
-    optimizer = sgd(model := network())
-    model, stepper = accelerator.prepare(model, optimizer)
-    sema = SwitchEMA(model, optimizer, decay=0.9)
-    for seed in range(2):
-        for batch in batches(3, seed):
-            stepper.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
-            accelerator.backward(loss)
-            stepper.step()
-        assert sema.end_epoch()
-    return states(model, sema)
-
-
-def train_alone() -> dict[str, torch.Tensor]:
-    optimizer = sgd(model := network())
-    sema = SwitchEMA(model, optimizer, decay=0.9)
-    for seed in range(2):
-        epoch(model, optimizer, sema, seed)
-    return states(model, sema)
-
-
-def test_accelerate():
-    alone = train_alone()
-    for state in run(2, train_accelerated):
-        assert_same(state, alone)
-
-
 def fail_on_rank_1() -> None:
     model = DistributedDataParallel(network())
     optimizer = sgd(model)

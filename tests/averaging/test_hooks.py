@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from switch_ema import EMA, Steps, SwitchEMA
+from switch_ema import EMA, FusedSGD, Steps, SwitchEMA
 
 from .helpers import batches, loss_of, network, sgd, train_step
 
@@ -154,6 +155,25 @@ def test_learning_rate_schedulers_do_not_hide_the_step():
     train_step(model, optimizer, next(batches(1)))
     scheduler.step()
     assert ema.steps == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, FusedSGD])
+def test_the_step_by_which_torch_makes_an_optimizers_state_does_not_count(kind):
+    """It steps at a learning rate of 0 to save a fresh optimizer, or a plain SGD."""
+    model, lone = network(), network()
+    optimizer, other = (kind(one.parameters(), lr=0.1) for one in (model, lone))
+    ema, alone = EMA(model, optimizer, decay=0.5), EMA(lone, other, decay=0.5)
+    for batch in batches(3):
+        get_optimizer_state_dict(model, optimizer)
+        with ema.averaged():
+            get_optimizer_state_dict(model, optimizer)
+        train_step(model, optimizer, batch)
+        optimizer.zero_grad()
+        train_step(lone, other, batch)
+    assert ema.steps == 3
+    if kind is not torch.optim.AdamW:  # torch leaves that step in its moments
+        for name, average in ema.averaged_state_dict().items():
+            assert torch.equal(average, alone.averaged_state_dict()[name]), name
 
 
 def test_lbfgs_counts_one_step_for_many_evaluations():

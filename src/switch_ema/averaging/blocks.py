@@ -73,7 +73,7 @@ class Work:
     kernel: Callable[[Columns, list[Tensor]], None]
     """Updates the columns, or the same part of each, given their steps."""
     steps: list[Tensor] = field(default_factory=list)
-    """For each row, if the kernel wants them."""
+    """For each row, if the kernel wants them; who does the work counts them first."""
     formula: Formula | None = None
     """None if what the kernel does has no other form here."""
 
@@ -117,6 +117,8 @@ def step_and_average(work: Work, average: StepAverage) -> None:
         for parameter, shadow in zip(work.columns[0], shadows, strict=True)
         if shadow is not None
     )
+    if work.steps:
+        torch._foreach_add_(work.steps, 1)
     for columns, steps, targets in _blocks(work, shadows):
         work.kernel(columns, steps)
         pairs = [

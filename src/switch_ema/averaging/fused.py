@@ -212,8 +212,6 @@ class FusedAdam(AveragesInStep, Adam):
         columns[1] = in_order_of(columns[0], columns[1])
         if not group["amsgrad"]:
             columns.pop()
-        if steps:
-            torch._foreach_add_(steps, 1)
         decoupled = group.get("decoupled_weight_decay", False)
         function = torch._fused_adamw_ if decoupled else torch._fused_adam_
         keys = ("amsgrad", "lr", "weight_decay", "eps", "maximize")

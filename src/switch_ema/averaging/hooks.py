@@ -56,7 +56,7 @@ class StepHook:
         """
         for optimizer in self.optimizers if len(self.optimizers) == 1 else ():
             average_with = getattr(optimizer, "average_with", None)
-            if average_with is not None and average_with(ask):
+            if average_with is not None and average_with(_unless_initialising(ask)):
                 self._stop_asking = partial(average_with, None)
 
     def remove(self) -> None:
@@ -74,13 +74,16 @@ class StepHook:
                     optimizer.state.pop(parameter, None)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._before_step()
+        if not is_initialising():
+            self._before_step()
 
     def _after(self, index: int) -> Callable[[Optimizer, Any, Any], None]:
         may_nest = _step_definitions(self.optimizers[index]) > 1
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if was_skipped(optimizer) or (may_nest and _is_inner_step(optimizer)):
+            if was_skipped(optimizer) or is_initialising():
+                return
+            if may_nest and _is_inner_step(optimizer):
                 return
             self.waiting_for.discard(index)
             if not self.waiting_for:
@@ -98,6 +101,27 @@ def was_skipped(optimizer: Optimizer) -> bool:
     """
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf.item())
+
+
+def is_initialising() -> bool:
+    """Whether torch.distributed.checkpoint is making an optimizer's state.
+
+    To save or load an optimizer without state, be it fresh or a plain SGD, it steps
+    with zero gradients and a learning rate of zero, which is no step of the training.
+    """
+    checkpoint = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if checkpoint is None:
+        return False
+    names, frame = vars(checkpoint), sys._getframe().f_back
+    while frame is not None:
+        if frame.f_globals is names:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: None if is_initialising() else ask()
 
 
 def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:

@@ -87,12 +87,14 @@ def adam_row(
         old, gradient = weight, gradient + decay * weight
     mean_now = mean + (gradient - mean) * (1 - beta1)
     square_now = square * beta2 + gradient * gradient * (1 - beta2)
-    size, scale = rate / (1 - beta1**step), (1 - beta2**step).rsqrt()
+    count = step + 1
+    size, scale = rate / (1 - beta1**count), (1 - beta2**count).rsqrt()
     weight_now = old - size * mean_now / (square_now.sqrt() * scale + epsilon)
     shadow.copy_(shadow + (weight_now - shadow) * share)
     weight.copy_(weight_now)
     mean.copy_(mean_now)
     square.copy_(square_now)
+    step.copy_(count)
 
 
 coupled_adam_row = partial(adam_row, decoupled=False)

@@ -119,7 +119,10 @@ def sgd_(table: Table, dtype: torch.dtype, numbers: SgdNumbers) -> None:
 
 
 def adam_(table: Table, dtype: torch.dtype, numbers: AdamNumbers) -> None:
-    """Step and average; columns: weight, gradient, mean, square, shadow, step."""
+    """Step and average; columns: weight, gradient, mean, square, shadow, step.
+
+    The steps are float32 and counted here.
+    """
     _call("adam", dtype, table, 7, ctypes.byref(numbers))
 
 

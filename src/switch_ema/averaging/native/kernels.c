@@ -243,8 +243,9 @@ static void adam_part(REAL *restrict weight, const REAL *restrict gradient,
     }
 }
 
-/* Columns: weight, gradient, mean, square, shadow, the address of the step, sizes. */
+/* Columns: weight, gradient, mean, square, shadow, step (one float, counted here), sizes. */
 void adam(const int64_t *table, int64_t rows, int threads, const Adam *numbers) {
+    for (int64_t row = 0; row < rows; row++) *(float *)table[5 * rows + row] += 1;
     FOR_EACH_PART(table + 6 * rows, rows, threads,
                   adam_part(COLUMN(0), COLUMN(1), COLUMN(2), COLUMN(3), COLUMN(4), count,
                             *(const float *)table[5 * rows + row], numbers));
