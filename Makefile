@@ -33,8 +33,7 @@ test: lint
 	$(RUN) -m pytest -n 2
 
 # The averaging tests against another torch: make test-core TORCH=2.13.0. The library
-# needs torch alone, so only the tests' own tools are beside it; the one test that
-# trains with another library is left out (`make test` runs it).
+# needs torch alone, so only the tests' own tools are beside it.
 TORCH ?= 2.13.0
 CORE := .venv-torch-$(TORCH)
 CORE_TOOLS := hypothesis numpy pytest pytest-timeout safetensors
@@ -49,11 +48,20 @@ $(CORE)/.core: pyproject.toml constraints.txt
 
 test-core: $(CORE)/.core
 	$(CORE)/bin/python -c "import torch; print('torch', torch.__version__)"
-	$(CORE)/bin/python -m pytest tests/averaging src/switch_ema/averaging \
-		--deselect tests/averaging/test_distributed.py::test_accelerate
+	$(CORE)/bin/python -m pytest tests/averaging src/switch_ema/averaging
+
+# One after the other, all of them even if one fails; make bench REPEATS=1 is the shortest.
+# Each can be run alone: .venv/bin/python benchmarks/fused.py --help
+BENCHMARKS := averaging fused training sharing landscape distributed precision cluster
+REPEATS ?=
 
 bench: $(VENV)/.peers
-	$(RUN) benchmarks/averaging.py
+	@failed=; for name in $(BENCHMARKS); do \
+		echo "benchmarks/$$name.py"; \
+		$(RUN) benchmarks/$$name.py $(if $(REPEATS),--repeats $(REPEATS)) \
+			|| { [ $$? -eq 130 ] && exit 130; failed="$$failed $$name"; }; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
 
 docs: setup
 	$(RUN) -m mkdocs build --strict

@@ -2,19 +2,24 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from switch_ema import load_weights
 from tests.averaging.helpers import assert_same
+from tests.averaging.processes import run
 from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,
     STEPS,
     adam,
     assert_agree,
+    assert_close,
     loader,
     loss_of,
     network,
     plain,
+    sgd,
+    small_network,
 )
 
 accelerate = pytest.importorskip("accelerate")
@@ -93,3 +98,65 @@ def test_a_saved_average_loads_into_a_prepared_model(tmp_path):
     _, model, *_ = prepared()
     load_weights(model, torch.load(tmp_path / "average.pt", weights_only=True))
     assert_same(run[-1].averaged_state_dict(), dict(model.state_dict()))
+
+
+def own_half(batch):
+    """Two processes share a batch of 32, of which one process takes all."""
+    return [part.chunk(2)[dist.get_rank()] for part in batch]
+
+
+def on_two_processes(kind, folder):
+    """Save a fresh and a trained state inside ``averaged()``, and go on from both."""
+    accelerator = accelerator_of(kind)
+    model = small_network()
+    model, optimizer = accelerator.prepare(model, sgd(model))
+    averager = prepare_averager(accelerator, model, optimizer, **OPTIONS)
+    data = [own_half(batch) for batch in loader(32)]
+    for name, epochs in (("fresh", 0), ("trained", 1)):
+        train(accelerator, model, optimizer, data, averager, epochs)
+        with averager.averaged():
+            accelerator.save_state(f"{folder}/{name}")
+        accelerator.wait_for_everyone()
+    ends = []
+    for name in ("trained", "fresh"):
+        accelerator.load_state(f"{folder}/{name}")
+        train(accelerator, model, optimizer, data, averager, EPOCHS - averager.epochs)
+        averaged = averager.averaged_state_dict(full=kind != "ddp")
+        live = averager.live_state_dict(full=kind != "ddp")
+        counts = averager.steps, averager.epochs, averager.switches
+        ends.append((averaged, live, counts))
+    return type(model).__name__, ends
+
+
+def accelerator_of(kind):
+    state = accelerate.PartialState(cpu=True)
+    if kind != "ddp":
+        # Accelerate looks at the plugin on a GPU only, and else makes it DDP. What
+        # follows, from prepare() to load_state(), is its own and needs no GPU.
+        state.distributed_type = accelerate.DistributedType.MULTI_GPU
+    plugin = accelerate.FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="NO_WRAP",
+        state_dict_type="SHARDED_STATE_DICT" if kind == "ddp" else kind,
+    )
+    return accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrapper"),
+    [
+        ("ddp", "DistributedDataParallel"),
+        ("SHARDED_STATE_DICT", "FSDPSequential"),
+        ("FULL_STATE_DICT", "FSDPSequential"),
+    ],
+)
+def test_two_processes_equal_one_and_resume(tmp_path, kind, wrapper):
+    """Also FSDP2, where each process holds a part of the average and one writes it."""
+    reference = plain(batch=32, model=small_network(), make_optimizer=sgd)
+    for rank, (name, ends) in enumerate(run(2, on_two_processes, kind, str(tmp_path))):
+        assert name == wrapper
+        for averaged, live, counts in ends:
+            assert counts == (reference.steps, EPOCHS, EPOCHS)
+            if rank == 0 or kind == "ddp":  # rank 0 gathers what is sharded
+                assert_close(averaged, reference.averaged_state_dict())
+                assert_close(live, reference.live_state_dict())

@@ -101,3 +101,24 @@ def test_resuming_is_bit_for_bit_also_if_saved_by_the_evaluator(tmp_path):
     first, last = whole.handler, second.handler
     assert_same(first.averaged.state_dict(), last.averaged.state_dict())
     assert_same(first.live.state_dict(), last.live.state_dict())
+
+
+def test_further_evaluators_can_be_attached_later():
+    run = Run("ema")
+    late = Engine(run.look)
+    run.handler.attach(run.trainer, late)
+    run.trainer.run(loader(), max_epochs=1)
+    assert run.handler.averager.epochs == 1
+    late.run(loader())
+    assert torch.equal(run.seen[0], run.handler.averaged.state_dict()["0.weight"])
+
+
+def test_an_evaluator_shows_the_handler_attached_last():
+    run = Run("ema")
+    other = SwitchEMAHandler(run.model, run.optimizer, "ema", decay=0.1)
+    other.attach(run.trainer, run.evaluator)
+    run.trainer.run(loader(), max_epochs=1)
+    run.evaluator.run(loader())
+    shown = other.averaged.state_dict()["0.weight"]
+    assert torch.equal(run.seen[0], shown)
+    assert not torch.equal(run.handler.averaged.state_dict()["0.weight"], shown)

@@ -91,6 +91,16 @@ def test_accumulation_counts_optimizer_steps():
     assert callback.averager.steps == EPOCHS * STEPS // 2
 
 
+def test_steps_skipped_by_the_loss_scale_do_not_count():
+    callback, model = SwitchEMACallback("ema", **OPTIONS), network()
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    model.compile(scaled, model.loss)
+    x, y = (tensor.numpy().copy() for tensor in digits())
+    x[BATCH] = np.inf  # the gradients of the second of 4 batches are not finite
+    model.fit(x, y, BATCH, shuffle=False, verbose=0, callbacks=[callback])
+    assert callback.averager.steps == STEPS - 1
+
+
 def test_evaluation_sees_the_average_and_leaves_the_live_weights():
     callback = SwitchEMACallback("ema", **OPTIONS)
     model = network()
@@ -142,6 +152,50 @@ def test_resuming_is_bit_for_bit(tmp_path):
     with whole.averager.averaged(), second.averager.averaged():
         for ours, theirs in zip(weights(resumed), weights(model), strict=True):
             assert torch.equal(ours, theirs)
+
+
+def test_a_callback_starts_anew_with_another_model():
+    callback, first, second = SwitchEMACallback("ema", **OPTIONS), network(), network()
+    fit(first, callback, epochs=1)
+    before = callback.averager
+    fit(second, callback)
+    assert callback.averager.steps == EPOCHS * STEPS
+    assert before.steps == STEPS
+    x = digits()[0].numpy()
+    for model, averager in ((first, before), (second, callback.averager)):
+        shown = model.predict(x, verbose=0)
+        with averager.averaged():
+            assert np.allclose(shown, np.asarray(model(x).detach()), atol=1e-6)
+
+
+def test_a_model_shows_the_average_of_its_last_callback():
+    model, first = network(), SwitchEMACallback("ema", **OPTIONS)
+    fit(model, first, epochs=1)
+    second = SwitchEMACallback("ema", decay=0.5)
+    fit(model, second, epochs=1)
+    x = digits()[0].numpy()
+    shown = model.predict(x, verbose=0)
+    with second.averager.averaged():
+        assert np.allclose(shown, np.asarray(model(x).detach()), atol=1e-6)
+
+
+def test_a_model_that_is_built_by_fit_with_a_seed_of_its_own(tmp_path):
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([*layers, keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(), loss)
+    callback = SwitchEMACallback(**OPTIONS)
+    fit(model, callback)
+    assert callback.averager.steps == EPOCHS * STEPS
+    model.save(tmp_path / "model.keras")
+    again = SwitchEMACallback(**OPTIONS)
+    again.load_state_dict(callback.state_dict())
+    fit(keras.models.load_model(tmp_path / "model.keras"), again, epochs=0)
+    shadows = callback.state_dict()["shadow"], again.state_dict()["shadow"]
+    assert sum(shadow.dtype == torch.int32 for shadow in shadows[0].values()) == 1
+    assert shadows[0].keys() == shadows[1].keys()
+    for name, shadow in shadows[0].items():
+        assert torch.equal(shadow, shadows[1][name]), name
 
 
 def test_state_before_fit_says_why_there_is_none():

@@ -1,14 +1,13 @@
 """The Lightning callback against the plain loop, and how Lightning's own differs."""
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
+from switch_ema import create_averager
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -23,81 +22,16 @@ from tests.integrations.helpers import (
     network,
     plain,
     sgd,
+    small_network,
 )
 
 lightning = pytest.importorskip("lightning.pytorch")
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
 
 from switch_ema.integrations.lightning import SwitchEMACallback  # noqa: E402
+from tests.integrations.lightning_runs import Module, NoLog, fit  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
-    logging.getLogger(name).setLevel(logging.ERROR)
-
-
-class Module(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = network()
-        self.seen = []
-
-    def training_step(self, batch, index):
-        return loss_of(self.net, batch)
-
-    def validation_step(self, batch, index):
-        self.log("loss", loss_of(self.net, batch))
-        self.seen.append(self.net[0].weight.detach().clone())
-
-    test_step = predict_step = validation_step
-
-    def configure_optimizers(self):
-        return adam(self.net)
-
-
-class Stateful(DataLoader):
-    """Goes on where it stopped, which Lightning needs to resume within an epoch."""
-
-    position = resume_at = 0
-
-    def __iter__(self):
-        start, self.resume_at = self.resume_at, 0
-        for self.position, batch in enumerate(super().__iter__(), start=1):
-            if self.position > start:
-                yield batch
-
-    def state_dict(self):
-        return {"position": self.position}
-
-    def load_state_dict(self, state):
-        self.resume_at = state["position"] % STEPS
-
-
-class NoLog(Module):
-    def predict_step(self, batch, index):
-        self.seen.append(self.net[0].weight.detach().clone())
-
-
-def trainer(folder, *callbacks, **options):
-    options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0} | options
-    return lightning.Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        callbacks=list(callbacks),
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
-        **options,
-    )
-
-
-def fit(folder, *others, module=None, ckpt=None, batch=16, val=True, make=None, **opts):
-    callback = make or SwitchEMACallback(**OPTIONS)
-    module = module or Module()
-    run = trainer(folder, callback, *others, **opts)
-    data = Stateful(loader().dataset, batch)
-    run.fit(module, data, loader() if val else None, ckpt_path=ckpt)
-    return callback, module, run
 
 
 @pytest.mark.parametrize("method", ["switch-ema", "ema", "swa", "lookahead"])
@@ -109,8 +43,6 @@ def test_equals_the_plain_loop(tmp_path, method):
 
 
 def plain_without_decay(method):
-    from switch_ema import create_averager
-
     model = network()
     optimizer = adam(model)
     averager = create_averager(method, model, optimizer)
@@ -123,10 +55,13 @@ def plain_without_decay(method):
     return averager
 
 
-def test_accumulation_counts_optimizer_steps(tmp_path):
-    callback, _, _ = fit(tmp_path, batch=8, accumulate_grad_batches=2)
-    assert_agree(callback.averager, plain(batch=8, accumulate=2), "net.")
-    assert callback.averager.steps == EPOCHS * STEPS
+@pytest.mark.parametrize(("batch", "accumulate"), [(8, 2), (16, 3)])
+def test_accumulation_counts_optimizer_steps(tmp_path, batch, accumulate):
+    """Of 4 batches by 3, Lightning steps after the third and after the last."""
+    callback, _, _ = fit(tmp_path, batch=batch, accumulate_grad_batches=accumulate)
+    reference = plain(batch=batch, accumulate=accumulate)
+    assert_agree(callback.averager, reference, "net.")
+    assert callback.averager.steps == EPOCHS * (STEPS if batch == 8 else 2)
 
 
 def test_evaluations_see_the_average_and_leave_the_live_weights(tmp_path):
@@ -142,11 +77,15 @@ def test_evaluations_see_the_average_and_leave_the_live_weights(tmp_path):
 
 
 def test_sanity_check_sees_the_live_weights(tmp_path):
-    module = Module()
-    with torch.no_grad():
-        module.net[0].weight.fill_(0.25)  # loaded late, after construction
-    _, module, _ = fit(tmp_path, module=module, num_sanity_val_steps=1)
+    class LoadsLate(lightning.Callback):
+        def on_sanity_check_start(self, trainer, pl_module):
+            with torch.no_grad():  # when the averager has been made
+                pl_module.net[0].weight.fill_(0.25)
+
+    make = SwitchEMACallback("ema", **OPTIONS)
+    _, module, _ = fit(tmp_path, LoadsLate(), make=make, num_sanity_val_steps=1)
     assert torch.equal(module.seen[0], torch.full((16, 64), 0.25))
+    assert not torch.equal(module.seen[1], module.seen[0])
 
 
 def test_a_failing_validation_restores_the_live_weights(tmp_path):
@@ -181,59 +120,6 @@ def test_a_run_without_an_average_keeps_its_weights(tmp_path):
     )
 
 
-@pytest.mark.parametrize("main", ["averaged", "live"])
-@pytest.mark.parametrize("when", ["mid-epoch", "validation", "epoch-end"])
-def test_resuming_is_bit_for_bit(tmp_path, main, when):
-    whole, module, _ = fit(tmp_path)
-    saving = {
-        "mid-epoch": {"every_n_train_steps": STEPS + 2},
-        "validation": {"monitor": "loss", "save_on_train_epoch_end": False},
-        "epoch-end": {"save_on_train_epoch_end": True},
-    }[when]
-    keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **saving)
-    make = SwitchEMACallback(main_weights=main, **OPTIONS)
-    fit(tmp_path, keep, make=make, max_epochs=2)
-    (path,) = tmp_path.glob(f"step={STEPS + 2 if when == 'mid-epoch' else STEPS}.ckpt")
-    make = SwitchEMACallback(main_weights=main, **OPTIONS)
-    again, resumed, _ = fit(tmp_path, make=make, ckpt=path)
-    assert_same(
-        whole.averager.averaged_state_dict(), again.averager.averaged_state_dict()
-    )
-    assert_same(module.state_dict(), resumed.state_dict())
-    assert again.averager.switches == whole.averager.switches == EPOCHS
-
-
-@pytest.mark.parametrize("main", ["averaged", "live"])
-@pytest.mark.parametrize("weights_only", [False, True])
-def test_checkpoints_have_the_main_weights(tmp_path, main, weights_only):
-    keep = ModelCheckpoint(tmp_path, "last", save_weights_only=weights_only)
-    make = SwitchEMACallback("ema", main_weights=main, **OPTIONS)
-    callback, module, run = fit(tmp_path, keep, make=make)
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    expected = getattr(callback.averager, f"{main}_state_dict")()
-    assert_same(saved["state_dict"], expected)
-    assert ("switch_ema" in saved) is not weights_only
-    if not weights_only:  # tested weights are the averaged ones in either case
-        module.seen.clear()
-        run.test(module, loader(), ckpt_path=tmp_path / "last.ckpt")
-        averaged = callback.averager.averaged_state_dict()
-        assert torch.equal(module.seen[0], averaged["net.0.weight"])
-
-
-def test_a_checkpoint_written_inside_a_validation_has_the_live_weights(tmp_path):
-    class Saves(Module):
-        def validation_step(self, batch, index):
-            self.trainer.save_checkpoint(tmp_path / "inside.ckpt")
-
-    make = SwitchEMACallback("ema", **OPTIONS)
-    fit(tmp_path, module=Saves(), make=make, max_epochs=1)
-    saved = torch.load(tmp_path / "inside.ckpt", weights_only=True)
-    reference = plain("ema", epochs=1)
-    assert_close(saved["state_dict"], reference.averaged_state_dict(), "net.")
-    live = reference.live_state_dict()
-    assert_close(saved["switch_ema"]["live"], live, "net.")
-
-
 def test_steps_skipped_by_the_scaler_do_not_count(tmp_path):
     from lightning.pytorch.plugins import MixedPrecision
 
@@ -248,22 +134,33 @@ def test_steps_skipped_by_the_scaler_do_not_count(tmp_path):
     assert callback.averager.steps == EPOCHS * (STEPS - 1)
 
 
+def step_in_turn(net, batch, optimizers, backward):
+    for optimizer in optimizers:
+        net.zero_grad()
+        backward(loss_of(net, batch))
+        optimizer.step()
+
+
 def test_manual_optimization_with_two_optimizers(tmp_path):
     class Two(Module):
         automatic_optimization = False
 
         def training_step(self, batch, index):
-            for optimizer in self.optimizers():
-                optimizer.zero_grad()
-                self.manual_backward(loss_of(self.net, batch))
-                optimizer.step()
+            step_in_turn(self.net, batch, self.optimizers(), self.manual_backward)
 
         def configure_optimizers(self):
             return [adam(self.net[:2]), adam(self.net[3])]
 
     callback, _, _ = fit(tmp_path, module=Two())
+    net = network()
+    optimizers = [adam(net[:2]), adam(net[3])]
+    reference = create_averager("switch-ema", net, optimizers, **OPTIONS)
+    for _ in range(EPOCHS):
+        for batch in loader():
+            step_in_turn(net, batch, optimizers, torch.Tensor.backward)
+        reference.end_epoch()
+    assert_agree(callback.averager, reference, "net.")
     assert callback.averager.steps == EPOCHS * STEPS
-    assert callback.averager.switches == EPOCHS
 
 
 def test_a_second_fit_of_the_same_trainer_goes_on(tmp_path):
@@ -272,6 +169,35 @@ def test_a_second_fit_of_the_same_trainer_goes_on(tmp_path):
     run.fit(module, loader(), loader())
     assert callback.averager.epochs == EPOCHS
     assert callback.averager.steps == EPOCHS * STEPS
+
+
+def test_another_trainer_or_module_with_the_same_callback_starts_anew(tmp_path):
+    callback, _, _ = fit(tmp_path, max_epochs=1)
+    _, _, run = fit(tmp_path, make=callback)
+    assert_agree(callback.averager, plain(), "net.")
+    run.fit_loop.max_epochs = 2 * EPOCHS
+    run.fit(Module(), loader(), loader())
+    assert_agree(callback.averager, plain(), "net.")
+
+
+def test_a_second_callback_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="takes one SwitchEMACallback, got 2"):
+        fit(tmp_path, SwitchEMACallback("ema"))
+
+
+@pytest.mark.parametrize("call", ["validate", "test", "predict"])
+def test_a_failing_evaluation_restores_the_live_weights(tmp_path, call):
+    callback, module, run = fit(tmp_path, make=SwitchEMACallback("ema", **OPTIONS))
+
+    def fails(*_):
+        assert not torch.equal(module.net[0].weight, live["net.0.weight"])
+        raise Interrupted
+
+    live = callback.averager.live_state_dict()
+    module.validation_step = module.test_step = module.predict_step = fails
+    with pytest.raises(Interrupted):
+        getattr(run, call)(module, loader())
+    assert_same(dict(module.state_dict()), live)
 
 
 def test_the_module_can_be_pickled_afterwards(tmp_path):
@@ -303,8 +229,6 @@ def test_bad_names_are_refused_at_once():
 
 def test_two_processes_equal_the_plain_loop_and_resume(tmp_path):
     """DDP, and FSDP2 in Lightning's ModelParallelStrategy."""
-    from tests.integrations.two_processes import small_network
-
     script = Path(__file__).with_name("two_processes.py")
     command = [sys.executable, str(script), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -116,6 +116,14 @@ def test_equals_the_plain_loop_also_with_accumulation(tmp_path, micro):
     assert callback.averager.switches == EPOCHS
 
 
+def test_an_incomplete_accumulation_is_one_step(tmp_path):
+    """Of 4 batches by 3, the Trainer steps after the third and after the last."""
+    callback = SwitchEMACallback(**OPTIONS)
+    trainer(tmp_path, callback, gradient_accumulation_steps=3).train()
+    assert callback.averager.steps == EPOCHS * 2
+    assert callback.averager.switches == EPOCHS
+
+
 def evaluated(averager):
     data = torch.stack([row["input_ids"] for row in rows()])
     with averager.averaged() as model, torch.no_grad():
@@ -141,7 +149,9 @@ def test_evaluation_and_saving_show_the_average(tmp_path):
     assert_close(loaded.state_dict(), callback.averager.averaged_state_dict())
 
 
-def test_the_best_model_is_the_best_average(tmp_path):
+@pytest.mark.parametrize("best_epoch", [1, EPOCHS])
+def test_the_best_model_is_the_best_average(tmp_path, best_epoch):
+    """The loss falls, so the highest is that of the first epoch."""
     callback = SwitchEMACallback("ema", **OPTIONS)
     run = trainer(
         tmp_path,
@@ -149,12 +159,17 @@ def test_the_best_model_is_the_best_average(tmp_path):
         eval_strategy="epoch",
         save_strategy="epoch",
         load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        greater_is_better=best_epoch == 1,
     )
     run.train()
-    assert run.state.best_model_checkpoint.endswith(f"checkpoint-{EPOCHS * STEPS}")
-    best = plain("ema").averaged_state_dict()
+    assert run.state.best_model_checkpoint.endswith(f"checkpoint-{best_epoch * STEPS}")
+    best = plain("ema", epochs=best_epoch).averaged_state_dict()
     assert_close(run.model.state_dict(), best)
     assert run.evaluate()["eval_loss"] == pytest.approx(run.state.best_metric, abs=1e-6)
+    run.save_model(str(tmp_path / "best"))
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "best")
+    assert_close(loaded.state_dict(), best)
 
 
 @pytest.mark.parametrize("at", [STEPS + 2, STEPS])
@@ -171,6 +186,49 @@ def test_resuming_is_bit_for_bit(tmp_path, at):
     )
     assert_same(run.model.state_dict(), resumed.model.state_dict())
     assert again.averager.switches == EPOCHS
+
+
+def test_a_checkpoint_is_never_complete_without_the_average(tmp_path):
+    """Killed before its last file is written, the average is there already."""
+
+    class Killed(Trainer):
+        def _save_optimizer_and_scheduler(self, folder):
+            raise Interrupted
+
+    run = trainer(
+        tmp_path, SwitchEMACallback(**OPTIONS), kind=Killed, save_strategy="epoch"
+    )
+    with pytest.raises(Interrupted):
+        run.train()
+    folder = tmp_path / f"checkpoint-{STEPS}"
+    assert (folder / "switch_ema.pt").exists()
+    assert not (folder / "trainer_state.json").exists()
+
+
+def test_the_final_model_has_no_file_of_the_averager(tmp_path):
+    run = trainer(tmp_path, SwitchEMACallback(**OPTIONS))
+    run.train()
+    run.save_model(str(tmp_path / "final"))
+    assert not (tmp_path / "final" / "switch_ema.pt").exists()
+
+
+def test_training_again_starts_anew(tmp_path):
+    callback = SwitchEMACallback(**OPTIONS)
+    trainer(tmp_path / "first", callback).train()
+    run = trainer(tmp_path / "second", callback)
+    run.train()
+    reference = plain()
+    assert_close(
+        callback.averager.averaged_state_dict(), reference.averaged_state_dict()
+    )
+    run.train()  # the same trainer, from the weights it has
+    assert callback.averager.steps == EPOCHS * STEPS
+
+
+def test_a_second_callback_is_refused(tmp_path):
+    run = trainer(tmp_path, SwitchEMACallback())
+    with pytest.raises(ValueError, match="takes one SwitchEMACallback, got 2"):
+        SwitchEMACallback("ema").attach(run)
 
 
 def test_a_failing_evaluation_restores_the_live_weights(tmp_path):

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -19,14 +18,8 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from switch_ema.integrations.lightning import SwitchEMACallback
 from switch_ema.integrations.sharding import gathered
-from tests.integrations import test_lightning as shared
-from tests.integrations.helpers import OPTIONS, loader, sgd
-
-
-def small_network() -> nn.Module:
-    """Without batch statistics, which differ between processes."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+from tests.integrations import lightning_runs as shared
+from tests.integrations.helpers import OPTIONS, loader, sgd, small_network
 
 
 class Module(shared.Module):

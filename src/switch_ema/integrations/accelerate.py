@@ -1,13 +1,17 @@
 """Weight averaging with Accelerate: one line after ``accelerator.prepare``."""
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
+from switch_ema.averaging import stage
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.naming import unwrap
 from switch_ema.averaging.registry import create_averager
 from switch_ema.integrations.missing import needed
+from switch_ema.integrations.sharding import gathered
 
 with needed("accelerate", extra="accelerate"):
     from accelerate import Accelerator
@@ -43,20 +47,38 @@ def prepare_averager(
     wrapped = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
     inner = [_inside(one) for one in wrapped]
     averager = create_averager(method, model, inner, **options)
-    accelerator.register_for_checkpointing(averager)
-
-    def store_live(
-        models: list[nn.Module], weights: list[dict[str, Any]], folder: str
-    ) -> None:
-        # Sharded models write themselves before this hook and leave no weights here.
-        for i, candidate in enumerate(models[: len(weights)]):
-            if unwrap(candidate) is unwrap(model):
-                live = averager.live_state_dict()
-                names = zip(weights[i], live, strict=True)
-                weights[i] = {name: live[plain] for name, plain in names}
-
-    accelerator.register_save_state_pre_hook(store_live)
+    accelerator.register_for_checkpointing(_Whole(averager))
+    _save_live_weights(accelerator, model)
     return averager
+
+
+class _Whole:
+    """An averager with whole tensors as state: Accelerate lets one process write it."""
+
+    def __init__(self, averager: Averager) -> None:
+        self._averager = averager
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = gathered(self._averager.state_dict())
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._averager.load_state_dict(state_dict)  # each process takes its own part
+
+
+def _save_live_weights(accelerator: Accelerator, model: nn.Module) -> None:
+    """Let ``save_state`` see the live weights, also inside ``averaged()``.
+
+    A hook before saving would come too late: sharded models have been written by then.
+    """
+    save_state = accelerator.save_state
+
+    @functools.wraps(save_state)
+    def save_live(*args: Any, **kwargs: Any) -> Any:
+        with stage.showing(unwrap(model), None):
+            return save_state(*args, **kwargs)
+
+    accelerator.save_state = save_live
 
 
 def _inside(optimizer: Any) -> Any:

@@ -66,9 +66,13 @@ class SwitchEMAHandler:
     def attach(self, trainer: Engine, *evaluators: Engine) -> None:
         """End epochs with ``trainer``'s, and let ``evaluators`` see the average.
 
-        Attach before the handlers that save, so that they see an epoch with its end.
+        Attach before the handlers that save or evaluate, so that they see an epoch with
+        its end, and the average.
+        Further evaluators can be attached later, with the same trainer.
         """
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.averager.end_epoch)
+        end_epoch = self.averager.end_epoch
+        if not trainer.has_event_handler(end_epoch, Events.EPOCH_COMPLETED):
+            trainer.add_event_handler(Events.EPOCH_COMPLETED, end_epoch)
         for evaluator in evaluators:
             # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
             run_on_average(evaluator, "run", lambda: self.averager)

@@ -49,15 +49,21 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Made when ``fit`` begins."""
         self._method, self._options = method, options
         self._saved: Mapping[str, Any] | None = None
+        self._averaged: Any = None
         self._iterations = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Make the averager, now that the model is built; a later fit goes on."""
+        """Make the averager, now that the model is built.
+
+        A later ``fit`` of the same model goes on, that of another one starts anew.
+        """
         self._iterations = int(self.model.optimizer.iterations)
-        if self.averager is None:
+        if self.averager is None or self._averaged is not self.model:
             self.averager = create_averager(self._method, self.model, **self._options)
-            for method in ("evaluate", "predict"):
-                run_on_average(self.model, method, lambda: self.averager)
+            self._averaged = self.model
+        averager = self.averager
+        for method in ("evaluate", "predict"):
+            run_on_average(self.model, method, lambda: averager)
         if self._saved is not None:
             names = {key: name for name, key in self._positions().items()}
             self.averager.load_state_dict(_renamed(self._saved, names))
@@ -92,10 +98,14 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._saved = state_dict
 
     def _positions(self) -> dict[str, str]:
-        """Number the weights: a model that was saved and loaded has other names."""
+        """Number the variables: a model that was saved and loaded has other names.
+
+        Among them is the seed of each Dropout, which Keras does not call a weight.
+        """
         names = {id(tensor): name for name, tensor in self.model.named_parameters()}
-        weights = enumerate(self.model.weights)
-        return {names[id(one.value)]: f"weights.{i}" for i, one in weights}
+        values = [variable.value for variable in self.model.variables]
+        tracked = [value for value in values if id(value) in names]
+        return {names[id(one)]: f"weights.{i}" for i, one in enumerate(tracked)}
 
 
 def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

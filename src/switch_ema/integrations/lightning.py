@@ -12,6 +12,7 @@ from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.validation import check_choice
 from switch_ema.integrations.missing import needed
 from switch_ema.integrations.sharding import gathered
+from switch_ema.integrations.wrapping import check_alone
 
 with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -59,26 +60,37 @@ class SwitchEMACallback(Callback):
         self._main_weights = main_weights
         self._view = ExitStack()
         self._saved: dict[str, Any] | None = None
+        self._module: LightningModule | None = None
         self._first_epoch = 0
+        self._shows_loaded = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies start without an averager, as in the processes of a spawn strategy."""
+        fresh = {"averager": None, "_module": None, "_view": ExitStack()}
+        return vars(self) | fresh | {"_saved": None, "_shows_loaded": False}
 
     # Making the averager.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget what the last run loaded."""
+        check_alone(self, trainer.callbacks, SwitchEMACallback)  # type: ignore[attr-defined]
         self._saved = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the averager, now that the optimizers exist."""
         if self.averager is not None:
             self.averager.detach()
-            if self._saved is None and trainer.global_step > 0:
-                self._saved = self._state()  # the same training goes on
+            goes_on = trainer.global_step > 0 and pl_module is self._module
+            if self._saved is None and goes_on:
+                self._saved = self._state()
+        self._module = pl_module
         self.averager = create_averager(
             self._method,
             trainer.model or pl_module,  # wrapped in DDP, whose buffers are shared
             trainer.optimizers,
             **self._options,
         )
+        self._shows_loaded = False
         self._load()
         # Callbacks are not asked about weights-only checkpoints, the module is.
         original = pl_module.on_save_checkpoint
@@ -125,10 +137,11 @@ class SwitchEMACallback(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the average; before the first step that is the live model.
 
-        Weights that were just loaded with ``ckpt_path`` are shown as they are.
+        Weights that were loaded with ``ckpt_path`` are shown as they are, from then on.
         """
-        loaded = trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path
-        if self.averager is not None and not loaded:
+        if trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path:
+            self._shows_loaded = True
+        if self.averager is not None and not self._shows_loaded:
             self._view.enter_context(self.averager.averaged())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

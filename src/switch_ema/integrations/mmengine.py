@@ -9,11 +9,12 @@ from switch_ema.averaging.decay import (
     exponential_warmup,
     linear_warmup,
 )
+from switch_ema.averaging.naming import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.switching import Steps
 from switch_ema.averaging.validation import check_choice, check_count
 from switch_ema.integrations.missing import needed
-from switch_ema.integrations.wrapping import run_on_average
+from switch_ema.integrations.wrapping import check_alone, run_on_average
 
 with needed("mmengine", extra="mmengine"):
     from mmengine.hooks import Hook
@@ -55,18 +56,17 @@ class AveragerHook(Hook):  # type: ignore[misc]
         """Made when training begins."""
         self._method, self._options = method, options
         self._saved: dict[str, Any] | None = None
-        self._wrapped: set[int] = set()
 
     def before_run(self, runner: Runner) -> None:
         """Let the loops for validation and test run on the average."""
+        check_alone(self, runner.hooks, AveragerHook)
         for loop in (runner._val_loop, runner._test_loop):
             # A loop that is not in use is still a part of the configuration.
-            if hasattr(loop, "run") and id(loop) not in self._wrapped:
-                self._wrapped.add(id(loop))
+            if hasattr(loop, "run"):
                 run_on_average(loop, "run", lambda: self.averager)
 
     def before_train(self, runner: Runner) -> None:
-        """Make the averager, now that the optimizers exist."""
+        """Make the averager, and on resuming load its state and the live weights."""
         if self.averager is not None:
             self.averager.detach()
         wrapper = runner.optim_wrapper
@@ -78,9 +78,10 @@ class AveragerHook(Hook):  # type: ignore[misc]
             [one.optimizer for one in wrappers],
             **self._options,
         )
-        if self._saved is not None:
+        if self._saved is not None and runner.iter > 0:
+            load_weights(runner.model, self._saved["live"])
             self.averager.load_state_dict(self._saved["averager"])
-            self._saved = None
+        self._saved = None
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the epoch."""
@@ -99,11 +100,10 @@ class AveragerHook(Hook):  # type: ignore[misc]
             }
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Resume from the live weights; anything else takes the averaged ones."""
-        if runner._resume and _KEY in checkpoint:
-            self._saved = checkpoint[_KEY]
-            checkpoint["state_dict"] = checkpoint[_KEY]["live"]
-        elif self.averager is not None:
+        """Keep what resuming needs; until then, the averaged weights are loaded."""
+        if runner._train_loop is not None:
+            self._saved = checkpoint.get(_KEY)
+        if self.averager is not None:
             # Weights loaded after a training are shown as they are.
             self.averager.detach()
             self.averager = None
@@ -118,6 +118,7 @@ class SwitchEMAHook(AveragerHook):
 
     Args:
         momentum: the decay, which is the weight of the OLD shadow, in [0, 1).
+        resume_from: None, as in the published configs; it is the runner that resumes.
         warmup: "linear", "exp" or "constant" warm-up of the decay, or None.
         warmup_iters: its length in steps.
         warmup_ratio: the decay starts at this share of ``momentum``.
@@ -135,6 +136,7 @@ class SwitchEMAHook(AveragerHook):
         self,
         momentum: float = 0.9999,
         *,
+        resume_from: str | None = None,
         warmup: str | None = None,
         warmup_iters: int = 0,
         warmup_ratio: float = 0.9,
@@ -147,6 +149,11 @@ class SwitchEMAHook(AveragerHook):
         update_interval: int = 1,
         **options: Any,
     ) -> None:
+        if resume_from is not None:
+            raise ValueError(
+                f"resume_from must be None, got {resume_from!r}; resume with "
+                "load_from=... and resume=True of the runner."
+            )
         check_count("switch_interval", switch_interval)
         check_count("update_interval", update_interval)
         decay: DecayLike = momentum

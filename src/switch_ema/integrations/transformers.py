@@ -13,7 +13,7 @@ from switch_ema.averaging.naming import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.validation import check_choice
 from switch_ema.integrations.missing import needed
-from switch_ema.integrations.wrapping import run_on_average
+from switch_ema.integrations.wrapping import check_alone, run_on_average
 
 with needed("transformers", extra="transformers"):
     from transformers import (
@@ -23,7 +23,7 @@ with needed("transformers", extra="transformers"):
         TrainerState,
         TrainingArguments,
     )
-    from transformers.trainer_utils import get_last_checkpoint
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 FILE = "switch_ema.pt"
 """In each checkpoint folder: the averager and the live weights."""
@@ -57,7 +57,6 @@ class SwitchEMACallback(TrainerCallback):
         self._method, self._options = method, options
         self._trainer: Trainer | None = None
         self._resumed_from: Path | None = None
-        self._saved_to: Path | None = None
         self._first_epoch = 0
         self._shows_best = False
 
@@ -67,13 +66,18 @@ class SwitchEMACallback(TrainerCallback):
         """Add the callback to a trainer that exists already."""
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
+        check_alone(self, trainer.callback_handler.callbacks, SwitchEMACallback)
+        if self._trainer is trainer:
+            return
         self._trainer = trainer
         run_on_average(trainer, "evaluation_loop", self._shown)
         run_on_average(trainer, "save_model", self._shown)
         save, train = trainer.save_model, trainer.train
 
         def save_model(output_dir: str | None = None, *args: Any, **kw: Any) -> None:
-            self._saved_to = Path(output_dir or trainer.args.output_dir or ".")
+            folder = Path(output_dir or trainer.args.output_dir or ".")
+            if folder.name == f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}":
+                self._save(trainer.args, folder)
             save(output_dir, *args, **kw)
 
         def train_from(
@@ -84,6 +88,24 @@ class SwitchEMACallback(TrainerCallback):
 
         trainer.save_model = save_model  # type: ignore[method-assign]
         trainer.train = train_from  # type: ignore[method-assign]
+
+    def _save(self, args: TrainingArguments, folder: Path) -> None:
+        """Put the averager and the live weights beside the averaged model.
+
+        Before it, and thus before the file that makes a checkpoint complete: a run
+        that is killed in between leaves none that would resume without the average.
+        """
+        if self.averager is None or not args.should_save:
+            return
+        saved = {
+            "averager": self.averager.state_dict(),
+            "live": self.averager.live_state_dict(),
+            "first_epoch": self._first_epoch,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{FILE}.partial"
+        torch.save(saved, partial)
+        os.replace(partial, folder / FILE)
 
     def on_init_end(
         self,
@@ -162,25 +184,6 @@ class SwitchEMACallback(TrainerCallback):
         assert self.averager is not None
         while self._first_epoch + self.averager.epochs < finished:
             self.averager.end_epoch()
-
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
-        """Put the averager and the live weights beside the averaged model."""
-        assert self.averager is not None and self._saved_to is not None
-        if args.should_save:
-            saved = {
-                "averager": self.averager.state_dict(),
-                "live": self.averager.live_state_dict(),
-                "first_epoch": self._first_epoch,
-            }
-            partial = self._saved_to / f"{FILE}.partial"
-            torch.save(saved, partial)
-            os.replace(partial, self._saved_to / FILE)
 
     def on_train_end(
         self,

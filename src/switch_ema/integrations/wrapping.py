@@ -1,22 +1,26 @@
 """Lets one method of one object run on the averaged weights."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from switch_ema.averaging.averager import Averager
 
+Current = Callable[[], Averager | None]
 
-def run_on_average(
-    owner: Any, method: str, averager: Callable[[], Averager | None]
-) -> None:
+
+def run_on_average(owner: Any, method: str, averager: Current) -> None:
     """Wrap ``owner.method``, of this object only, in ``averager().averaged()``.
 
     For trainers that tell callbacks when an evaluation begins and ends, but not when
     it fails: a ``with`` block around the call restores the live weights on any way
-    out. While ``averager()`` is None the method runs as it was.
+    out. While ``averager()`` is None the method runs as it was. A method that is
+    wrapped already shows the average of the new averager in place of the old one's.
     """
-    original = getattr(owner, method)
+    present = getattr(owner, method)
+    # Itself, since a wrapper of somebody else's around it may have its attributes.
+    is_ours = getattr(present, "wrapper", None) is present
+    original = present.original if is_ours else present
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -26,4 +30,15 @@ def run_on_average(
         with current.averaged():
             return original(*args, **kwargs)
 
+    vars(wrapped).update(wrapper=wrapped, original=original)
     setattr(owner, method, wrapped)
+
+
+def check_alone(callback: Any, callbacks: Iterable[Any], kind: type) -> None:
+    """Refuse a second averaging callback, since a checkpoint has room for one."""
+    others = [other for other in callbacks if isinstance(other, kind)]
+    if any(other is not callback for other in others):
+        raise ValueError(
+            f"A trainer takes one {kind.__name__}, got {len(others)}; for more "
+            "averages of one training, make averagers of the same optimizer beside it."
+        )
