@@ -1,0 +1,184 @@
+"""Writes the numbers of benchmarks/results into docs/scaling.md.
+
+    python benchmarks/pages.py
+
+Each table there stands between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import records
+
+PAGE = records.RESULTS.parent.parent / "docs" / "scaling.md"
+NAMES = {
+    "resnet50": "ResNet-50",
+    "deit_s": "DeiT-S",
+    "efficientnet_b0": "EfficientNet-B0",
+    "gpt": "GPT-2 small by shape",
+}
+TRAININGS = {
+    "ResNet-50, batch 256, 100 epochs": ("resnet50", 500_400),
+    "DeiT-S, batch 1024, 300 epochs": ("deit_s", 375_300),
+}
+BYTES_PER_ELEMENT = 12
+"""Of an update in float32: two reads and a write."""
+BANDWIDTH = 2e12
+"""Bytes per second of the GPU that the page supposes."""
+
+Results = dict[str, Any]
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
+
+
+def update(results: Results) -> str:
+    rows = []
+    for name, model in results["models"].items():
+        ms, elements = update_ms(results, name), model["averaged_elements"]
+        per_element = f"{ms * 1e6 / elements:.2f} ns"
+        rows.append(
+            [NAMES[name], f"{elements / 1e6:.1f} M", f"{ms:.2f} ms", per_element]
+        )
+    header = ["model", "averaged elements", "one update", "per element and step"]
+    return f"{table(header, rows)}\n\n{where(results)}"
+
+
+def training(results: Results) -> str:
+    rows = []
+    for training, (name, steps) in TRAININGS.items():
+        elements = results["models"][name]["averaged_elements"]
+        moved = elements * BYTES_PER_ELEMENT
+        seconds = moved / BANDWIDTH
+        rows.append(
+            [
+                training,
+                f"{steps:,}",
+                f"{update_ms(results, name) * steps / 60e3:.0f} min",
+                f"{moved / 1e6:.0f} MB",
+                f"{seconds * 1e3:.2f} ms, {seconds * steps:.0f} s in all",
+            ]
+        )
+    return table(
+        [
+            "training",
+            "steps",
+            f"on those {results['machine']['cores']} cores",
+            "bytes per update",
+            "on a GPU with 2 TB/s",
+        ],
+        rows,
+    )
+
+
+def distributed(results: Results) -> str:
+    rows = []
+    for model, wrappers in results["models"].items():
+        for wrapper, measured in wrappers.items():
+            for name in ("update", "switch", "averaged"):
+                one = measured["operations"][name]
+                rows.append(
+                    [
+                        f"{NAMES[model]}, {wrapper}, {name}",
+                        f"{measured['elements_per_rank'] / 1e6:.1f} M",
+                        f"{one['ms']:.1f} ms",
+                        f"{one['of_plain_step']:.1%}",
+                        f"{one['of_flat_lerp']:.2f}",
+                        str(one["collectives"]),
+                    ]
+                )
+    header = ["", "elements per rank", "time", "of a plain step", "of a flat `lerp_`"]
+    return f"{table([*header, 'collectives'], rows)}\n\n{where(results)}"
+
+
+def precision(results: Results) -> str:
+    (cases,) = results["models"].values()
+    (name,) = results["models"]
+    rows = [
+        [
+            case,
+            f"{measured['shadow_bytes'] / 1e6:.0f} MB",
+            f"{measured['update']['ms']:.1f} ms",
+            f"{measured['update']['ratio']:.2f}",
+        ]
+        for case, measured in cases.items()
+    ]
+    costs = table([NAMES[name], "shadow", "one update", "against float32"], rows)
+    rows = [
+        [path, *(f"{error:.2%}" for error in errors.values())]
+        for path, errors in results["accuracy"].items()
+    ]
+    header = ["live weights", "bfloat16 shadow", "its worst tensor", "plain rounding"]
+    return f"{costs}\n\n{where(results)}\n\n{table(header, rows)}"
+
+
+def cluster(results: Results) -> str:
+    columns = {"seconds for all": "cells", "in a cell": "within", "beside": "beside"}
+    columns |= {"start, once": "start", "load before": "load"}
+    rows = [
+        [workers, *(f"{middle(runs, field):.2f}" for field in columns.values())]
+        for workers, runs in results["runs"].items()
+    ]
+    ratios = results["ratios"]
+    sentence = (
+        f"Two workers were {ratios['speed']:.2f} times as fast as one on "
+        f"{results['cells']} cells; "
+        f"{ratios['allowed_by_the_cells']:.2f} is what the time in the cells allows."
+    )
+    return f"{table(['workers', *columns], rows)}\n\n{sentence} {where(results)}"
+
+
+def middle(runs: list[dict[str, float]], field: str) -> float:
+    return statistics.median(run[field] for run in runs)
+
+
+def update_ms(results: Results, model: str) -> float:
+    found = results["models"][model]["operations"]["update"]["SwitchEMA"]["ms"]
+    return float(found)
+
+
+def where(results: Results) -> str:
+    machine = results["machine"]
+    load = f", load {machine['load']:.1f} before" if "load" in machine else ""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores{load}, torch {machine['torch']}, "
+        f"{results['date'][:10]}."
+    )
+
+
+BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "update": ("averaging", update),
+    "training": ("averaging", training),
+    "distributed": ("distributed", distributed),
+    "precision": ("precision", precision),
+    "cluster": ("cluster", cluster),
+}
+
+
+def render(page: str, folder: Path) -> str:
+    """Return the page with the numbers of the folder."""
+
+    def fill(match: re.Match[str]) -> str:
+        file, block = BLOCKS[match[2]]
+        results = json.loads((folder / f"{file}.json").read_text())
+        return f"{match[1]}\n\n{block(results)}\n\n{match[3]}"
+
+    block = r"(<!-- results: (\w+) -->).*?(<!-- /results -->)"
+    return re.sub(block, fill, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    PAGE.write_text(render(PAGE.read_text(), records.RESULTS))
+    print(f"Written to {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
