@@ -172,6 +172,16 @@ class DitheredGroup(DenseGroup):
         native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
 
 
+class WidenedGroup(DenseGroup):
+    """Dense bfloat16 tensors on the CPU whose shadow is in float32."""
+
+    SHADOW = torch.float32
+
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average and widen in one pass."""
+        native.lerp_widened_(self._table, weight)
+
+
 class PackedGroup(Group):
     """Many small vectors on the CPU, such as those of normalisation layers.
 

@@ -9,6 +9,7 @@ from switch_ema.averaging.groups import (
     FlatGroup,
     Group,
     PackedGroup,
+    WidenedGroup,
 )
 from switch_ema.averaging.offload import OffloadedGroup
 from switch_ema.averaging.sharded import is_sharded
@@ -18,6 +19,7 @@ from switch_ema.averaging.tracking import Slot
 GROUPS: dict[str, type[Group]] = {
     "same": Group,
     "cast": Group,
+    "widened": WidenedGroup,
     "dithered": Group,
     "dithered by memory": DitheredGroup,
     "offloaded": OffloadedGroup,
@@ -26,7 +28,7 @@ GROUPS: dict[str, type[Group]] = {
     "dense": DenseGroup,
 }
 
-MOVING = {"flat", "packed", "dense", "dithered by memory"}
+MOVING = {"flat", "packed", "dense", "widened", "dithered by memory"}
 """Kinds whose group copies a shadow to where it will stay."""
 
 
@@ -42,7 +44,9 @@ def kind_of(slot: Slot, storage: Storage) -> str:
     if device.type == "cpu" and live.device.type not in ("cpu", "meta"):
         return "offloaded"
     if place != (live.device, live.dtype):
-        return "cast"
+        halves = live.dtype == torch.bfloat16 and place == (live.device, torch.float32)
+        by_memory = halves and kernels.is_plain(live) and native.is_available()
+        return "widened" if by_memory else "cast"
     if storage.flat and slot.stays:
         if is_sharded(slot.tensor):
             raise ValueError(

@@ -94,6 +94,16 @@ def test_first_non_finite_finds_one_value_anywhere(dtype, value, threads):
         assert native.first_non_finite(table(values), dtype) == row
 
 
+@pytest.mark.parametrize("weight", [0.01, 1.0] if DTYPES else [])
+def test_widened_weights_are_cast_and_averaged(weight, threads):
+    shadow, live = columns(2, torch.float32)
+    live = [value.bfloat16() for value in live]
+    wanted = torch._foreach_lerp(shadow, [value.float() for value in live], weight)
+    native.lerp_widened_(table(shadow, live), weight)
+    for found, value in zip(shadow, wanted, strict=True):
+        torch.testing.assert_close(found, value)
+
+
 @pytest.mark.parametrize(
     "live_dtype", [torch.float32, torch.bfloat16] if DTYPES else []
 )

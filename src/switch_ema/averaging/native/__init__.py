@@ -13,6 +13,7 @@ from switch_ema.averaging.native.calls import (
     first_non_finite,
     lerp_,
     lerp_dithered_,
+    lerp_widened_,
     sgd_,
     table_of,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "is_available",
     "lerp_",
     "lerp_dithered_",
+    "lerp_widened_",
     "sgd_",
     "table_of",
 ]

@@ -73,6 +73,11 @@ def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:
     _call("lerp", dtype, table, 3, ctypes.c_double(weight))
 
 
+def lerp_widened_(table: Table, weight: float) -> None:
+    """The same for float32 shadows of bfloat16 weights."""
+    _call("lerp_widened", torch.float32, table, 3, ctypes.c_double(weight))
+
+
 def lerp_dithered_(
     table: Table, live: torch.dtype, weight: float, phases: Tensor, offset: int
 ) -> None:

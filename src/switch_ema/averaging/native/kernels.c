@@ -85,6 +85,20 @@ static inline float mixed(float shadow, float live, float weight) {
                          : live - (live - shadow) * (1 - weight);
 }
 
+static void widened_part(float *restrict shadow, const uint16_t *restrict live, int64_t count,
+                         float weight) {
+    for (int64_t i = 0; i < count; i++)
+        shadow[i] = mixed(shadow[i], widen(live[i]), weight);
+}
+
+/* The average of bfloat16 weights in a float shadow; columns: shadow, live, sizes. */
+void lerp_widened(const int64_t *table, int64_t rows, int threads, double weight) {
+    FOR_EACH_PART(table + 2 * rows, rows, threads,
+                  widened_part((float *)table[row] + at,
+                               (const uint16_t *)table[rows + row] + at, count,
+                               (float)weight));
+}
+
 typedef struct {
     double weight;
     int64_t phases, period, offset, live_is_half;
