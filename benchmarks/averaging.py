@@ -12,16 +12,13 @@ tensors, and its Python objects, about as cold as after a training step.
 
 import argparse
 import importlib.metadata
-import json
-import os
-import platform
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import contest
 import models
+import records
 import report
 import torch
 from peers import CONTESTANTS, DECAY, Contestant
@@ -30,7 +27,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from timing import WARMUP
 from torch import nn
 
-RESULTS = Path(__file__).parent / "results" / "averaging.json"
+RESULTS = records.RESULTS / "averaging.json"
 
 
 def main() -> int:
@@ -87,7 +84,7 @@ def fill(
             results["models"][name] = contest.measure(
                 model, contestants, repeats, lambda task=task: progress.advance(task)
             )
-            write(results, arguments.json)
+            records.write(results, arguments.json)
     except KeyboardInterrupt:
         done = ", ".join(results["models"]) or "no model"
         progress.console.print(f"Interrupted; finished: {done}.")
@@ -105,15 +102,7 @@ def is_installed(contestant: Contestant) -> bool:
 
 
 def describe_run(repeats: int, present: list[Contestant]) -> dict[str, Any]:
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {
-            "cpu": cpu_name(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+    return records.describe_run() | {
         "decay": DECAY,
         "repeats": repeats,
         "builds": contest.BUILDS,
@@ -131,28 +120,11 @@ def describe_run(repeats: int, present: list[Contestant]) -> dict[str, Any]:
     }
 
 
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return names[0].strip() if names else platform.machine()
-
-
 def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def write(results: dict[str, Any], path: Path) -> None:
-    """Replace the file at once: an interrupted run never leaves half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=2) + "\n")
-    partial.replace(path)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,18 @@
     python benchmarks/fused.py [--repeats 24] [--models deit_s resnet50]
 
 "separate" is torch's fused optimizer and SwitchEMA's update after it; "in the step" is
-ours, which averages each block of parameters while it is in the cache, and "compiled"
-is the same in one loop; "torch, cached lists" is what a user could write by hand.
+ours, which does both in one pass; "torch, cached lists" is what a user could write by
+hand.
 """
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import models
+import records
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +47,7 @@ def contestants(
     fused: type[Optimizer],
     options: dict[str, float],
 ) -> dict[str, Callable[[], object]]:
-    alone, by_hand, separate, blocks, loop = (with_gradients(model) for _ in range(5))
+    alone, by_hand, separate, together = (with_gradients(model) for _ in range(4))
     cached = plain(by_hand.parameters(), fused=True, **options)
     live = [p.detach() for p in by_hand.parameters()]
     shadow = [p.clone() for p in live]
@@ -53,45 +57,55 @@ def contestants(
         torch._foreach_lerp_(shadow, live, 0.001)
 
     after = plain(separate.parameters(), fused=True, **options)
-    within = fused(blocks.parameters(), **options)
-    compiled = fused(loop.parameters(), compile=True, **options)
+    within = fused(together.parameters(), **options)
     SwitchEMA(separate, after, decay=0.999)
-    SwitchEMA(blocks, within, decay=0.999)
-    SwitchEMA(loop, compiled, decay=0.999)
+    SwitchEMA(together, within, decay=0.999)
     return {
         ALONE: plain(alone.parameters(), fused=True, **options).step,
         "torch, cached lists": step_and_lerp,
         "separate": after.step,
         "in the step": within.step,
-        "in the step, compiled": compiled.step,
     }
 
 
+def measure(model: str, repeats: int) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, (plain, fused, options) in OPTIMIZERS.items():
+        into = Repeats()
+        for _ in range(BUILDS):
+            calls = contestants(model, plain, fused, options)
+            interleave(calls, max(1, repeats // BUILDS), into, lambda: None)
+        timings = summarize(into, ALONE)
+        result[name] = {contestant: asdict(t) for contestant, t in timings.items()}
+    return result
+
+
+def show(results: dict[str, Any], console: Console) -> None:
+    table = Table("model", "optimizer", "contestant", "ms", "ratio", "quartiles")
+    for model, optimizers in results["models"].items():
+        for optimizer, timings in optimizers.items():
+            for contestant, timing in timings.items():
+                low, high = timing["quartiles"]
+                numbers = f"{timing['ms']:.2f}", f"{timing['ratio']:.2f}"
+                quartiles = f"{low:.2f} to {high:.2f}"
+                table.add_row(model, optimizer, contestant, *numbers, quartiles)
+            table.add_section()
+    console.print(table)
+    console.print(records.conditions(results))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=24)
     parser.add_argument("--models", nargs="+", default=["deit_s", "resnet50"])
+    parser.add_argument("--json", type=Path, default=records.RESULTS / "fused.json")
     arguments = parser.parse_args()
-    table = Table("model", "optimizer", "contestant", "ms", "ratio", "quartiles")
-    for model in arguments.models:
-        for name, (plain, fused, options) in OPTIMIZERS.items():
-            into = Repeats()
-            for _ in range(BUILDS):
-                calls = contestants(model, plain, fused, options)
-                share = max(1, arguments.repeats // BUILDS)
-                interleave(calls, share, into, lambda: None)
-            for contestant, timing in summarize(into, ALONE).items():
-                low, high = timing.quartiles
-                table.add_row(
-                    model,
-                    name,
-                    contestant,
-                    f"{timing.ms:.2f}",
-                    f"{timing.ratio:.2f}",
-                    f"{low:.2f} to {high:.2f}",
-                )
-            table.add_section()
-    Console().print(table)
+    results = records.describe_run()
+    results["models"] = {
+        model: measure(model, arguments.repeats) for model in arguments.models
+    }
+    show(results, Console())
+    records.write(results, arguments.json)
 
 
 if __name__ == "__main__":

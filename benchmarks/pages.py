@@ -1,4 +1,4 @@
-"""Writes the numbers of benchmarks/results into docs/scaling.md.
+"""Writes the numbers of benchmarks/results into the pages that show them.
 
     python benchmarks/pages.py
 
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import records
+import report
 
-PAGE = records.RESULTS.parent.parent / "docs" / "scaling.md"
+ROOT = records.RESULTS.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "scaling.md", ROOT / "docs" / "speed.md"]
 NAMES = {
     "resnet50": "ResNet-50",
     "deit_s": "DeiT-S",
@@ -76,6 +78,42 @@ def training(results: Results) -> str:
         ],
         rows,
     )
+
+
+def peers(results: Results) -> str:
+    sheet = next(report.sheets(results))
+    header = ["", *(NAMES[name] for name in sheet.columns[1:])]
+    return f"{table(header, sheet.rows)}\n\n{report.conditions(results)}"
+
+
+def views(results: Results) -> str:
+    """Switch and averaged view, without those who have neither."""
+    _, *sheets = report.sheets(results)
+    blocks = []
+    for sheet in sheets[:2]:
+        header = ["", *(NAMES[name] for name in sheet.columns[1:])]
+        rows = [row for row in sheet.rows if set(row[1:]) != {"-"}]
+        blocks.append(f"**{sheet.title.capitalize()}**\n\n{table(header, rows)}")
+    return "\n\n".join(blocks)
+
+
+def fused(results: Results) -> str:
+    rows = []
+    for model, optimizers in results["models"].items():
+        for optimizer, timings in optimizers.items():
+            cells = [f"{t['ratio']:.2f} ({t['ms']:.1f} ms)" for t in timings.values()]
+            rows.append([f"{NAMES[model]}, {optimizer}", *cells])
+    (first, *_) = results["models"].values()
+    (timings, *_) = first.values()
+    return f"{table(['', *timings], rows)}\n\n{where(results)}"
+
+
+def epochs(results: Results) -> str:
+    rows = [
+        [case, *(f"{t['ratio']:.3f} ({t['ms']:.0f} ms)" for t in timings.values())]
+        for case, timings in results["trainings"].items()
+    ]
+    return f"{table(['', 'plain', 'with Switch EMA'], rows)}\n\n{where(results)}"
 
 
 def distributed(results: Results) -> str:
@@ -154,6 +192,10 @@ def where(results: Results) -> str:
 
 
 BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "peers": ("averaging", peers),
+    "views": ("averaging", views),
+    "fused": ("fused", fused),
+    "epochs": ("training", epochs),
     "update": ("averaging", update),
     "training": ("averaging", training),
     "distributed": ("distributed", distributed),
@@ -175,8 +217,9 @@ def render(page: str, folder: Path) -> str:
 
 
 def main() -> int:
-    PAGE.write_text(render(PAGE.read_text(), records.RESULTS))
-    print(f"Written to {PAGE}")
+    for page in PAGES:
+        page.write_text(render(page.read_text(), records.RESULTS))
+        print(f"Written to {page}")
     return 0
 
 

@@ -59,7 +59,7 @@ def show(results: Results, console: Console) -> None:
             ours = row[0].startswith("SwitchEMA")
             table.add_row(*row, style="bold" if ours else None)
         console.print(table)
-    console.print(_conditions(results))
+    console.print(conditions(results))
 
 
 def markdown(results: Results) -> str:
@@ -70,7 +70,7 @@ def markdown(results: Results) -> str:
         lines = [sheet.columns, rule, *sheet.rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         blocks.append(f"**{sheet.title}**, in {sheet.caption}:\n\n{table}")
-    return "\n\n".join([*blocks, _conditions(results)])
+    return "\n\n".join([*blocks, conditions(results)])
 
 
 def _names(results: Results) -> list[str]:
@@ -120,7 +120,7 @@ def _ms(ms: float) -> str:
     return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
 
 
-def _conditions(results: Results) -> str:
+def conditions(results: Results) -> str:
     machine = results["machine"]
     loads = [
         load

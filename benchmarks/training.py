@@ -8,7 +8,11 @@ ResNet-18 with SGD, and the small CNN of the mnist1d task with AdamW.
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+import records
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -60,21 +64,29 @@ def epoch(case: str, averages: bool) -> Callable[[], None]:
     return run
 
 
+def measure(case: str, repeats: int) -> dict[str, Any]:
+    into = Repeats()
+    calls = {PLAIN: epoch(case, False), "with Switch EMA": epoch(case, True)}
+    interleave(calls, repeats, into, lambda: None)
+    return {name: asdict(t) for name, t in summarize(into, PLAIN).items()}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--json", type=Path, default=records.RESULTS / "training.json")
     arguments = parser.parse_args()
+    results = records.describe_run()
+    results["trainings"] = {case: measure(case, arguments.repeats) for case in CASES}
     table = Table("training", "epoch", "ms", "ratio", "quartiles")
-    for case in CASES:
-        into = Repeats()
-        calls = {PLAIN: epoch(case, False), "with Switch EMA": epoch(case, True)}
-        interleave(calls, arguments.repeats, into, lambda: None)
-        for name, timing in summarize(into, PLAIN).items():
-            low, high = timing.quartiles
-            numbers = f"{timing.ms:.1f}", f"{timing.ratio:.3f}"
+    for case, timings in results["trainings"].items():
+        for name, timing in timings.items():
+            low, high = timing["quartiles"]
+            numbers = f"{timing['ms']:.1f}", f"{timing['ratio']:.3f}"
             table.add_row(case, name, *numbers, f"{low:.3f} to {high:.3f}")
         table.add_section()
     Console().print(table)
+    records.write(results, arguments.json)
 
 
 if __name__ == "__main__":

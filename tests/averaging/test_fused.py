@@ -92,6 +92,12 @@ def way(request, monkeypatch):
         monkeypatch.setattr(blocks, "BLOCK", request.param)
 
 
+def assert_same_averages(averagers):
+    wanted, found = (averager.averaged_state_dict() for averager in averagers)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+
+
 def compare_thousand_steps(models, optimizers, averagers):
     schedules = [CosineAnnealingLR(optimizer, 1000) for optimizer in optimizers]
     for epoch in range(10):
@@ -101,9 +107,7 @@ def compare_thousand_steps(models, optimizers, averagers):
             train(model, optimizer, 100, seed=epoch)
             schedule.step()
             averager.end_epoch()
-    wanted, found = (averager.averaged_state_dict() for averager in averagers)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+    assert_same_averages(averagers)
     for one, other in zip(*(m.parameters() for m in models), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
@@ -135,9 +139,7 @@ def test_without_torch_compile_it_says_so_once_and_is_right(
     with pytest.warns(UserWarning, match="block by block: no compiler.") as seen:
         train(models[1], optimizers[1], 3)
     assert len(seen) == 1
-    wanted, found = (averager.averaged_state_dict() for averager in averagers)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value)
+    assert_same_averages(averagers)
 
 
 @pytest.mark.filterwarnings("ignore:No C compiler")
@@ -154,9 +156,7 @@ def test_without_a_c_compiler_it_says_so_once_and_is_right(without_compiler):
     with pytest.warns(UserWarning, match="No C compiler works here") as seen:
         train(models[1], optimizers[1], 3)
     assert len(seen) == 1
-    wanted, found = (averager.averaged_state_dict() for averager in averagers)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value)
+    assert_same_averages(averagers)
 
 
 def watched(monkeypatch, owner, name):
@@ -221,9 +221,7 @@ def test_gradients_of_another_order_are_put_in_order(arithmetic):
             model.weight.grad = gradient.t()
             model.bias.grad = torch.ones(4)
             optimizer.step()
-    wanted, found = (averager.averaged_state_dict() for averager in averagers)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value)
+    assert_same_averages(averagers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -266,9 +264,7 @@ def test_update_every_and_later_averagers_are_separate():
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 7)
     for averagers in (first, second):
-        wanted, found = (averager.averaged_state_dict() for averager in averagers)
-        for name, value in wanted.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+        assert_same_averages(averagers)
 
 
 def test_a_closure_and_the_hooks_run_once():
@@ -323,6 +319,4 @@ def test_flat_storage_is_averaged_after_the_step():
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 3)
     assert averagers[1]._shadow.by_memory() == {}
-    wanted, found = (averager.averaged_state_dict() for averager in averagers)
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
+    assert_same_averages(averagers)

@@ -38,7 +38,7 @@ def test_the_tasks_options_apply_unless_given():
         ema = made(text, defaults)
         assert isinstance(ema, EMA)
         for _ in range(2000):
-            ema._steps += 1
+            ema._counters.steps += 1
         assert ema.current_decay == decay
 
 

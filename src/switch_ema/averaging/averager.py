@@ -1,22 +1,19 @@
-"""The base of all averagers: shadow, counters, the averaged view, state and hooks."""
+"""The base of all averagers: counting steps and epochs, switching, resuming."""
 
-import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from switch_ema.averaging import checkpoint, export, recalibration, stage
+from switch_ema.averaging import checkpoint
+from switch_ema.averaging.counting import COUNTERS, Counters
 from switch_ema.averaging.hooks import Optimizers, StepHook, as_optimizers
-from switch_ema.averaging.naming import unwrap
 from switch_ema.averaging.replicas import find_replica, share_buffers
-from switch_ema.averaging.shadow import Shadow
+from switch_ema.averaging.shadowed import ShadowedModel
 from switch_ema.averaging.storage import as_storage
-from switch_ema.averaging.structure import Structure
 from switch_ema.averaging.switching import Position
 from switch_ema.averaging.tracking import Filter
 from switch_ema.averaging.validation import check_count
@@ -29,10 +26,8 @@ _SHARDED_FAILURE = (
     "call: the others cannot know, and may have written theirs."
 )
 
-_COUNTERS = ("steps", "epochs", "switches", "epoch_start", "steps_per_epoch")
 
-
-class Averager(ABC):
+class Averager(ShadowedModel, ABC):
     """Keeps averaged weights beside a model that is being trained.
 
     A method derives from this class and defines :meth:`_after_step`, where it acts on
@@ -80,14 +75,10 @@ class Averager(ABC):
             check_count("steps_per_epoch", steps_per_epoch)
         optimizers = as_optimizers(optimizer)
         storage = as_storage(buffers, dtype, device, flat)
-        self._wrapped, self._model = model, unwrap(model)
+        super().__init__(model, storage, include, exclude)
         self._replica = find_replica(model)
         self._failure: str | None = None
-        self._steps = self._epochs = self._switches = self._epoch_start = 0
-        self._steps_per_epoch = steps_per_epoch
-        self._has_started = False
-        self._structure = Structure(self._model, include, exclude)
-        self._shadow = Shadow(self._structure.slots, storage)
+        self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
@@ -108,10 +99,6 @@ class Averager(ABC):
     def current_decay(self) -> float:
         """The weight of the old average in the latest averaging."""
 
-    def _shadows(self) -> dict[str, Shadow]:
-        """Return all averaged copies by name in the state dict."""
-        return {"shadow": self._shadow}
-
     def _extra_state(self) -> dict[str, Any]:
         """Return what resuming needs beyond the shadows and the counters."""
         return {}
@@ -120,33 +107,27 @@ class Averager(ABC):
         """Take back what ``_extra_state`` returned; if it does not fit, raise first."""
         return None  # most methods keep nothing more
 
-    @property
-    def has_average(self) -> bool:
-        """Whether there is an average yet; until then the live weights are shown."""
-        return True
-
     # Counting.
 
     @property
     def steps(self) -> int:
         """Optimizer steps so far."""
-        return self._steps
+        return self._counters.steps
 
     @property
     def epochs(self) -> int:
         """Epochs finished so far."""
-        return self._epochs
+        return self._counters.epochs
 
     @property
     def switches(self) -> int:
         """How often the method has written the live weights."""
-        return self._switches
+        return self._counters.switches
 
     @property
     def position(self) -> Position:
         """Where training stands."""
-        inside = self._steps - self._epoch_start
-        return Position(self._steps, self._epochs, inside, self._steps_per_epoch)
+        return self._counters.position
 
     def update(self) -> None:
         """Say that one optimizer step has happened; a hooked optimizer does so."""
@@ -165,16 +146,8 @@ class Averager(ABC):
         self._refuse_after_failure()
         self._check_structure()
         self._has_started = True
-        before = self._epochs, self._epoch_start, self._steps_per_epoch
-        self._epochs += 1
-        if self._steps > self._epoch_start:
-            self._steps_per_epoch = self._steps - self._epoch_start
-        self._epoch_start = self._steps
-        try:
+        with self._counters.end_epoch():
             return self._after_epoch()
-        except BaseException:
-            self._epochs, self._epoch_start, self._steps_per_epoch = before
-            raise
 
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
@@ -191,7 +164,7 @@ class Averager(ABC):
         self._has_started = True
         if self._replica is not None:
             share_buffers(self._replica)
-        self._steps += 1
+        self._counters.steps += 1
         self._after_step()
 
     def _write_live(
@@ -208,90 +181,9 @@ class Averager(ABC):
                 self._failure = message = f"{message} {_SHARDED_FAILURE}"
             raise FloatingPointError(message)
         self._shadow.write_(live_share)
-        self._switches += 1
+        self._counters.switches += 1
         if reset_optimizer and self._hook is not None:
             self._hook.forget_state()
-
-    # The averaged view.
-
-    @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
-        """Hold the average in the model for the length of a ``with`` block.
-
-        The weights are exchanged in place, without a second copy of the model (where
-        the shadow has another dtype, the live weights are parked beside it). They come
-        back bit for bit on any way out of the block. Blocks nest; inside a block of
-        another averager of the same model, the innermost one's average is shown.
-        """
-        self._check_structure()
-        self._follow_until_first_step()
-        shown = self._shadow if self.has_average else None
-        with stage.showing(self._model, shown):
-            yield self._wrapped
-
-    def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
-        """Return a snapshot of the averaged model, for ``model.load_state_dict``.
-
-        It shares no memory with the model or the shadow, has the model's dtypes and
-        carries plain names, whatever the model is wrapped in.
-
-        Args:
-            full: for models sharded by FSDP2, of which each rank else returns its own
-                shards as DTensors: gather whole tensors on the CPU. All ranks must
-                call; rank 0 returns them, the others an empty dict.
-        """
-        with self.averaged():
-            return checkpoint.snapshot(self._model, full)
-
-    def save_averaged(self, path: str | os.PathLike[str]) -> None:
-        """Write the averaged model to a safetensors file; see :mod:`.export`."""
-        export.save_averaged(self, path)
-
-    def averaged_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the averaged tensors by plain name, without copying them.
-
-        For those who read the average at every step, such as a teacher. The tensors
-        are to be read only, and change with the next step; tied weights stand under
-        each of their names, in the shadow's dtype and on its device.
-        """
-        if self._structure.may_have_changed():
-            self._check_structure()
-        self._follow_until_first_step()
-        shadow = self._shadow
-        tensors = shadow.averages() if self.has_average else shadow.originals()
-        return {
-            name: tensor.detach()
-            for slot, tensor in zip(shadow.slots, tensors, strict=True)
-            for name in slot.names
-        }
-
-    def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
-        """Return the same for the live weights, also inside ``averaged()``."""
-        with stage.showing(self._model, None):
-            return checkpoint.snapshot(self._model, full)
-
-    def recalibrate(
-        self,
-        loader: Iterable[Any],
-        call: Callable[[nn.Module, Any], Any] | None = None,
-    ) -> None:
-        """Recompute the statistics of normalisation layers for the average.
-
-        Args:
-            loader: batches, all of which are used.
-            call: ``call(model, batch)`` runs the model. By default a tensor is passed
-                as it is, the first item of a list or tuple, a mapping as keywords.
-        """
-        with self.averaged() as model:
-            tracked = {id(slot.tensor) for slot in self._shadow.slots}
-            recalibration.recalibrate(model, loader, call, tracked)
-
-    def _refuse_while_shown(self, call: str) -> None:
-        if stage.is_open(self._model):
-            raise RuntimeError(
-                f"{call} inside averaged() would mix the averaged and the live "
-                "weights; leave the with block first."
-            )
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:
@@ -306,8 +198,7 @@ class Averager(ABC):
         ``weights_only=True``; it is a snapshot that later steps do not change.
         """
         self._follow_until_first_step()
-        state: dict[str, Any] = {"method": self.name}
-        state |= {name: getattr(self, f"_{name}") for name in _COUNTERS}
+        state: dict[str, Any] = {"method": self.name} | self._counters.state()
         state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
         for name, shadow in self._shadows().items():
             state[name] = checkpoint.shadow_state(shadow)
@@ -323,14 +214,13 @@ class Averager(ABC):
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
         others = ["waiting_for", *self._fresh_state]
-        checkpoint.check_counters(state, self.name, _COUNTERS, others)
+        checkpoint.check_counters(state, self.name, COUNTERS, others)
         for name, shadow in self._shadows().items():
             checkpoint.check_shadow_state(shadow, state.get(name), name)
         self._load_extra_state(state)
         for name, shadow in self._shadows().items():
             checkpoint.load_shadow_state(shadow, state[name])
-        for name in _COUNTERS:
-            setattr(self, f"_{name}", state[name])
+        self._counters.load(state)
         if self._hook and state["waiting_for"]:
             self._hook.waiting_for = set(state["waiting_for"])
         self._has_started = True
@@ -352,17 +242,16 @@ class Averager(ABC):
             epochs: how many epochs it has seen.
             extra: what else the method counts, such as ``averaged_models`` for SWA.
         """
-        plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
-        unknown = [
-            *(weights.keys() - plain.keys()),
-            *(extra.keys() - self._fresh_state),
-        ]
+        known = {name for slot in self._shadow.slots for name in slot.names}
+        unknown = {*(weights.keys() - known), *(extra.keys() - self._fresh_state)}
         if unknown:
             raise checkpoint.StateMismatch(
                 f"There is no {', '.join(sorted(unknown))} to load the average into."
             )
         state = self.state_dict() | extra
-        state["shadow"] |= {plain[name]: weights[name] for name in weights}
+        for slot in self._shadow.slots:
+            for name in weights.keys() & slot.names:
+                state["shadow"][slot.name] = weights[name]
         state |= {"steps": steps, "epoch_start": steps, "epochs": epochs}
         self.load_state_dict(state)
 
@@ -370,7 +259,7 @@ class Averager(ABC):
         """Start again from the live weights."""
         self._refuse_while_shown("reset()")
         self._check_structure()
-        self._steps = self._epochs = self._switches = self._epoch_start = 0
+        self._counters.reset()
         self._load_extra_state(self._fresh_state)
         for shadow in self._shadows().values():
             shadow.read_()
@@ -381,22 +270,3 @@ class Averager(ABC):
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-
-    # The model's structure.
-
-    def refresh(self) -> None:
-        """Look at the model again: new tensors start at their present values."""
-        self._refuse_while_shown("refresh()")
-        self._structure.look()
-        for shadow in self._shadows().values():
-            shadow.renew(self._structure.slots)
-
-    def _check_structure(self) -> None:
-        if not stage.is_open(self._model) and self._structure.check():
-            self.refresh()
-
-    def _follow_until_first_step(self) -> None:
-        """Until training begins the average is the model, also if it is loaded late."""
-        if not self._has_started and not stage.is_open(self._model):
-            for shadow in self._shadows().values():
-                shadow.read_if_loaded_()

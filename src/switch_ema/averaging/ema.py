@@ -68,20 +68,20 @@ class EMA(Averager):
     @property
     def current_decay(self) -> float:
         """The decay of the latest step, or of the first before there was one."""
-        return self._decay(max(self._steps - 1, 0), self._steps_per_epoch)
+        return self._decay(max(self.steps - 1, 0), self.position.steps_per_epoch)
 
     def _after_step(self) -> None:
-        if self._steps % self._update_every == 0:
+        if self.steps % self._update_every == 0:
             weight = 1 - self.current_decay**self._update_every
             is_done = self._in_step is not None and self._in_step.is_finished
-            self._shadow.average_(weight, self._steps, in_step=is_done)
+            self._shadow.average_(weight, self.steps, in_step=is_done)
         self._in_step = None
 
     def _next_average(self) -> StepAverage | None:
         """Say what the coming step is to average, if the optimizer can do that."""
         self._in_step = None
-        if (self._steps + 1) % self._update_every == 0:
-            decay = self._decay(self._steps, self._steps_per_epoch)
+        if (self.steps + 1) % self._update_every == 0:
+            decay = self._decay(self.steps, self.position.steps_per_epoch)
             weight = 1 - decay**self._update_every
             pairs = self._shadow.by_memory()
             self._in_step = StepAverage(weight, pairs) if pairs else None

@@ -10,10 +10,10 @@ from switch_ema.averaging.sharded import has_the_whole, whole
 from switch_ema.averaging.soup import require_safetensors
 
 if TYPE_CHECKING:
-    from switch_ema.averaging.averager import Averager
+    from switch_ema.averaging.shadowed import ShadowedModel
 
 
-def save_averaged(averager: "Averager", path: str | os.PathLike[str]) -> None:
+def save_averaged(averager: "ShadowedModel", path: str | os.PathLike[str]) -> None:
     """Write the averaged weights under plain names, in the model's dtypes.
 
     ``safetensors.torch.load_file`` reads them for ``model.load_state_dict``, timm as

@@ -51,11 +51,11 @@ class LiteralEq3(Averager):
     @property
     def current_decay(self) -> float:
         """The decay of the latest step, or of the first before there was one."""
-        return self._decay(max(self._steps - 1, 0), self._steps_per_epoch)
+        return self._decay(max(self.steps - 1, 0), self.position.steps_per_epoch)
 
     def _after_step(self) -> None:
-        if self._steps % self._every == 0:
+        if self.steps % self._every == 0:
             self._shadow.read_()
         else:
-            self._shadow.average_(1 - self.current_decay, self._steps)
+            self._shadow.average_(1 - self.current_decay, self.steps)
             self._write_live()

@@ -61,6 +61,6 @@ class Lookahead(Averager):
         return 1 - self._alpha
 
     def _after_step(self) -> None:
-        if self._steps % self._k == 0:
-            self._shadow.average_(self._alpha, self._steps)
+        if self.steps % self._k == 0:
+            self._shadow.average_(self._alpha, self.steps)
             self._write_live(reset_optimizer=self._resets)

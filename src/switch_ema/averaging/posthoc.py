@@ -111,7 +111,7 @@ class PostHocEMA(Averager):
 
         This serves the end of a training whose last step is no multiple of ``every``.
         """
-        if self._steps == 0:
+        if self.steps == 0:
             raise RuntimeError("snapshot() has nothing to write before the first step.")
         if sharded.has_the_whole():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -119,10 +119,10 @@ class PostHocEMA(Averager):
         for sigma_rel, shadow in self._pairs(self._gammas):
             tensors, metadata = self._contents(shadow)
             if sharded.has_the_whole():
-                snapshot = synthesis.Snapshot(self._folder, self._steps, sigma_rel)
+                snapshot = synthesis.Snapshot(self._folder, self.steps, sigma_rel)
                 snapshot.write(tensors, metadata)
-        if self._steps not in self._snapshots:
-            self._snapshots.append(self._steps)
+        if self.steps not in self._snapshots:
+            self._snapshots.append(self.steps)
 
     def synthesize(
         self, profile: Profile, *, step: int | None = None
@@ -140,17 +140,17 @@ class PostHocEMA(Averager):
 
     def _after_step(self) -> None:
         for gamma, shadow in self._pairs(self._gammas.values()):
-            shadow.average_(1 - self._decay(gamma), self._steps)
+            shadow.average_(1 - self._decay(gamma), self.steps)
         if self._every.due_after_step(self.position):
             self.snapshot()
 
     def _after_epoch(self) -> bool:
-        if self._steps > 0 and self._every.due_after_epoch(self.position):
+        if self.steps > 0 and self._every.due_after_epoch(self.position):
             self.snapshot()
         return False
 
     def _decay(self, gamma: float) -> float:
-        return float((1 - 1 / max(self._steps, 1)) ** (gamma + 1))
+        return float((1 - 1 / max(self.steps, 1)) ** (gamma + 1))
 
     def _shadows(self) -> dict[str, Shadow]:
         further = {f"shadow_{i}": s for i, s in enumerate(self._further, start=2)}

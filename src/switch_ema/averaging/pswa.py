@@ -54,7 +54,7 @@ class PSWA(SWA):
     @property
     def has_average(self) -> bool:
         """Whether anything has been averaged yet, in this period or before."""
-        return self._count > 0 or self._switches > 0
+        return self._count > 0 or self.switches > 0
 
     def _after_step(self) -> None:
         super()._after_step()

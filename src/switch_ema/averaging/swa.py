@@ -82,7 +82,7 @@ class SWA(Averager):
         if self._count == 1:
             self._shadow.read_()
         else:
-            self._shadow.average_(1 / self._count, self._steps)
+            self._shadow.average_(1 / self._count, self.steps)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"averaged_models": self._count}
