@@ -214,3 +214,23 @@ def test_sparse_gradients_are_no_obstacle():
 def test_something_that_is_no_optimizer_is_refused():
     with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim"):
         EMA(network(), object())
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, FusedSGD])
+def test_a_compiled_step_counts_and_averages(optimizer_class):
+    averages = []
+    for compiles in (False, True):
+        model = network()
+        optimizer = optimizer_class(model.parameters(), lr=0.1)
+        sema = SwitchEMA(model, optimizer, decay=0.9)
+        step = optimizer.step
+        if compiles:
+            step = torch.compile(lambda step=step: step(), backend="aot_eager")
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            step()
+        assert sema.steps == 4
+        averages.append(sema.averaged_state_dict())
+    for name, value in averages[0].items():
+        torch.testing.assert_close(averages[1][name], value)

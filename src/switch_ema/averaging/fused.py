@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from switch_ema.averaging import native
@@ -91,6 +92,7 @@ class AveragesInStep(Optimizer, ABC):
     def _work(self, group: dict[str, Any]) -> list[Work]:
         """Collect what the kernel of a parameter group works on."""
 
+    @_disable_dynamo  # whoever compiles it gets what is here, which is faster
     def step(self, closure: Closure | None = None) -> Any:
         """Update the weights, and the average with them.
 
@@ -154,11 +156,12 @@ def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _say_that_there_is_no_compiler() -> None:
-    warnings.warn(
-        "No C compiler works here (cc, gcc or $CC), so weights are averaged block by "
-        "block after their step, which takes longer.",
-        stacklevel=4,
-    )
+    if not native.is_switched_off():
+        warnings.warn(
+            "No C compiler works here (cc, gcc or $CC), so weights are averaged block "
+            "by block after their step, which takes longer.",
+            stacklevel=4,
+        )
 
 
 class FusedSGD(AveragesInStep, SGD):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Union
 
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -12,6 +13,9 @@ from switch_ema.averaging.validation import check_choice
 
 Optimizers = Union[Optimizer, Iterable[Optimizer], None]
 """None, one or several."""
+
+_WRAPPERS_FILE = Optimizer.profile_hook_step.__code__.co_filename
+"""Where torch's wrapper around ``step`` is, which runs the hooks."""
 
 
 def check_optimizer_state(policy: str, optimizer: Optimizers) -> bool:
@@ -73,6 +77,7 @@ class StepHook:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
 
+    @_disable_dynamo  # in a compiled step the averager runs as it is
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not is_initialising():
             self._before_step()
@@ -80,6 +85,7 @@ class StepHook:
     def _after(self, index: int) -> Callable[[Optimizer, Any, Any], None]:
         may_nest = _step_definitions(self.optimizers[index]) > 1
 
+        @_disable_dynamo
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             if was_skipped(optimizer) or is_initialising():
                 return
@@ -149,12 +155,12 @@ def _is_inner_step(optimizer: Optimizer) -> bool:
 
     torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
     the hooks run twice. The call stack tells which one is outermost, and unlike a
-    counter it cannot be left wrong by an exception.
+    counter it cannot be left wrong by an exception: there is one such wrapper on it,
+    or there are two.
     """
-    wrapper = sys._getframe(2)
-    frame = wrapper.f_back
-    while frame is not None:
-        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
-            return True
+    wrappers, frame = 0, sys._getframe().f_back
+    while frame is not None and wrappers < 2:
+        is_wrapper = frame.f_code.co_filename == _WRAPPERS_FILE
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
         frame = frame.f_back
-    return False
+    return wrappers == 2

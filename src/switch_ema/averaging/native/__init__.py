@@ -17,7 +17,7 @@ from switch_ema.averaging.native.calls import (
     sgd_,
     table_of,
 )
-from switch_ema.averaging.native.library import is_available
+from switch_ema.averaging.native.library import is_available, is_switched_off
 
 __all__ = [
     "AdamNumbers",
@@ -28,6 +28,7 @@ __all__ = [
     "exchange_",
     "first_non_finite",
     "is_available",
+    "is_switched_off",
     "lerp_",
     "lerp_dithered_",
     "lerp_widened_",

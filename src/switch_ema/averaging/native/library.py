@@ -33,10 +33,15 @@ def is_available(dtype: torch.dtype = torch.float32) -> bool:
     return dtype in _REALS and library(dtype) is not None
 
 
+def is_switched_off() -> bool:
+    """Whether somebody has chosen to do without."""
+    return os.environ.get(SWITCH) == "0"
+
+
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     """Return the kernels for one type of elements, None where there can be none."""
-    if os.environ.get(SWITCH) == "0" or os.name != "posix":
+    if is_switched_off() or os.name != "posix":
         return None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
