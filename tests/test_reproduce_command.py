@@ -2,7 +2,7 @@
 
 import pytest
 
-from switch_ema.bench import reproduce
+from switch_ema.bench import estimate, reproduce
 from switch_ema.bench.config import CompareConfig
 from switch_ema.cli import COMMANDS
 from switch_ema.commands.reproduce import Reproduce
@@ -46,7 +46,7 @@ def test_a_row_is_planned_trained_and_shown(folder, capsys):
     page = (folder / "runs/reproduce-table-5/report.html").read_text()
     assert "DeiT-B" in page and "83.48" in page and "tiny.py:Tiny" in page
     code, out, _ = call(capsys, *RUN, "--rows", "mae")
-    assert code == 0 and "4 of 4 trainings are done" in out
+    assert code == 0 and "mae: plain" in out and "done" in out
 
 
 def test_a_dry_run_estimates_and_trains_nothing(folder, capsys):
@@ -58,9 +58,54 @@ def test_a_dry_run_estimates_and_trains_nothing(folder, capsys):
 
 
 def test_the_papers_scale_is_planned_without_measuring(folder, capsys, monkeypatch):
-    monkeypatch.setattr(reproduce, "_measure_epoch", None)
+    monkeypatch.setattr(estimate, "_measure_epoch", None)
     code, out, _ = call(capsys, *RUN, "--scale", "paper", "--dry-run")
     assert code == 0 and "not measured" in out
+
+
+def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+        code, out, err = call(
+            capsys, "reproduce", "table-5", "--scale", "paper", "--dry-run"
+        )
+    assert code == 0 and err == ""
+    assert all(name in out for name in ("byol", "moco-v3", "simmim", "mae"))
+
+
+def test_a_missing_folder_ends_a_run_with_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    code, _, err = call(capsys, *run, "--rows", "byol")
+    assert code == 2 and err.count("\n") == 1 and "Traceback" not in err
+    assert "the data imagenet was not found" in err
+    assert "not imagenet/train and imagenet/val" in err
+
+
+def test_a_folder_of_another_layout_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet" / "train" / "n01440764").mkdir(parents=True)
+    (tmp_path / "imagenet" / "val").mkdir()
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    code, _, err = call(capsys, *run, "--rows", "mae")
+    assert code == 2 and err.count("\n") == 1
+    assert "must hold train/<class>/<image> and val/<class>/<image>" in err
+    assert "train/ with 1 folders and 0 files and val/ with 0 folders" in err
+
+
+def test_trainings_go_to_the_executor_that_was_asked_for(folder, capsys, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(
+        "switch_ema.commands.reproduce.run_rows",
+        lambda plans, options, console: chosen.append(options),
+    )
+    pytest.importorskip("ray")
+    ray = ("--executor", "ray", "--address", "head:6379")
+    code, out, _ = call(capsys, *RUN, "--rows", "mae", *ray)
+    assert code == 0 and "not measured" in out
+    assert (chosen[0].executor, chosen[0].address) == ("ray", "head:6379")
 
 
 def test_the_list_is_the_papers_table(folder, capsys):
@@ -98,6 +143,8 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
         ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),
         ((*RUN, "--jobs", "-1"), "jobs must be at least 0, got -1"),
         (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
+        ((*RUN, "--executor", "moon"), "executor must be local or ray, got 'moon'"),
+        ((*RUN, "--address", "here:1"), "address is for --executor ray alone"),
         (
             (*RUN, "--scale", "paper", "--dataset", "digits"),
             "dataset is for the small scale",

@@ -1,20 +1,20 @@
 """Rows of the paper's tables: chosen, planned, trained, resumed and collected."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from switch_ema.bench import reproduce, train
+from switch_ema.bench import compare, reproduce, train
 from switch_ema.bench.compare import RunOptions
 from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.estimate import estimate_seconds
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.presets import RowSettings
-from switch_ema.bench.plan import make_plan
 from switch_ema.bench.reproduce import (
     collect_rows,
-    estimate_seconds,
     plan_rows,
     run_rows,
     select_rows,
@@ -127,6 +127,50 @@ def test_a_row_that_was_interrupted_is_preliminary(tiny_rows, tmp_path, monkeypa
     assert found.task.missing == 0
 
 
+def test_a_row_is_one_line_of_progress_and_one_of_its_result(tiny_rows, tmp_path):
+    console = quiet()
+    run_rows(plan(tmp_path, "swin-t", "swin-s"), OPTIONS, console)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4
+    for number, name in ((1, "swin-t"), (2, "swin-s")):
+        progress, result = lines[2 * number - 2 : 2 * number]
+        assert progress.startswith(f"{number} of 2: table-3 {name} ")
+        assert "12/12" in progress  # 3 epochs of 2 trainings for 2 seeds
+        pattern = (
+            rf"{name}: plain \d\.\d ± \d\.\d, ema [+-]?\d\.\d, "
+            r"switch-ema [+-]?\d\.\d, n = 2 \(\d+ s\)"
+        )
+        assert re.fullmatch(pattern, result)
+    assert (tmp_path / "reproduce-table-3" / "swin-t" / "report.html").is_file()
+
+
+def test_a_row_that_is_done_has_its_result_alone(tiny_rows, tmp_path):
+    run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+    console = quiet()
+    run_rows(plan(tmp_path, "swin-t"), OPTIONS, console)
+    (line,) = console.file.getvalue().splitlines()
+    assert line.startswith("swin-t: plain ")
+
+
+def test_rows_are_trained_where_the_options_say(tiny_rows, tmp_path, monkeypatch):
+    train_cells, asked = compare.train_cells, []
+
+    def noted(cells, place, jobs, progress, *, executor, address):
+        asked.append((executor, address))
+        return train_cells(cells, place, jobs, progress)
+
+    monkeypatch.setattr(compare, "train_cells", noted)
+    pytest.importorskip("ray")
+    on_ray = RunOptions(jobs=1, executor="ray", address="here:1", device="cpu")
+    run_rows(plan(tmp_path, "swin-t"), on_ray, quiet())
+    assert asked == [("ray", "here:1")]
+
+
+def test_a_single_row_that_fails_ends_with_its_reason(tiny_rows, tmp_path):
+    with pytest.raises(UsageError, match="lost key"):
+        run_rows(plan(tmp_path, "deit-s"), OPTIONS, quiet())
+
+
 def test_a_row_that_fails_does_not_stop_the_others(tiny_rows, tmp_path):
     console = quiet()
     message = r"1 of 2 rows could not be trained \(deit-s\); the reasons are above\."
@@ -141,52 +185,3 @@ def test_other_settings_are_refused_before_anything_is_trained(tiny_rows, tmp_pa
     run_rows(plan(tmp_path, "swin-s", epochs=1), OPTIONS, quiet())
     with pytest.raises(UsageError, match="swin-s holds this row with other settings"):
         plan(tmp_path, "swin-t", "swin-s", seeds=5)
-
-
-def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
-    """Setup once, training each epoch, evaluation each epoch and method."""
-    [one] = plan(tmp_path, "swin-t", epochs=10)
-    epoch = reproduce._Epoch(setup=1.0, train=2.0, evaluate=0.5)
-    measured = []
-
-    def measure(cell, jobs, device):
-        measured.append(cell)
-        return epoch
-
-    monkeypatch.setattr(reproduce, "_measure_epoch", measure)
-    # Two seeds of plain with EMA, and of Switch EMA.
-    trainings = 2 * 10 * (2 + 2 * 0.5) + 2 * 10 * (2 + 0.5)
-    assert estimate_seconds(one, OPTIONS) == pytest.approx(1 + trainings)
-    two_jobs = RunOptions(jobs=2, device="cpu")
-    assert estimate_seconds(one, two_jobs) == pytest.approx(1 + trainings / 2)
-    assert measured == [make_plan(one.config)[0]] * 2
-
-
-def test_one_epoch_is_measured_and_thrown_away(tiny_rows, tmp_path):
-    [one] = plan(tmp_path, "swin-t")
-    epoch = reproduce._measure_epoch(make_plan(one.config)[0], 1, "cpu")
-    assert epoch.setup > 0 and epoch.train > 0 and epoch.evaluate > 0
-    assert not one.folder.exists()
-
-
-def test_time_of_the_rest_is_that_of_what_is_stored(tiny_rows, tmp_path, monkeypatch):
-    [one] = plan(tmp_path, "swin-t")
-    add, stored = reproduce.Results.add, []
-
-    def add_two(self, cell, result):
-        if len(stored) == 2:
-            raise KeyboardInterrupt
-        result.train_seconds, result.evaluate_seconds = 30.0 + len(stored), 6.0
-        stored.append(cell)
-        add(self, cell, result)
-
-    monkeypatch.setattr(reproduce.Results, "add", add_two)
-    with pytest.raises(KeyboardInterrupt):
-        run_rows([one], OPTIONS, quiet())
-    assert estimate_seconds(one, OPTIONS) == pytest.approx(36 + 37)
-
-
-def test_a_failure_in_measuring_is_one_sentence(tiny_rows, tmp_path):
-    [one] = plan(tmp_path, "deit-s")
-    with pytest.raises(UsageError, match="lost key"):
-        estimate_seconds(one, OPTIONS)

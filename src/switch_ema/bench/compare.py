@@ -70,9 +70,14 @@ class RunOptions:
 
 
 def run_comparison(
-    config: CompareConfig, options: RunOptions, console: Console
+    config: CompareConfig, options: RunOptions, console: Console, *, title: str = ""
 ) -> Path | None:
-    """Run a comparison, or what is left of it; return the report's path."""
+    """Run a comparison, or what is left of it; return the report's path.
+
+    Plan, progress and findings are printed; with a title, which stands for one of many
+    comparisons, one line of progress alone.
+    """
+    bar, console = console, Console(quiet=True) if title else console
     print_plan(make_plan(config), console)
     if options.dry_run:
         return None
@@ -82,7 +87,8 @@ def run_comparison(
         try:
             if config.tune:
                 config = _tuned(config, results, folder, options, console)
-            _train(make_plan(config), config, results, folder, options, console)
+            cells = make_plan(config)
+            _train(cells, config, results, folder, options, bar, title)
         finally:  # also after Ctrl-C: a report of what has finished
             path = report(config, results, folder, console)
     return path
@@ -191,12 +197,15 @@ def _train(
     folder: Path,
     options: RunOptions,
     console: Console,
+    title: str = "",
 ) -> None:
     """Train the cells that are not finished and store each as it comes."""
     statuses = results.statuses()
     todo = [cell for cell in cells if statuses.get(cell.id) not in FINISHED]
-    if len(todo) < len(cells):
+    if len(todo) < len(cells) and not title:
         console.print(f"{len(cells) - len(todo)} of {len(cells)} trainings are done.")
+    if not todo:
+        return
 
     def is_kept(cell: Cell) -> bool:
         if options.keep_checkpoints == "first":
@@ -206,7 +215,7 @@ def _train(
     def place(cell: Cell) -> Place:
         return Place(folder, options.device, options.track, is_kept(cell))
 
-    with _progress(todo, console) as advance:
+    with _progress(todo, console, title or "epochs") as advance:
         for cell, result in train_cells(
             todo,
             place,
@@ -223,7 +232,9 @@ def _train(
 
 
 @contextmanager
-def _progress(cells: list[Cell], console: Console):  # type: ignore[no-untyped-def]
+def _progress(  # type: ignore[no-untyped-def]
+    cells: list[Cell], console: Console, title: str
+):
     """Show epochs done over all cells; yield the function that advances it."""
     columns = (
         TextColumn("{task.description}"),
@@ -234,7 +245,7 @@ def _progress(cells: list[Cell], console: Console):  # type: ignore[no-untyped-d
     done: dict[str, int] = {}
     with Progress(*columns, console=console) as progress:
         total = sum(cell.recipe.epochs for cell in cells)
-        bar = progress.add_task("epochs", total=total)
+        bar = progress.add_task(escape(title), total=total)
 
         def advance(cell: Cell, epoch: int) -> None:
             done[cell.id] = epoch

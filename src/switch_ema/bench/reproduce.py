@@ -1,15 +1,12 @@
 """Tables of the paper, trained row by row and collected from what is stored."""
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 
@@ -21,15 +18,12 @@ from switch_ema.bench.compare import (
     run_comparison,
 )
 from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.executors import train_cells
 from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
 from switch_ema.bench.paper.presets import RowSettings, row_config
-from switch_ema.bench.plan import Cell, make_plan
-from switch_ema.bench.results import Results
+from switch_ema.bench.report.numbers import fixed, mean_and_spread
 from switch_ema.bench.spec import UsageError
-from switch_ema.bench.summarize import FINISHED, summarize
+from switch_ema.bench.summarize import summarize
 from switch_ema.bench.summary import TaskSummary
-from switch_ema.bench.train import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,22 +111,47 @@ def _refuse_other_settings(plan: RowPlan) -> None:
 
 
 def run_rows(plans: Sequence[RowPlan], options: RunOptions, console: Console) -> None:
-    """Train what is left of each row; one that fails does not stop the others."""
-    failed = []
+    """Train what is left of each row; one that fails does not stop the others.
+
+    Each row has one line of progress and one of its result.
+    """
+    failed: list[tuple[str, UsageError]] = []
     for number, plan in enumerate(plans, start=1):
-        title = f"{number} of {len(plans)}: {plan.table.name}, {plan.row.title}"
-        console.rule(escape(title), align="left")
+        title = f"{number} of {len(plans)}: {plan.table.name} {plan.row.name}"
         place = replace(options, out=plan.folder.parent, name=plan.folder.name)
+        started = time.perf_counter()
         try:
-            run_comparison(plan.config, place, console)
+            run_comparison(plan.config, place, console, title=title)
         except UsageError as error:
-            console.print(escape(str(error)), style="red")
-            failed.append(plan.row.name)
+            failed.append((plan.row.name, error))
+            line = f"{plan.row.name} failed: {error}"
+            console.print(escape(line), style="red", soft_wrap=True)
+        else:
+            seconds = time.perf_counter() - started
+            line = f"{row_line(plan)} ({seconds:.0f} s)"
+            console.print(escape(line), soft_wrap=True)
+    if len(plans) == len(failed) == 1:
+        raise failed[0][1]
     if failed:
         raise UsageError(
             f"{len(failed)} of {len(plans)} rows could not be trained "
-            f"({', '.join(failed)}); the reasons are above."
+            f"({', '.join(name for name, _ in failed)}); the reasons are above."
         )
+
+
+def row_line(plan: RowPlan) -> str:
+    """Say in one line what each method of a finished row reached."""
+    config, results = open_run(plan.folder)
+    with closing(results):
+        tasks = summarize(config, results, plan.row.name).tasks
+    parts = []
+    for result in (r for task in tasks for r in task.results[task.metrics[0].name]):
+        difference = result.difference
+        if difference is None:
+            parts.append(f"{result.method} {mean_and_spread(result.last, 1)}")
+        else:
+            parts.append(f"{result.method} {fixed(difference.mean, 1, '+')}")
+    return f"{plan.row.name}: {', '.join(parts)}, n = {config.seeds}"
 
 
 def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow]:
@@ -147,76 +166,3 @@ def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow
             for task in summarize(config, results, row.name).tasks:
                 found.append(ReproducedRow(row=row, task=task, config=config))
     return found
-
-
-def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
-    """Estimate how long the rest of a row takes.
-
-    A training of a kind that has finished before takes as long as it did then. For the
-    others one epoch of the first is trained and thrown away.
-    """
-    took, todo = _stored_seconds(plan)
-    cores = 1 if torch.cuda.is_available() else os.cpu_count() or 1
-    jobs = min(options.jobs or cores, len(todo))
-    new = [cell for cell in todo if cell.methods not in took]
-    setup = 0.0
-    if new:
-        epoch = _measure_epoch(new[0], jobs, options.device)
-        took |= {cell.methods: epoch.seconds(cell) for cell in new}
-        setup = epoch.setup
-    return setup + sum(took[cell.methods] for cell in todo) / max(jobs, 1)
-
-
-def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:
-    """Return how long trainings took, by their methods, and which are left to do."""
-    cells = make_plan(plan.config)
-    if not (plan.folder / RESULTS).is_file():
-        return {}, cells
-    with closing(Results(plan.folder / RESULTS)) as results:
-        statuses = results.statuses()
-        done = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
-        took: dict[tuple[str, ...], float] = {}
-        for cell in done:
-            cost = results.cell(cell)
-            took[cell.methods] = sum(
-                float(cost[key]) for key in ("train_seconds", "evaluate_seconds")
-            )
-    return took, [cell for cell in cells if cell not in done]
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    """What one epoch took, in seconds."""
-
-    setup: float
-    """Imports and data; counted once, since a process keeps most of it."""
-    train: float
-    evaluate: float
-    """Of one method."""
-
-    def seconds(self, cell: Cell) -> float:
-        each = self.train + self.evaluate * len(cell.methods)
-        return cell.recipe.epochs * each
-
-
-def _measure_epoch(cell: Cell, jobs: int, device: str | None) -> _Epoch:
-    """Train one epoch of a cell with the threads that it will have."""
-    short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
-    threads = torch.get_num_threads()
-    if jobs > 1:  # one training alone stays in this process, with all its threads
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
-    started = time.perf_counter()
-    try:
-        with TemporaryDirectory() as folder:
-            place = Place(Path(folder), device)
-            [(_, result)] = train_cells([short], lambda _: place, 1, lambda *_: None)
-    finally:
-        torch.set_num_threads(threads)
-    if result.status == "failed":
-        raise UsageError(f"{cell}: {result.message}")
-    busy = result.train_seconds + result.evaluate_seconds
-    return _Epoch(
-        setup=time.perf_counter() - started - busy,
-        train=result.train_seconds,
-        evaluate=result.evaluate_seconds / len(cell.methods),
-    )

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.compare import REPORT, RunOptions
+from switch_ema.bench.estimate import estimate_seconds
 from switch_ema.bench.paper import COLUMNS, PaperTable
 from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.report.numbers import fixed
@@ -23,7 +24,6 @@ from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.reproduce import (
     RowPlan,
     collect_rows,
-    estimate_seconds,
     plan_rows,
     run_rows,
     select_rows,
@@ -45,6 +45,7 @@ class Reproduce:
     - switch-ema reproduce --list
     - switch-ema reproduce table-3 --rows resnet18 'swin-*'
     - switch-ema reproduce table-2 --scale paper --dry-run
+    - switch-ema reproduce table-2 --scale paper --executor ray
     - switch-ema reproduce --write-docs docs/results.md
     """
 
@@ -61,6 +62,10 @@ class Reproduce:
     """Folder that the folders of the tables are made in."""
     jobs: int = 0
     """Trainings at a time, each with its share of the cores; 0: one per core."""
+    executor: str = "local"
+    """Where trainings run: local (processes) or ray (a cluster)."""
+    address: str | None = None
+    """Of the Ray cluster; None: the one that runs on this machine, or a new one."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     dry_run: bool = False
@@ -90,7 +95,11 @@ class Reproduce:
         plans = plan_rows(tables, self.rows, self.settings, self.out)
         # The weights are not needed for a table, and of this many they take space.
         options = RunOptions(
-            jobs=self.jobs, device=self.device, keep_checkpoints="none"
+            jobs=self.jobs,
+            executor=self.executor,
+            address=self.address,
+            device=self.device,
+            keep_checkpoints="none",
         )
         self._print_plan(plans, options, console)
         if self.dry_run:
@@ -104,7 +113,8 @@ class Reproduce:
     def _print_plan(
         self, plans: Sequence[RowPlan], options: RunOptions, console: Console
     ) -> None:
-        measured = self.settings.scale == "small"
+        # An epoch on this machine tells nothing about a cluster, or the paper's scale.
+        measured = self.settings.scale == "small" and self.executor == "local"
         table = Table(title="Plan")
         for name in ("row", "task", "methods", "seeds", "about"):
             table.add_column(name, overflow="fold")

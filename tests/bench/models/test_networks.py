@@ -123,6 +123,44 @@ def test_small_sibling_learns_a_batch(name):
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize("name", ["deit-t", "deit-s", "deit-b", "swin-t", "swin-s"])
+def test_small_transformers_start_with_weights_that_suit_their_width(name):
+    """Of Xavier's deviation, which keeps the size of what goes through a layer."""
+    torch.manual_seed(0)
+    model = create_network(name, scale="small", num_classes=10, image_size=16)
+    layers = [
+        module
+        for path, module in model.named_modules()
+        if path.endswith(("mlp.fc1", "mlp.fc2"))
+    ]
+    assert len(layers) >= 4
+    for layer in layers:
+        expected = (2 / (layer.in_features + layer.out_features)) ** 0.5
+        assert layer.weight.std().item() == pytest.approx(expected, rel=0.1)
+        assert layer.bias.abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["deit-s", "swin-t"])
+def test_small_transformers_can_start_like_wide_ones(name):
+    torch.manual_seed(0)
+    model = create_network(
+        name, scale="small", num_classes=10, image_size=16, usual_weights=True
+    )
+    layers = (m for path, m in model.named_modules() if path.endswith("mlp.fc1"))
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_small_deit_sees_sixteen_patches_of_enlarged_digits():
+    sides = {}
+    for size in (8, 16, 28, 32):
+        model: Any = create_network(
+            "deit-t", scale="small", num_classes=10, image_size=size
+        )
+        sides[size] = model.patch_embed.grid_size[0]
+    assert sides == {8: 8, 16: 4, 28: 7, 32: 8}
+
+
 def test_siblings_differ_where_the_networks_do():
     sizes = {name: count(small(name)) for name in NAMES}
     assert sizes["deit-t"] < sizes["deit-s"] < sizes["deit-b"]

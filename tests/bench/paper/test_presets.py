@@ -88,6 +88,17 @@ def test_masked_methods_are_fine_tuned_at_the_papers_scale():
     assert "protocol" not in config_of(row).tasks[0]
 
 
+def test_the_protocol_is_measured_once_at_the_papers_scale():
+    for row in (find("table-5", "byol"), find("table-5", "mae")):
+        config = config_of(row, scale="paper")
+        assert f"protocol_every={row.epochs}" in config.tasks[0]
+        short = config_of(row, scale="paper", epochs=3)
+        assert "protocol_every=3" in short.tasks[0]
+        assert "protocol_every" not in config_of(row).tasks[0]
+    classified = find("table-2", "deit-s-lamb")
+    assert "protocol_every" not in config_of(classified, scale="paper").tasks[0]
+
+
 def test_epochs_and_data_can_be_given():
     row = find("table-3", "resnet18")
     assert config_of(row, scale="paper", epochs=2).epochs == 2

@@ -155,6 +155,20 @@ def test_small_procedures_keep_the_optimizer(name):
         assert less.works_on_batches
 
 
+def test_small_deit_trains_for_longer_at_rates_of_its_own():
+    others, own = (
+        [create_procedure(name, network=network, scale="small") for name in NAMES]
+        for network in ("convnext-t", "deit-b")
+    )
+    assert {p.epochs for p in others} == {15} and {p.epochs for p in own} == {20}
+    differ = {
+        parse_spec(a.optimizer).name
+        for a, b in zip(others, own, strict=True)
+        if a.optimizer != b.optimizer
+    }
+    assert differ == {"adamw", "adan", "lamb"}
+
+
 @pytest.mark.parametrize(
     ("network", "dataset", "name"),
     [

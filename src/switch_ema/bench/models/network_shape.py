@@ -22,6 +22,8 @@ class NetworkShape:
     """Stochastic depth, in [0, 1)."""
     stem: str = "imagenet"
     """``imagenet`` shrinks the image four times at once, ``cifar`` keeps its size."""
+    usual_weights: bool = False
+    """Whether weights of a small transformer are drawn as if it were wide."""
 
     def __post_init__(self) -> None:
         check_count("num_classes", self.num_classes)

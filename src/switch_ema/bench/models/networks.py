@@ -19,6 +19,7 @@ def create_network(
     in_channels: int = 3,
     drop_path: float = 0.0,
     stem: str | None = None,
+    usual_weights: bool = False,
 ) -> nn.Module:
     """Make a classification network with new weights.
 
@@ -34,6 +35,8 @@ def create_network(
         stem: ``imagenet`` or ``cifar``, at the scale of the paper. By default the
             CIFAR stem for images up to 64 pixels where the network has one. Small
             siblings have one stem only.
+        usual_weights: Whether weights of a small transformer are drawn as if it were
+            wide, and not to suit its width.
 
     >>> network = create_network("wrn28-10", scale="small", num_classes=9, image_size=8)
     >>> network.head.out_features
@@ -50,6 +53,7 @@ def create_network(
         in_channels=in_channels,
         drop_path=drop_path,
         stem=_choose_stem(info, scale, image_size, stem),
+        usual_weights=usual_weights,
     )
     if drop_path and not info.residual:
         raise ValueError(

@@ -1,7 +1,7 @@
 """From a row of a table to the comparison that trains it, small or as in the paper."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.paper.selfsupervised import SELF_TEACHING
@@ -60,7 +60,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
     masked methods, that they are fine-tuned. At the small scale, where that would take
     most of the time, it is the network's small sibling and the rest is the task's own.
     """
-    options = {"network": row.network, "scale": settings.scale}
+    options: dict[str, Any] = {"network": row.network, "scale": settings.scale}
     if row.procedure:
         options["procedure"] = row.procedure
     methods, epochs, dataset = row.methods, settings.epochs, settings.dataset
@@ -69,6 +69,9 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         epochs, dataset = epochs or row.epochs, row.dataset
         if kind_of(row) == "masked":
             options["protocol"] = "fine-tune"
+        if row.pretraining:
+            # Once, at the end: on ImageNet it may take longer than an epoch.
+            options["protocol_every"] = epochs
     if dataset is not None:
         options["dataset"] = dataset
     return CompareConfig(

@@ -159,7 +159,7 @@ def create_procedure(
             raise UsageError(f"{key} must be one of {', '.join(known)}, got {value!r}.")
     procedure = cifar100(network) if name == CIFAR else PROCEDURES[name]()
     if scale == "small":
-        return small(parse_spec(procedure.optimizer).name)
+        return small(parse_spec(procedure.optimizer).name, network)
     return procedure
 
 

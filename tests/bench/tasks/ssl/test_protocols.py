@@ -6,12 +6,9 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from switch_ema.bench.optimizers import create_optimizer
-from switch_ema.bench.spec import Spec
-from switch_ema.bench.tasks.ssl.encoder import create_encoder
+from switch_ema.bench.tasks.ssl import protocols
 from switch_ema.bench.tasks.ssl.protocols import (
     Labelled,
-    fine_tune,
     linear_probe,
     nearest_neighbours,
 )
@@ -59,29 +56,15 @@ def test_good_features_are_found_good_and_collapsed_ones_bad(measure):
     assert measure(flat) < 50
 
 
-def test_fine_tuning_learns_and_leaves_everything_as_it_was():
-    torch.manual_seed(0)
-    encoder = create_encoder("resnet18", scale="small", channels=1, image_size=8)
-    encoder.eval()
-    before = {name: t.clone() for name, t in encoder.state_dict().items()}
-    y = torch.arange(200) % 2
-    x = torch.randn(200, 1, 8, 8)
-    x[:, 0, :4] += y[:, None, None]  # the upper half is brighter in one class
-    state = torch.get_rng_state()
-    data = Labelled(x[:150], y[:150], x[150:], y[150:], 2)
-    with torch.no_grad():
-        found = fine_tune(encoder, data, epochs=8, seed=0, batch=30)
-        again = fine_tune(encoder, data, epochs=8, seed=0, batch=30)
-    assert found == again > 75
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(t, before[n]) for n, t in encoder.state_dict().items())
-    assert not encoder.training
+def test_many_features_are_treated_part_by_part(monkeypatch):
+    data = clusters(spread=2.0)
+    whole = linear_probe(data)
+    monkeypatch.setattr(protocols, "AT_ONCE", 70)  # seven examples at a time
+    assert linear_probe(data) == whole
 
 
-def test_layer_decay_slows_early_layers_by_the_factor():
-    encoder = create_encoder("deit-t", scale="small", channels=1, image_size=8)
-    encoder.reset_classifier(2)
-    optimizer = create_optimizer(Spec("adamw", {"lr": 1.0}), encoder, layer_decay=0.65)
-    rates = sorted({round(group["lr"], 6) for group in optimizer.param_groups})
-    # Patches, two blocks, and the head.
-    assert rates == [round(0.65**power, 6) for power in (3, 2, 1, 0)]
+def test_the_first_of_what_is_labelled():
+    data = clusters()
+    part = data.first(20, 10)
+    assert torch.equal(part.x, data.x[:20]) and torch.equal(part.y, data.y[:20])
+    assert len(part.x_test) == len(part.y_test) == 10

@@ -1,6 +1,5 @@
 """Batches of views: drawn on tensors at small scale, by lightly at the paper's."""
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from switch_ema.bench.data.sources import need
 from switch_ema.bench.data.splits import stream
+from switch_ema.bench.data.vision import Images, picture
 from switch_ema.bench.tasks.full_batches import FullBatches
 from switch_ema.bench.tasks.ssl.pretraining import Pretraining
 
@@ -22,6 +21,7 @@ class DrawnBatches(FullBatches):
 
     def __init__(self, task: Pretraining, epoch: int, draw: Draw) -> None:
         self._task, self._draw, self._epoch = task, draw, epoch
+        assert isinstance(task.x, Tensor)
         super().__init__((task.x,), task.batch, task.seed, epoch=epoch)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
@@ -31,7 +31,7 @@ class DrawnBatches(FullBatches):
 
 
 class TransformedBatches:
-    """The same for large images: loaded by workers, one by one.
+    """The same for large images, and for files: loaded by workers, one by one.
 
     ``transform`` is one of lightly's, and makes a list of views of a PIL image. The
     workers' random numbers come from the seed and the epoch.
@@ -46,7 +46,7 @@ class TransformedBatches:
             batch_size=min(task.batch, len(task.x)),
             shuffle=True,
             drop_last=True,
-            num_workers=min(os.cpu_count() or 1, 16),
+            num_workers=task.workers,
             generator=generator,
         )
 
@@ -60,7 +60,7 @@ class TransformedBatches:
 
 class _Pictures(Dataset[list[Tensor]]):
     def __init__(
-        self, images: Tensor, transform: Callable[[Any], list[Tensor]]
+        self, images: Images, transform: Callable[[Any], list[Tensor]]
     ) -> None:
         self._images, self._transform = images, transform
 
@@ -68,5 +68,4 @@ class _Pictures(Dataset[list[Tensor]]):
         return len(self._images)
 
     def __getitem__(self, index: int) -> list[Tensor]:
-        to_pil_image = need("torchvision.transforms.functional").to_pil_image
-        return self._transform(to_pil_image(self._images[index]))
+        return self._transform(picture(self._images, index))

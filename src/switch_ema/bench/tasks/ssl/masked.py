@@ -57,14 +57,14 @@ class Masked(Pretraining):
         """Average the patches: the class token has no part in reconstructing."""
         return "avg"
 
-    def train_loader(self, epoch: int) -> Loader:
+    def batches(self, epoch: int) -> Loader:
         """Shuffle the images, draw a crop and a mask of each."""
-        if self.scale == "paper":
+        if self.one_by_one:
             return _MaskedBatches(self, epoch)
         return DrawnBatches(self, epoch, self._draw)
 
     def _draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        mirrored = self.dataset not in ("digits", "mnist")
+        mirrored = self.data.mirrored
         view = crop(images, generator, least=self.least_crop, mirrored=mirrored)
         return self.prepare(view), self.masks(len(images), generator)
 

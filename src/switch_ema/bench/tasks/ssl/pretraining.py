@@ -1,7 +1,9 @@
 """What all self-supervised tasks share: images, recipe, optimizer and evaluation."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,29 +13,38 @@ from torch.optim import AdamW, Optimizer
 
 from switch_ema.averaging.naming import unwrap
 from switch_ema.averaging.validation import check_choice, check_count
-from switch_ema.bench.data.images import ImageSet, load_images
-from switch_ema.bench.data.splits import check_split, hold_out, stream
+from switch_ema.bench.data.splits import check_split
+from switch_ema.bench.data.vision import ImageFiles, Images
 from switch_ema.bench.models.networks import SCALES
-from switch_ema.bench.task import Metric, Recipe, Task
+from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.bench.tasks.image_batches import evaluation_batches
 from switch_ema.bench.tasks.measure import ACCURACY, predict
 from switch_ema.bench.tasks.ssl.encoder import create_encoder
+from switch_ema.bench.tasks.ssl.fine_tuning import (
+    PROCEDURE,
+    fine_tune,
+    fine_tune_by_procedure,
+)
+from switch_ema.bench.tasks.ssl.images import (
+    COLOURED,
+    DATASETS,
+    count_workers,
+    load_for_pretraining,
+)
 from switch_ema.bench.tasks.ssl.protocols import (
     PROTOCOLS,
     Labelled,
-    fine_tune,
     linear_probe,
     nearest_neighbours,
 )
 from switch_ema.bench.tasks.ssl.settings import PaperSettings, paper_optimizer
-from switch_ema.bench.tasks.ssl.stl10 import load_stl10
 
-DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "stl10")
-COLOURED = ("cifar10", "cifar100", "stl10")
-"""What there is at the paper's scale."""
-LIMITS = {"small": (2000, 1000), "paper": (None, 10_000)}
-"""By scale: images to train on unless ``size`` is given, and images that are tested."""
-PROBED = 5000
-"""At most this many labelled images for a probe."""
+SIDES = {"small": 32, "paper": 224}
+"""Height and width of what is made of a file."""
+FINE_TUNED = {"small": 3, "paper": 100}
+"""Epochs."""
+NEIGHBOURS, VOTED = 5000, 10_000
+"""At most this many labelled images vote, about at most so many others."""
 
 
 class Pretraining(Task):
@@ -44,6 +55,22 @@ class Pretraining(Task):
     with layer decay 0.65 (at small scale for a few epochs, as it is done after every
     epoch). ``knn`` lets the nearest training images vote. The labels serve the
     evaluation only.
+
+    Args:
+        seed: Of everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        dataset: One of ``DATASETS``; ``imagenet`` is any folder of its layout, whose
+            images are read when they are needed.
+        network: The encoder; None is the method's usual one.
+        scale: ``small`` or ``paper``.
+        size: Training images; None is all, or 2,000 at small scale.
+        image_size: Height and width, instead of the scale's own.
+        batch: Images per step; the paper's rates grow with it in proportion.
+        protocol: ``linear`` or ``fine-tune``.
+        protocol_every: After how many epochs the protocol is due.
+        folder: Of ``imagenet``, with train/ and val/.
+        workers: Processes that read large images; None is one per core, up to 16.
+        download: Whether torchvision may download the data.
     """
 
     metrics = (ACCURACY, Metric(name="knn", higher_is_better=True, unit="%"))
@@ -77,6 +104,9 @@ class Pretraining(Task):
         image_size: int | None = None,
         batch: int | None = None,
         protocol: str = "linear",
+        protocol_every: int = 1,
+        folder: str | None = None,
+        workers: int | None = None,
         download: bool = False,
     ) -> None:
         super().__init__(seed)
@@ -88,30 +118,44 @@ class Pretraining(Task):
             "network", network or self.networks[0], self.networks
         )
         self.protocol = check_choice("protocol", protocol, PROTOCOLS)
+        self.protocol_every = check_count("protocol_every", protocol_every)
         usual = 64 if scale == "small" else self.paper.batch
         self.batch = check_count("batch", usual if batch is None else batch, 2)
-        self._load(size, check_split(split), download)
-        self.channels, native = self.x.shape[1], self.x.shape[-1]
-        usual = native if scale == "small" else 224
-        self.image_size = check_count("image_size", image_size or usual, 8)
+        self.workers = count_workers(workers)
+        self.data = load_for_pretraining(
+            dataset,
+            seed,
+            scale=scale,
+            size=size,
+            folder=folder,
+            download=download,
+            validation=check_split(split),
+        )
+        self.channels = len(self.data.mean)
+        self.image_size = check_count("image_size", image_size or self._own_side(), 8)
+        self._epoch: int | None = None
 
-    def _load(self, size: int | None, validation: bool, download: bool) -> None:
-        if self.dataset == "stl10":
-            data = load_stl10(download=download)
-        else:
-            data = load_images(self.dataset, self.seed, download=download)
-        self.classes = data.classes
-        data = _subset(data, size, LIMITS[self.scale], self.seed)
-        self.mean, self.deviation = data.statistics()
-        self.x, self.y = data.x_train, data.y_train
-        self.x_eval, self.y_eval = data.x_test, data.y_test
-        if validation:
-            stay, held = hold_out(len(self.x), self.seed)
-            held = held[self.y[held] >= 0]
-            self.x_eval, self.y_eval = self.x[held], self.y[held]
-            self.x, self.y = self.x[stay], self.y[stay]
+    @property
+    def x(self) -> Images:
+        """The training images."""
+        return self.data.x_train
 
-    def encoder(self) -> nn.Module:
+    @property
+    def x_eval(self) -> Images:
+        """The images that are evaluated."""
+        return self.data.x_test
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether images are large, so that workers treat them one by one."""
+        return self.scale == "paper" or isinstance(self.x, ImageFiles)
+
+    def _own_side(self) -> int:
+        if self.scale == "paper" or isinstance(self.x, ImageFiles):
+            return SIDES[self.scale]
+        return int(self.x.shape[-1])
+
+    def encoder(self, *, drop_path: float = 0.0) -> nn.Module:
         """Make the encoder with fresh weights."""
         return create_encoder(
             self.network,
@@ -119,6 +163,7 @@ class Pretraining(Task):
             channels=self.channels,
             image_size=self.image_size,
             pool=self.pool(),
+            drop_path=drop_path,
         )
 
     def pool(self) -> str | None:
@@ -132,16 +177,25 @@ class Pretraining(Task):
         trained = [p for p in model.parameters() if p.requires_grad]
         return AdamW(trained, lr=self.small_lr, weight_decay=1e-2)
 
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images and make of each what the method wants."""
+        self._epoch = epoch
+        return self.batches(epoch)
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Loader:
+        """Return the batches of an epoch."""
+
     def prepare(self, images: Tensor) -> Tensor:
         """Bring images in [0, 1] to mean 0 and deviation 1, and to their size."""
         if images.shape[-1] != self.image_size:
             size = [self.image_size] * 2
             images = interpolate(images, size, mode="bilinear", antialias=True)
-        return (images * 255 - self.mean) / self.deviation
+        return self.data.normalise(images * 255)
 
     def statistics(self) -> dict[str, list[float]]:
         """Return mean and deviation of images in [0, 1], as lightly wants them."""
-        mean, deviation = self.mean / 255, self.deviation / 255
+        mean, deviation = self.data.mean / 255, self.data.deviation / 255
         return {"mean": mean.flatten().tolist(), "std": deviation.flatten().tolist()}
 
     @abstractmethod
@@ -149,44 +203,60 @@ class Pretraining(Task):
         """Return the part of the unwrapped model that is kept after pre-training."""
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure what the encoder's features are worth."""
-        encoder = self.encoder_of(unwrap(model))
-        shown = torch.nonzero(self.y >= 0).flatten()[:PROBED]
-        y = self.y[shown]
+        """Measure what the encoder's features are worth.
+
+        ``accuracy`` is not a number after epochs in which the protocol is not due.
+        """
+        encoder, data = self.encoder_of(unwrap(model)), self.data
+        shown = torch.nonzero(data.y_train >= 0).flatten()
+        tested = torch.arange(len(data.y_test))
+        due = self._protocol_is_due()
+        if not (due and self.protocol == "linear"):
+            shown, tested = shown[:NEIGHBOURS], tested[:VOTED]
         features = Labelled(
-            predict(encoder, self._prepared(self.x[shown])),
-            y,
-            predict(encoder, self._prepared(self.x_eval)),
-            self.y_eval,
-            self.classes,
+            predict(encoder, self._prepared(data.x_train[shown])),
+            data.y_train[shown],
+            predict(encoder, self._prepared(data.x_test[tested])),
+            data.y_test[tested],
+            data.classes,
         )
-        if self.protocol == "linear":
-            accuracy = linear_probe(features)
-        else:
-            x, x_test = (
-                torch.cat(list(self._prepared(part)))
-                for part in (self.x[shown], self.x_eval)
+        accuracy = math.nan
+        if due:
+            linear = self.protocol == "linear"
+            accuracy = linear_probe(features) if linear else self._fine_tune(encoder)
+        knn = nearest_neighbours(features.first(NEIGHBOURS, VOTED))
+        return {"accuracy": accuracy, "knn": knn}
+
+    def _protocol_is_due(self) -> bool:
+        """Tell by the epoch that was trained last; without one it always is."""
+        return self._epoch is None or (self._epoch + 1) % self.protocol_every == 0
+
+    def _fine_tune(self, encoder: nn.Module) -> float:
+        """Fine-tune on all labelled images: as the paper does, or shortly."""
+        data, shown = self.data, torch.nonzero(self.data.y_train >= 0).flatten()
+        x, y = data.x_train[shown], data.y_train[shown]
+        if self.one_by_one:
+            with torch.random.fork_rng():
+                network = self.encoder(drop_path=PROCEDURE.stochastic_depth)
+            network.load_state_dict(encoder.state_dict())
+            return fine_tune_by_procedure(
+                network.to(next(encoder.parameters()).device),
+                replace(data, x_train=x, y_train=y),
+                epochs=FINE_TUNED[self.scale],
+                resolution=self.image_size,
+                batch=min(self.batch, PROCEDURE.batch_size),
+                seed=self.seed,
+                workers=self.workers,
             )
-            images = Labelled(x, y, x_test, self.y_eval, self.classes)
-            epochs = 3 if self.scale == "small" else 100
-            accuracy = fine_tune(encoder, images, epochs=epochs, seed=self.seed)
-        return {"accuracy": accuracy, "knn": nearest_neighbours(features)}
+        x, x_test = (torch.cat(list(self._prepared(i))) for i in (x, data.x_test))
+        images = Labelled(x, y, x_test, data.y_test, data.classes)
+        return fine_tune(encoder, images, epochs=FINE_TUNED["small"], seed=self.seed)
 
-    def _prepared(self, images: Tensor) -> Iterable[Tensor]:
-        return (self.prepare(part.float() / 255) for part in torch.split(images, 250))
-
-
-def _subset(
-    data: ImageSet, size: int | None, limits: tuple[int | None, int], seed: int
-) -> ImageSet:
-    have = len(data.x_train)
-    usual, tested = limits
-    count = min(usual or have, have) if size is None else check_count("size", size, 20)
-    if count > have:
-        raise ValueError(f"size must be at most {have}, got {count}.")
-    generator = stream(seed, "subset")
-    train = torch.randperm(have, generator=generator)[:count]
-    test = torch.randperm(len(data.x_test), generator=generator)[:tested]
-    return ImageSet(
-        data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test]
-    )
+    def _prepared(self, images: Images) -> Iterable[Tensor]:
+        if isinstance(images, Tensor):
+            parts = torch.split(images, 250)
+            return (self.prepare(part.float() / 255) for part in parts)
+        shown = replace(self.data, x_test=images, y_test=torch.zeros(len(images)))
+        return evaluation_batches(
+            shown, PROCEDURE, resolution=self.image_size, workers=self.workers
+        )

@@ -20,15 +20,15 @@ class TwoViews(Pretraining):
 
     networks: ClassVar[tuple[str, ...]] = ("resnet18", "resnet50")
 
-    def train_loader(self, epoch: int) -> Loader:
+    def batches(self, epoch: int) -> Loader:
         """Shuffle the images and draw two views of each."""
-        if self.scale == "paper":
+        if self.one_by_one:
             return TransformedBatches(self, epoch, self._paper_transform())
         return DrawnBatches(self, epoch, self._draw)
 
     def _draw(self, images: Tensor, generator: Any) -> tuple[Tensor, ...]:
         least = LEAST_CROP.get(self.dataset, 0.2)
-        mirrored = self.dataset not in ("digits", "mnist")
+        mirrored = self.data.mirrored
         return tuple(
             self.prepare(make_view(images, generator, least=least, mirrored=mirrored))
             for _ in range(2)

@@ -1,0 +1,154 @@
+"""Fine-tuning: how good is a classifier that starts from the pre-trained encoder?"""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from switch_ema.bench.data.vision import VisionSet
+from switch_ema.bench.optimizers import create_optimizer
+from switch_ema.bench.recipes import classification_loss
+from switch_ema.bench.recipes.procedures import deit
+from switch_ema.bench.schedules import create_schedule
+from switch_ema.bench.spec import Spec
+from switch_ema.bench.task import Batches, Loader
+from switch_ema.bench.tasks.image_batches import ImageBatches, evaluation_batches
+from switch_ema.bench.tasks.measure import predict
+from switch_ema.bench.tasks.ssl.protocols import Labelled
+
+LAYER_DECAY = 0.65
+LR = 2e-3
+"""Of the last layer, for the batch of ``PROCEDURE``; it grows in proportion."""
+PROCEDURE = replace(deit(), repeats=1, clip=None)
+"""Augmentation, blending, smoothing and warm-up of MAE's fine-tuning."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def fine_tune(
+    encoder: nn.Module,
+    data: Labelled,
+    *,
+    epochs: int,
+    seed: int,
+    batch: int = 64,
+    lr: float = LR,
+) -> float:
+    """Train a copy of the encoder with a new classifier on images in memory.
+
+    AdamW, with a rate that falls by the factor 0.65 from layer to layer, counted from
+    the output. The encoder and the random numbers of the caller stay as they are.
+    """
+
+    def batches(epoch: int) -> Loader:
+        return Batches((data.x, data.y), batch, seed, epoch=epoch)
+
+    with _own_random_numbers(seed):
+        model = copy.deepcopy(encoder).requires_grad_(True)
+        _add_classifier(model, data.classes)
+        _train(model, batches, cross_entropy, epochs=epochs, lr=lr)
+        outputs = predict(model, torch.split(data.x_test, 256))
+    return data.accuracy(outputs.argmax(1))
+
+
+def fine_tune_by_procedure(
+    network: nn.Module,
+    data: VisionSet,
+    *,
+    epochs: int,
+    resolution: int,
+    batch: int,
+    seed: int,
+    workers: int,
+    lr: float | None = None,
+) -> float:
+    """Train the encoder itself on augmented images, which may be in files.
+
+    The rates of the layers are as above and follow a cosine after warm-up; ``lr`` is
+    in proportion to the batch unless it is given. The random numbers of the caller
+    stay as they are.
+    """
+    procedure = replace(PROCEDURE, batch_size=batch)
+    warmup = min(procedure.warmup_epochs, epochs / 4)
+
+    def batches(epoch: int) -> Loader:
+        return ImageBatches(
+            data,
+            procedure,
+            resolution=resolution,
+            batch=batch - batch % 2,  # Mixup blends in pairs
+            seed=seed,
+            epoch=epoch,
+            workers=workers,
+        )
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return classification_loss(outputs, targets, procedure)
+
+    with _own_random_numbers(seed):
+        _add_classifier(network, data.classes)
+        lr = lr or LR * batch / PROCEDURE.batch_size
+        _train(network, batches, loss, epochs=epochs, lr=lr, warmup=warmup)
+        shown = evaluation_batches(
+            data, procedure, resolution=resolution, workers=workers
+        )
+        found = predict(network, shown).argmax(1)
+    return 100 * (found == data.y_test).double().mean().item()
+
+
+def _add_classifier(model: Any, classes: int) -> None:
+    device = next(model.parameters()).device
+    model.reset_classifier(classes)
+    model.to(device)
+
+
+@torch.enable_grad()
+def _train(
+    model: nn.Module,
+    batches: Callable[[int], Loader],
+    loss: Loss,
+    *,
+    epochs: int,
+    lr: float,
+    warmup: float | None = None,
+) -> None:
+    """Train at a constant rate, or after so many epochs of warm-up along a cosine."""
+    device = next(model.parameters()).device
+    spec = Spec("adamw", {"lr": lr, "weight_decay": 0.05})
+    optimizer = create_optimizer(spec, model, layer_decay=LAYER_DECAY)
+    steps = len(batches(0))
+    schedule = create_schedule(
+        "constant" if warmup is None else "cosine",
+        optimizer,
+        total_steps=epochs * steps,
+        warmup_steps=round((warmup or 0) * steps),
+    )
+    model.train()
+    for epoch in range(epochs):
+        for x, y in batches(epoch):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(model(x.to(device)), y.to(device)))
+            optimizer.step()
+            schedule.step()
+    model.eval()
+
+
+@contextmanager
+def _own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed torch, NumPy and Python, all of which augmentation draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        set_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
