@@ -103,7 +103,8 @@ def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tenso
     """
     return [
         gradient
-        if gradient.stride() == parameter.stride()
+        if (gradient.is_contiguous() and parameter.is_contiguous())
+        or gradient.stride() == parameter.stride()
         else torch.empty_like(parameter).copy_(gradient)
         for parameter, gradient in zip(parameters, gradients, strict=True)
     ]
