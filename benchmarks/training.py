@@ -34,7 +34,7 @@ def resnet18() -> tuple[nn.Module, Optimizer, torch.Tensor]:
 
 
 def mnist1d() -> tuple[nn.Module, Optimizer, torch.Tensor]:
-    task = create_task("mnist1d:size=400", (0,))
+    task = create_task("mnist1d", (0,))
     model = task.model()
     batches = [batch[0] for batch in task.train_loader(0)]
     full = [batch for batch in batches if len(batch) == len(batches[0])]

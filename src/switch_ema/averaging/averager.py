@@ -154,7 +154,8 @@ class Averager(ShadowedModel, ABC):
         self._refuse_after_failure()
         if self._structure.may_have_changed():
             self._check_structure()
-        self._follow_until_first_step()
+        if not self._has_started:
+            self._follow_until_first_step()
         self._has_started = True
 
     def _count_step(self) -> None:

@@ -24,7 +24,10 @@ class DecaySchedule(ABC):
 
     def __call__(self, n: int, steps_per_epoch: int | None = None) -> float:
         """Return the decay of step ``n``, checked to lie in [0, 1)."""
-        return check_range(f"decay at step {n}", self.at(n, steps_per_epoch), 0, 1)
+        decay = self.at(n, steps_per_epoch)
+        if type(decay) is float and 0 <= decay < 1:
+            return decay
+        return check_range(f"decay at step {n}", decay, 0, 1)
 
 
 DecayLike = Union[float, DecaySchedule, Callable[[int], float]]

@@ -68,7 +68,8 @@ class EMA(Averager):
     @property
     def current_decay(self) -> float:
         """The decay of the latest step, or of the first before there was one."""
-        return self._decay(max(self.steps - 1, 0), self.position.steps_per_epoch)
+        counters = self._counters
+        return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 
     def _after_step(self) -> None:
         if self.steps % self._update_every == 0:
@@ -81,7 +82,8 @@ class EMA(Averager):
         """Say what the coming step is to average, if the optimizer can do that."""
         self._in_step = None
         if (self.steps + 1) % self._update_every == 0:
-            decay = self._decay(self.steps, self.position.steps_per_epoch)
+            counters = self._counters
+            decay = self._decay(counters.steps, counters.steps_per_epoch)
             weight = 1 - decay**self._update_every
             pairs = self._shadow.by_memory()
             self._in_step = StepAverage(weight, pairs) if pairs else None

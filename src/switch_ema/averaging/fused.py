@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from switch_ema.averaging import native
@@ -33,7 +32,7 @@ from switch_ema.averaging.blocks import (
     in_order_of,
     step_and_average,
 )
-from switch_ema.averaging.hooks import was_skipped
+from switch_ema.averaging.hooks import outside_of_graphs, was_skipped
 from switch_ema.averaging.native_step import NativeStep
 from switch_ema.averaging.one_pass import (
     OnePass,
@@ -93,12 +92,15 @@ class AveragesInStep(Optimizer, ABC):
     def _work(self, group: dict[str, Any]) -> list[Work]:
         """Collect what the kernel of a parameter group works on."""
 
-    @_disable_dynamo  # whoever compiles it gets what is here, which is faster
     def step(self, closure: Closure | None = None) -> Any:
         """Update the weights, and the average with them.
 
-        Where nothing can be averaged in the step, as torch does.
+        Where nothing can be averaged in the step, as torch does. In a compiled step,
+        it runs as it is, which is faster.
         """
+        return outside_of_graphs(self._step, closure)
+
+    def _step(self, closure: Closure | None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():

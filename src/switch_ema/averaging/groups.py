@@ -73,6 +73,7 @@ class Group:
             for i in indices
         )
 
+    @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Run the group's kernel."""
         if self.kind == "same":
@@ -142,7 +143,8 @@ class DenseGroup(Group):
         if self._is_native:
             native.lerp_(self._table, self.shadow[0].dtype, weight)
         else:
-            kernels.lerp_dense_(self.shadow, live, weight)
+            with torch.no_grad():
+                kernels.lerp_dense_(self.shadow, live, weight)
 
     def _present_forms(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
         """Return what tells orders in memory apart, from what is cheap to ask for."""
@@ -211,6 +213,7 @@ class PackedGroup(Group):
             end += size
         self._packs.append((slice(first, len(sizes)), self._gathered[begin:end]))
 
+    @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Gather and average."""
         for members, gathered in self._packs:
@@ -240,6 +243,7 @@ class FlatGroup(Group):
         """Whether every tensor is where it was laid."""
         return super().is_current() and all(p.holds(self._seen) for p in self._pairs)
 
+    @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average whole buffers."""
         for pair in self._pairs:

@@ -1,10 +1,12 @@
 """Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Union
 
+import torch
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -77,26 +79,39 @@ class StepHook:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
 
-    @_disable_dynamo  # in a compiled step the averager runs as it is
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        outside_of_graphs(self._start)
+
+    def _start(self) -> None:
         if not is_initialising():
             self._before_step()
 
     def _after(self, index: int) -> Callable[[Optimizer, Any, Any], None]:
         may_nest = _step_definitions(self.optimizers[index]) > 1
 
-        @_disable_dynamo
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def finish(optimizer: Optimizer) -> None:
             if was_skipped(optimizer) or is_initialising():
                 return
             if may_nest and _is_inner_step(optimizer):
                 return
             self.waiting_for.discard(index)
             if not self.waiting_for:
-                self.waiting_for = set(range(len(self.optimizers)))
+                self.waiting_for.update(range(len(self.optimizers)))
                 self._after_round()
 
-        return after
+        return lambda optimizer, args, kwargs: outside_of_graphs(finish, optimizer)
+
+
+def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function as it is, also where torch.compile is tracing a step."""
+    if torch.compiler.is_compiling():
+        return _as_it_is(call, *arguments)
+    return call(*arguments)
+
+
+@_disable_dynamo
+def _as_it_is(call: Callable[..., Any], *arguments: Any) -> Any:
+    return call(*arguments)
 
 
 def was_skipped(optimizer: Optimizer) -> bool:
@@ -146,8 +161,9 @@ def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
 
 
 def _step_definitions(optimizer: Optimizer) -> int:
-    classes = type(optimizer).__mro__
-    return sum("step" in vars(cls) for cls in classes if cls is not Optimizer)
+    """Count the classes that define a step, not those for which torch wraps one."""
+    classes = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
+    return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
 
 
 def _is_inner_step(optimizer: Optimizer) -> bool:

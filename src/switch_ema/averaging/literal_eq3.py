@@ -51,7 +51,8 @@ class LiteralEq3(Averager):
     @property
     def current_decay(self) -> float:
         """The decay of the latest step, or of the first before there was one."""
-        return self._decay(max(self.steps - 1, 0), self.position.steps_per_epoch)
+        counters = self._counters
+        return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 
     def _after_step(self) -> None:
         if self.steps % self._every == 0:

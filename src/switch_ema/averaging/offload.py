@@ -28,6 +28,7 @@ class OffloadedGroup(Group):
         self._copied: list[Any] = []
         self._weight = 0.0
 
+    @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Start to copy; the average follows."""
         self.finish()  # the copies of the last update are overwritten below

@@ -35,7 +35,6 @@ class Shadow:
         self._by_memory: Shadows = {}
         self._occupy(slots)
 
-    @torch.no_grad()
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
         """``shadow += weight * (live - shadow)``; copies wait until they are needed.
 
@@ -46,8 +45,9 @@ class Shadow:
         """
         groups = self._left(in_step)
         lives = [group.live() for group in groups]
-        if any(live is None for live in lives):
-            self._adapt()
+        if None in lives:
+            with torch.no_grad():
+                self._adapt()
             groups = self._left(in_step)
             lives = [group.live() for group in groups]
         for group, live in zip(groups, lives, strict=True):
@@ -56,7 +56,9 @@ class Shadow:
         self._copies_are_stale = True
 
     def _left(self, in_step: bool) -> list[Group]:
-        return [g for g in self._groups if not (in_step and _can_be_in_step(g))]
+        if not in_step:
+            return self._groups
+        return [group for group in self._groups if not _can_be_in_step(group)]
 
     def by_memory(self) -> Shadows:
         """Return parameters with their shadows where both lie in memory alike.

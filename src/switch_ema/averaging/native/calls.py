@@ -70,12 +70,12 @@ def table_of(columns: Sequence[Iterable[Tensor]], sizes: Iterable[int]) -> Table
 
 def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:
     """``shadow += weight * (live - shadow)``; columns: shadow, live."""
-    _call("lerp", dtype, table, 3, ctypes.c_double(weight))
+    _call("lerp", dtype, table, 3, weight)
 
 
 def lerp_widened_(table: Table, weight: float) -> None:
     """The same for float32 shadows of bfloat16 weights."""
-    _call("lerp_widened", torch.float32, table, 3, ctypes.c_double(weight))
+    _call("lerp_widened", torch.float32, table, 3, weight)
 
 
 def lerp_dithered_(
@@ -135,9 +135,5 @@ def _call(
     name: str, dtype: torch.dtype, table: Table, columns: int, *numbers: object
 ) -> Any:
     address, length = table.buffer_info()
-    return getattr(library(dtype), name)(
-        ctypes.c_void_p(address),
-        ctypes.c_int64(length // columns),
-        ctypes.c_int(torch.get_num_threads()),
-        *numbers,
-    )
+    kernel = getattr(library(dtype), name)
+    return kernel(address, length // columns, torch.get_num_threads(), *numbers)

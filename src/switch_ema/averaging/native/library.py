@@ -23,6 +23,18 @@ SOURCE = Path(__file__).with_name("kernels.c")
 SWITCH = "SWITCH_EMA_NATIVE"
 _TIMEOUT = 60
 
+# The table, how many rows it has, how many threads may work; then what differs.
+_ARGUMENTS = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
+_LAST_ARGUMENTS = {
+    "lerp": ctypes.c_double,
+    "lerp_widened": ctypes.c_double,
+    "lerp_dithered": ctypes.c_void_p,
+    "copy": None,
+    "exchange": ctypes.c_void_p,
+    "first_non_finite": None,
+    "sgd": ctypes.c_void_p,
+    "adam": ctypes.c_void_p,
+}
 _REALS = {torch.float32: "float", torch.float64: "double"}
 # No contraction: the same numbers from every compiler and with any number of threads.
 _FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
@@ -51,6 +63,9 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
         found = _load(command)
     except (OSError, subprocess.SubprocessError):
         return None
+    for name, number in _LAST_ARGUMENTS.items():
+        last = [] if number is None else [number]
+        getattr(found, name).argtypes = [*_ARGUMENTS, *last]
     found.first_non_finite.restype = ctypes.c_int64
     return found
 
