@@ -26,22 +26,15 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from switch_ema.averaging import native
 from switch_ema.averaging.blocks import (
     Columns,
-    Formula,
     StepAverage,
     Work,
     in_order_of,
     step_and_average,
 )
+from switch_ema.averaging.formulas import adam_formula, sgd_formula
 from switch_ema.averaging.hooks import outside_of_graphs, was_skipped
 from switch_ema.averaging.native_step import NativeStep
-from switch_ema.averaging.one_pass import (
-    OnePass,
-    adam_row,
-    coupled_adam_row,
-    momentum_row,
-    nesterov_row,
-    sgd_row,
-)
+from switch_ema.averaging.one_pass import OnePass
 
 Closure = Callable[[], Any]
 
@@ -157,6 +150,10 @@ def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return partial(step.__wrapped__, step.__self__)  # type: ignore[attr-defined]
 
 
+def _is_unscaled(options: dict[str, Any]) -> bool:
+    return options["grad_scale"] is None and options["found_inf"] is None
+
+
 @functools.cache
 def _say_that_there_is_no_compiler() -> None:
     if not native.is_switched_off():
@@ -212,7 +209,7 @@ class FusedSGD(AveragesInStep, SGD):
             torch._fused_sgd_(params, grads, momenta, is_first_step=is_first, **options)
 
         is_plain = not is_first and _is_unscaled(options)
-        return Work(columns, kernel, formula=_sgd_formula(group) if is_plain else None)
+        return Work(columns, kernel, formula=sgd_formula(group) if is_plain else None)
 
 
 class FusedAdam(AveragesInStep, Adam):
@@ -233,7 +230,7 @@ class FusedAdam(AveragesInStep, Adam):
             function(params, grads, means, squares, largest, steps, **options)
 
         is_plain = not group["amsgrad"] and _is_unscaled(options)
-        formula = _adam_formula(group, decoupled) if is_plain else None
+        formula = adam_formula(group, decoupled) if is_plain else None
         return [Work(columns, kernel, steps, formula)]
 
     def _columns(self, group: dict[str, Any]) -> Columns:
@@ -253,36 +250,6 @@ class FusedAdam(AveragesInStep, Adam):
         grads = [grad for _, grad in pairs if grad is not None]
         kept = [[state[name] for state in states] for name in (*names, "step")]
         return [params, grads, *kept]
-
-
-def _sgd_formula(group: dict[str, Any]) -> Formula:
-    keys = ("lr", "weight_decay", "momentum", "dampening")
-    numbers = [*(float(group[key]) for key in keys), _sign(group)]
-    flags = bool(group["momentum"]), bool(group["nesterov"])
-
-    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
-        native.sgd_(table, dtype, native.SgdNumbers(*numbers, share, *flags))
-
-    with_momentum = nesterov_row if group["nesterov"] else momentum_row
-    return Formula(numbers, with_momentum if group["momentum"] else sgd_row, in_c)
-
-
-def _adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
-    rate, betas = float(group["lr"]), map(float, group["betas"])
-    numbers = [rate, *betas, group["eps"], group["weight_decay"], _sign(group)]
-
-    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
-        native.adam_(table, dtype, native.AdamNumbers(*numbers, share, decoupled))
-
-    return Formula(numbers, adam_row if decoupled else coupled_adam_row, in_c)
-
-
-def _sign(group: dict[str, Any]) -> float:
-    return -1.0 if group["maximize"] else 1.0
-
-
-def _is_unscaled(options: dict[str, Any]) -> bool:
-    return options["grad_scale"] is None and options["found_inf"] is None
 
 
 class FusedAdamW(FusedAdam, AdamW):

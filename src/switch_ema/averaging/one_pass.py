@@ -9,7 +9,6 @@ tensors, so that nothing is compiled again.
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -66,70 +65,6 @@ class OnePass:
             self._compiles = False
             return False
         return True
-
-
-def adam_row(
-    weight: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    shadow: Tensor,
-    step: Tensor,
-    numbers: list[Tensor],
-    decoupled: bool = True,
-) -> None:
-    """One parameter of Adam or AdamW, in the form of torch's fused kernel."""
-    rate, beta1, beta2, epsilon, decay, sign, share = numbers
-    gradient = sign * gradient
-    if decoupled:
-        old = weight * (1 - rate * decay)
-    else:
-        old, gradient = weight, gradient + decay * weight
-    mean_now = mean + (gradient - mean) * (1 - beta1)
-    square_now = square * beta2 + gradient * gradient * (1 - beta2)
-    count = step + 1
-    size, scale = rate / (1 - beta1**count), (1 - beta2**count).rsqrt()
-    weight_now = old - size * mean_now / (square_now.sqrt() * scale + epsilon)
-    shadow.copy_(shadow + (weight_now - shadow) * share)
-    weight.copy_(weight_now)
-    mean.copy_(mean_now)
-    square.copy_(square_now)
-    step.copy_(count)
-
-
-coupled_adam_row = partial(adam_row, decoupled=False)
-
-
-def sgd_row(
-    weight: Tensor, gradient: Tensor, shadow: Tensor, numbers: list[Tensor]
-) -> None:
-    """One parameter of SGD without momentum."""
-    rate, decay, _, _, sign, share = numbers
-    weight_now = weight - rate * (sign * gradient + decay * weight)
-    shadow.copy_(shadow + (weight_now - shadow) * share)
-    weight.copy_(weight_now)
-
-
-def momentum_row(
-    weight: Tensor,
-    gradient: Tensor,
-    velocity: Tensor,
-    shadow: Tensor,
-    numbers: list[Tensor],
-    nesterov: bool = False,
-) -> None:
-    """One parameter of SGD with momentum."""
-    rate, decay, momentum, dampening, sign, share = numbers
-    gradient = sign * gradient + decay * weight
-    velocity_now = momentum * velocity + (1 - dampening) * gradient
-    step = gradient + momentum * velocity_now if nesterov else velocity_now
-    weight_now = weight - rate * step
-    shadow.copy_(shadow + (weight_now - shadow) * share)
-    weight.copy_(weight_now)
-    velocity.copy_(velocity_now)
-
-
-nesterov_row = partial(momentum_row, nesterov=True)
 
 
 def _compile(row: Callable[..., None]) -> Callable[..., None]:
