@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -209,6 +210,21 @@ def test_two_processes_cannot_use_one_run(config, tmp_path):
     with locked(folder), pytest.raises(UsageError, match="in use by another process"):
         run(config, tmp_path)
     assert not (folder / "results.sqlite").exists()
+
+
+def test_a_run_of_a_task_that_was_edited_is_not_continued(tiny, tmp_path):
+    name, _, rest = tiny.partition(".py")
+    file = tmp_path / "mine.py"
+    file.write_text(Path(f"{name}.py").read_text())
+    tasks = (f"{file}{rest}",)
+    config = CompareConfig(tasks=tasks, methods=("plain", "ema"), seeds=2)
+    path, _ = run(config, tmp_path, name="mine")
+    before = table(path)
+    with file.open("a") as source:
+        source.write("# edited\n")
+    with pytest.raises(UsageError, match="the file of a task has changed since"):
+        run(config, tmp_path, name="mine")
+    assert table(path) == before
 
 
 def test_a_run_of_other_settings_is_not_overwritten(config, tmp_path):

@@ -52,3 +52,14 @@ def test_names_of_runs_follow_the_settings():
     assert first.default_name == CompareConfig().default_name != second.default_name
     odd = CompareConfig(tasks=("../my dir/file.py:Task:a=1",))
     assert "/" not in odd.default_name and " " not in odd.default_name
+
+
+def test_an_edited_task_is_another_run(tmp_path):
+    file = tmp_path / "task.py"
+    file.write_text("size = 1\n")
+    config = CompareConfig(tasks=(f"{file}:Mine:size=50",))
+    first = config.default_name
+    assert first == config.default_name
+    file.write_text("size = 2\n")
+    assert config.default_name != first
+    assert CompareConfig().sources == ""

@@ -162,13 +162,19 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _claim(results: Results, config: CompareConfig, folder: Path) -> None:
     """Make a new run folder this comparison's; refuse another comparison's."""
-    stored = results.meta().get("config")
-    if stored is not None and stored != config.to_json():
+    stored = results.meta()
+    if stored.get("config", config.to_json()) != config.to_json():
         raise UsageError(
             f"{folder} holds a comparison with other settings; choose another --name, "
             "or delete it."
         )
+    if stored.get("sources", config.sources) != config.sources:
+        raise UsageError(
+            f"the file of a task has changed since {folder} was begun, and results of "
+            "both must not be mixed; choose another --name, or delete it."
+        )
     results.set_meta("config", config.to_json())
+    results.set_meta("sources", config.sources)
     (folder / CONFIG).write_text(config.to_json())
     for key, value in describe_environment().items():
         results.set_meta(f"environment.{key}", value)

@@ -97,10 +97,27 @@ class CompareConfig:
 
     @property
     def default_name(self) -> str:
-        """Name a run after its tasks and a fingerprint, so that it is found again."""
+        """Name a run after its tasks and a fingerprint, so that it is found again.
+
+        A task in a file that has been edited since is another task.
+        """
         tasks = [Path(task.partition(".py:")[0]).stem for task in self.tasks]
         slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(tasks)).strip("-")[:40]
-        return f"{slug}-{hashlib.sha1(self.to_json().encode()).hexdigest()[:6]}"
+        text = self.to_json() + self.sources
+        return f"{slug}-{hashlib.sha1(text.encode()).hexdigest()[:6]}"
+
+    @property
+    def sources(self) -> str:
+        """Fingerprints of the files that tasks are taken from; of ours, none."""
+        return " ".join(filter(None, map(_fingerprint, self.tasks)))
+
+
+def _fingerprint(task: str) -> str:
+    name, ending, _ = task.partition(".py")
+    path = Path(name + ending).expanduser()
+    if not ending or not path.is_file():
+        return ""
+    return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
 def _tuple(value: Any) -> Any:
