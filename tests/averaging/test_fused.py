@@ -1,9 +1,11 @@
 """Optimizers that average in their step: the same numbers as torch's and an average."""
 
 import copy
+import gc
 import subprocess
 import sys
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -296,6 +298,25 @@ def test_what_cannot_be_done_in_blocks_is_done_as_torch_does():
     optimizer.step()
     middle = (start + model.weight.detach()) / 2
     torch.testing.assert_close(ema.averaged_state_dict()["weight"], middle)
+
+
+def test_a_detached_averager_is_let_go():
+    (_, model), (_, optimizer), averagers = pair("adamw", EMA, decay=0.9)
+    train(model, optimizer, 3)
+    shadow = weakref.ref(averagers[1]._shadow.tensors[0])
+    averagers.pop().detach()
+    gc.collect()
+    assert shadow() is None
+
+
+def test_a_copy_averages_with_an_averager_of_its_own():
+    (_, model), (_, optimizer), _ = pair("adamw", EMA, decay=0.9)
+    train(model, optimizer, 2)
+    other, copied = copy.deepcopy((model, optimizer))
+    assert copied._in_c is not optimizer._in_c
+    ema = EMA(other, copied, decay=0.9)
+    train(other, copied, 2)
+    assert ema.steps == 2
 
 
 @pytest.mark.parametrize("optimizer", ["FusedAdam", "FusedAdamW", "FusedSGD"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from switch_ema import SwitchEMA, linear_warmup
+from switch_ema import linear_warmup
 from tests.integrations.helpers import (
     EPOCHS,
     adam,
@@ -11,6 +11,7 @@ from tests.integrations.helpers import (
     loader,
     loss_of,
     network,
+    plain,
 )
 
 mmengine = pytest.importorskip("mmengine")
@@ -35,16 +36,8 @@ def test_the_papers_names_give_the_papers_method(tmp_path):
         switch_interval=1,
     )
     runner(tmp_path, hook).train()
-    model = network()
-    optimizer = adam(model)
     decay = linear_warmup(0.9, steps=6, ratio=0.5)
-    sema = SwitchEMA(model, optimizer, decay=decay, switch_start=1, buffers="copy")
-    for _ in range(EPOCHS):
-        for batch in loader():
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-        sema.end_epoch()
+    sema = plain(decay=decay, switch_start=1, buffers="copy")
     assert_agree(hook.averager, sema, "net.")
     assert hook.averager.switches == EPOCHS - 1
 

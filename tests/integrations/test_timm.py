@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import torch
 
-from switch_ema import Steps, SwitchEMA, power_warmup
+from switch_ema import Steps, power_warmup
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -17,6 +17,7 @@ from tests.integrations.helpers import (
     loader,
     loss_of,
     network,
+    plain,
 )
 
 pytest.importorskip("timm")
@@ -55,19 +56,6 @@ def drop_in(**options):
     return model, ema
 
 
-def plain(**options):
-    model = network()
-    optimizer = adam(model)
-    sema = SwitchEMA(model, optimizer, decay=power_warmup(0.9), **options)
-    for _ in range(EPOCHS):
-        for batch in loader():
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-        sema.end_epoch()
-    return sema
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, {"switch_every": 2}, {"switch_start": 1}, {"switch_every": Steps(3)}],
@@ -75,7 +63,7 @@ def plain(**options):
 )
 def test_equals_the_plain_loop(options):
     model, ema = drop_in(**options)
-    reference = plain(**options)
+    reference = plain(decay=power_warmup(0.9), **options)
     assert_close(get_state_dict(ema, unwrap_model), reference.averaged_state_dict())
     assert_close(model.state_dict(), reference.live_state_dict())
     assert ema.switches == reference.switches > 0

@@ -243,16 +243,14 @@ class Averager(ShadowedModel, ABC):
             epochs: how many epochs it has seen.
             extra: what else the method counts, such as ``averaged_models`` for SWA.
         """
-        known = {name for slot in self._shadow.slots for name in slot.names}
-        unknown = {*(weights.keys() - known), *(extra.keys() - self._fresh_state)}
+        plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
+        unknown = {*(weights.keys() - plain), *(extra.keys() - self._fresh_state)}
         if unknown:
             raise checkpoint.StateMismatch(
                 f"There is no {', '.join(sorted(unknown))} to load the average into."
             )
         state = self.state_dict() | extra
-        for slot in self._shadow.slots:
-            for name in weights.keys() & slot.names:
-                state["shadow"][slot.name] = weights[name]
+        state["shadow"] |= {plain[name]: weights[name] for name in weights}
         state |= {"steps": steps, "epoch_start": steps, "epochs": epochs}
         self.load_state_dict(state)
 

@@ -92,8 +92,13 @@ class Work:
         left = [i for i, tensor in enumerate(self.columns[0]) if id(tensor) not in done]
         if not left:
             return None
-        columns, steps, _ = _gather(self, left, [None] * len(self.columns[0]))
+        columns, steps = self.part(left)
         return replace(self, columns=columns, steps=steps, formula=None)
+
+    def part(self, rows: list[int]) -> tuple[Columns, list[Tensor]]:
+        """Return the columns and the steps of some rows."""
+        columns = [[column[i] for i in rows] for column in self.columns]
+        return columns, [self.steps[i] for i in rows] if self.steps else []
 
 
 def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
@@ -154,9 +159,7 @@ def _blocks(
 def _gather(
     work: Work, rows: list[int], shadows: list[Tensor | None]
 ) -> tuple[Columns, list[Tensor], list[Tensor | None]]:
-    columns = [[column[i] for i in rows] for column in work.columns]
-    steps = [work.steps[i] for i in rows] if work.steps else []
-    return columns, steps, [shadows[i] for i in rows]
+    return *work.part(rows), [shadows[i] for i in rows]
 
 
 def _cut(

@@ -20,7 +20,7 @@ from itertools import chain, compress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from switch_ema.averaging import native
@@ -33,13 +33,11 @@ from switch_ema.averaging.blocks import (
 )
 from switch_ema.averaging.formulas import adam_formula, sgd_formula
 from switch_ema.averaging.hooks import outside_of_graphs, was_skipped
+from switch_ema.averaging.kernels import PLAIN_TYPES
 from switch_ema.averaging.native_step import NativeStep
 from switch_ema.averaging.one_pass import OnePass
 
 Closure = Callable[[], Any]
-
-_PLAIN = (Tensor, nn.Parameter)
-"""Not sharded ones, for example, of which a process has a part."""
 
 
 class AveragesInStep(Optimizer, ABC):
@@ -54,11 +52,6 @@ class AveragesInStep(Optimizer, ABC):
         options: see above.
     """
 
-    # Of the class, since torch leaves attributes out when it copies an optimizer.
-    _next_average: Callable[[], StepAverage | None] | None = None
-    _one_pass = OnePass(compiles=False)
-    _in_c = NativeStep()
-
     def __init__(
         self,
         *args: Any,
@@ -67,8 +60,16 @@ class AveragesInStep(Optimizer, ABC):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options | {"fused": fused})
+        self._next_average: Callable[[], StepAverage | None] | None = None
         self._one_pass = OnePass(compile)
         self._in_c = NativeStep()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Complete a copy, of which torch leaves out what it does not know."""
+        super().__setstate__(state)
+        self.__dict__.setdefault("_next_average", None)
+        self.__dict__.setdefault("_one_pass", OnePass(compiles=False))
+        self.__dict__.setdefault("_in_c", NativeStep())
 
     def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
         """Ask before each step what to average in it; None ends that.
@@ -79,6 +80,7 @@ class AveragesInStep(Optimizer, ABC):
         is_free = self._next_average is None or ask is None
         if is_free:
             self._next_average = ask
+            self._in_c = NativeStep()  # what it remembers keeps a shadow alive
         return is_free
 
     @abstractmethod
@@ -129,7 +131,7 @@ class AveragesInStep(Optimizer, ABC):
     def _is_simple(self, group: dict[str, Any]) -> bool:
         """Whether all parameters are such that they can be averaged in the step."""
         return bool(group["fused"]) and all(
-            type(parameter) in _PLAIN
+            type(parameter) in PLAIN_TYPES
             and parameter.is_floating_point()
             and (parameter.is_cpu or self._one_pass.compiles)
             for parameter in group["params"]

@@ -161,10 +161,14 @@ def is_dense(tensor: Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
+PLAIN_TYPES = (Tensor, nn.Parameter)
+"""Of tensors whose memory is their value; that of subclasses may be elsewhere."""
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor's memory is its value: on the CPU, dense and no subclass."""
     return (
-        type(tensor) in (Tensor, nn.Parameter)
+        type(tensor) in PLAIN_TYPES
         and tensor.is_cpu
         and tensor.layout == torch.strided
         and not (tensor.is_neg() or tensor.is_conj())

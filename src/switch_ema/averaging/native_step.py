@@ -63,16 +63,11 @@ class NativeStep:
             checked = self._checked[place] = _check(work, average)
         if not checked.rows:
             return work
-        columns = [*work.columns, checked.averages]
-        if work.steps:
-            columns.append(work.steps)
-        if len(checked.rows) < len(work.columns[0]):
-            part = operator.itemgetter(*checked.rows, checked.rows[0])
-            columns = [
-                column if column is checked.averages else list(part(column)[:-1])
-                for column in columns
-            ]
-        table = native.table_of(columns, checked.sizes)
+        columns, steps = work.columns, work.steps
+        if len(checked.rows) < len(columns[0]):
+            columns, steps = work.part(checked.rows)
+        ending = [checked.averages, steps] if steps else [checked.averages]
+        table = native.table_of([*columns, *ending], checked.sizes)
         work.formula.native(table, checked.dtype, average.weight)
         increment_version(columns[0])
         average.done |= checked.ids

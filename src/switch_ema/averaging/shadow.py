@@ -66,15 +66,17 @@ class Shadow:
         Empty if the model is no longer what it was, which an update adapts to; the
         same object as before if nothing has changed.
         """
-        lives = [group.live() for group in self._groups if _can_be_in_step(group)]
+        groups = list(filter(_can_be_in_step, self._groups))
+        lives = [group.live() for group in groups]
         known, self._seen_in_step = self._seen_in_step, lives
         if len(known) == len(lives) and all(map(operator.is_, known, lives)):
             return self._by_memory
         self._by_memory = {}
-        if any(live is None for live in lives):
-            return self._by_memory
-        for group in filter(_can_be_in_step, self._groups):
-            pairs = zip(group.live() or (), group.shadow, strict=True)
+        for group, found in zip(groups, lives, strict=True):
+            if found is None:
+                self._by_memory = {}
+                break
+            pairs = zip(found, group.shadow, strict=True)
             self._by_memory |= {id(live): (live, shadow) for live, shadow in pairs}
         return self._by_memory
 
@@ -265,17 +267,16 @@ class Shadow:
             self._groups = self._group()
 
     def _group(self) -> list[Group]:
-        members: dict[tuple[object, ...], list[int]] = {}
+        members: dict[tuple[str, tuple[object, ...]], list[int]] = {}
         for i in self.averaged_indices:
             slot = self.slots[i]
             # A group looks up sharded tensors or plain ones, not both.
             sharded = is_sharded(slot.tensor)
             kind = kind_of(slot, self.storage)
             dtypes = self.tensors[i].dtype, slot.local.dtype
-            members.setdefault((kind, slot.stays, sharded, dtypes), []).append(i)
+            members.setdefault((kind, (slot.stays, sharded, dtypes)), []).append(i)
         groups: list[Group] = []
-        for indices in members.values():
-            kind = kind_of(self.slots[indices[0]], self.storage)
+        for (kind, _), indices in members.items():
             slots = [self.slots[i] for i in indices]
             tensors = [self.tensors[i] for i in indices]
             groups.append(GROUPS[kind](kind, slots, tensors))

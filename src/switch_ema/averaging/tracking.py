@@ -14,6 +14,7 @@ from typing import Any, Union
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from switch_ema.averaging.kernels import PLAIN_TYPES
 from switch_ema.averaging.naming import plain_name
 from switch_ema.averaging.sharded import is_sharded, is_sharder, local_part
 
@@ -106,7 +107,7 @@ def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
 
 def identity(tensor: Tensor) -> Any:
     """Equal for two tensors that are one weight, as objects or by shared memory."""
-    plain = type(tensor) in (Tensor, nn.Parameter)
+    plain = type(tensor) in PLAIN_TYPES
     if not plain or is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -12,6 +12,7 @@ import tyro
 
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
+from switch_ema.bench.tasks.loading import file_of, parse_task
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
@@ -113,9 +114,9 @@ class CompareConfig:
 
 
 def _fingerprint(task: str) -> str:
-    name, ending, _ = task.partition(".py")
-    path = Path(name + ending).expanduser()
-    if not ending or not path.is_file():
+    file = file_of(parse_task(task))
+    path = None if file is None else Path(file).expanduser()
+    if path is None or not path.is_file():
         return ""
     return hashlib.sha1(path.read_bytes()).hexdigest()
 

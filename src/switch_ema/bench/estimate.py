@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from switch_ema.bench.compare import RESULTS, RunOptions
-from switch_ema.bench.executors import train_cells
+from switch_ema.bench.executors import default_jobs, train_cells
 from switch_ema.bench.plan import Cell, make_plan
 from switch_ema.bench.reproduce import RowPlan
 from switch_ema.bench.results import Results
@@ -26,8 +26,7 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     others one epoch of the first is trained and thrown away.
     """
     took, todo = _stored_seconds(plan)
-    cores = 1 if torch.cuda.is_available() else os.cpu_count() or 1
-    jobs = min(options.jobs or cores, len(todo))
+    jobs = min(options.jobs or default_jobs(), len(todo))
     new = [cell for cell in todo if cell.methods not in took]
     setup = 0.0
     if new:

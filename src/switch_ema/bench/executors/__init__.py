@@ -27,6 +27,11 @@ def check_executor(name: str, address: str | None) -> None:
         )
 
 
+def default_jobs() -> int:
+    """Return how many cells are trained at a time here: one per core, or per GPU."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
 def train_cells(
     cells: Sequence[Cell],
     place: Callable[[Cell], Place],
@@ -52,7 +57,7 @@ def train_cells(
 
         yield from train_on_ray(cells, place, jobs, progress, address=address)
         return
-    jobs = jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    jobs = jobs or default_jobs()
     if jobs == 1 or len(cells) <= 1:
         for cell in cells:
             yield cell, train_or_explain(cell, place(cell), partial(progress, cell))
