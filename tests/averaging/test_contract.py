@@ -1,12 +1,14 @@
 """What every averager promises, checked for each method of the registry."""
 
+import gc
 import io
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from switch_ema import StateMismatch, Steps
+from switch_ema import FusedSGD, StateMismatch, Steps
 from switch_ema.averaging.registry import METHODS, create_averager
 
 from .helpers import assert_same, batches, copy_of, epoch, network, sgd, train_step
@@ -281,6 +283,25 @@ def test_detached_averagers_no_longer_follow(make):
     assert averager.steps == 6
     if averager.name not in ("swa", "lawa", "pswa"):
         assert_same(averager.averaged_state_dict(), average)
+
+
+@pytest.mark.filterwarnings("ignore:No C compiler")
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, FusedSGD])
+def test_a_training_that_nobody_holds_is_freed_at_once(make, optimizer_class):
+    """Without waiting for the garbage collector: the next training needs the memory."""
+    model = network()
+    optimizer = optimizer_class(model.parameters(), lr=0.05, momentum=0.9)
+    averager = make(model, optimizer)
+    epoch(model, optimizer, averager, seed=0)
+    with averager.averaged():
+        averager.state_dict()
+    held = [weakref.ref(thing) for thing in (model, optimizer, averager)]
+    gc.disable()
+    try:
+        del model, optimizer, averager
+        assert [reference() for reference in held] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_reset_starts_again_from_the_live_weights(make):

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Union
@@ -35,6 +36,9 @@ class StepHook:
 
     With one optimizer a round is a step. With several it is complete when each has
     stepped at least once: one update for a body and a head that step in turn.
+
+    The optimizers hold what is called back, and are held weakly here: without a cycle,
+    a training that nobody holds any more frees its memory at once.
     """
 
     def __init__(
@@ -43,16 +47,16 @@ class StepHook:
         before_step: Callable[[], None],
         after_round: Callable[[], None],
     ) -> None:
-        self.optimizers = optimizers
         self.waiting_for = set(range(len(optimizers)))
-        self._before_step = before_step
-        self._after_round = after_round
+        self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
+        self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
-        self._stop_asking: Callable[[], Any] = lambda: None
         for index, optimizer in enumerate(optimizers):
+            may_nest = _step_definitions(optimizer) > 1
+            after = partial(self._finish, index, may_nest, after_round)
             self._handles += [
-                optimizer.register_step_pre_hook(self._before),
-                optimizer.register_step_post_hook(self._after(index)),
+                optimizer.register_step_pre_hook(_before(before_step)),
+                optimizer.register_step_post_hook(_after(after)),
             ]
 
     def offer(self, ask: Callable[[], Any]) -> None:
@@ -60,46 +64,60 @@ class StepHook:
 
         One optimizer serves one averager; a second one averages after the step.
         """
-        for optimizer in self.optimizers if len(self.optimizers) == 1 else ():
-            average_with = getattr(optimizer, "average_with", None)
+        for reference in self._optimizers if len(self._optimizers) == 1 else ():
+            average_with = getattr(reference(), "average_with", None)
             if average_with is not None and average_with(_unless_initialising(ask)):
-                self._stop_asking = partial(average_with, None)
+                self._asking = [reference]
 
     def remove(self) -> None:
         """Take the hooks off the optimizers."""
-        self._stop_asking()
+        for optimizer in _existing(self._asking):
+            optimizer.average_with(None)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def forget_state(self) -> None:
         """Drop the optimizers' moments, which they then build up anew."""
-        for optimizer in self.optimizers:
+        for optimizer in _existing(self._optimizers):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        outside_of_graphs(self._start)
+    def _finish(
+        self,
+        index: int,
+        may_nest: bool,
+        after_round: Callable[[], None],
+        optimizer: Optimizer,
+    ) -> None:
+        if was_skipped(optimizer) or is_initialising():
+            return
+        if may_nest and _is_inner_step(optimizer):
+            return
+        self.waiting_for.discard(index)
+        if not self.waiting_for:
+            self.waiting_for.update(range(len(self._optimizers)))
+            after_round()
 
-    def _start(self) -> None:
+
+def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
+    found = [reference() for reference in references]
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def _before(call: Callable[[], None]) -> Callable[[Optimizer, Any, Any], None]:
+    def start() -> None:
         if not is_initialising():
-            self._before_step()
+            call()
 
-    def _after(self, index: int) -> Callable[[Optimizer, Any, Any], None]:
-        may_nest = _step_definitions(self.optimizers[index]) > 1
+    return lambda optimizer, args, kwargs: outside_of_graphs(start)
 
-        def finish(optimizer: Optimizer) -> None:
-            if was_skipped(optimizer) or is_initialising():
-                return
-            if may_nest and _is_inner_step(optimizer):
-                return
-            self.waiting_for.discard(index)
-            if not self.waiting_for:
-                self.waiting_for.update(range(len(self.optimizers)))
-                self._after_round()
 
-        return lambda optimizer, args, kwargs: outside_of_graphs(finish, optimizer)
+def _after(
+    call: Callable[[Optimizer], None],
+) -> Callable[[Optimizer, Any, Any], None]:
+    return lambda optimizer, args, kwargs: outside_of_graphs(call, optimizer)
 
 
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
