@@ -165,18 +165,61 @@ def test_flat_storage_notices_a_part_that_was_moved():
     torch.testing.assert_close(moved, (average + model.stem.weight.detach()) / 2)
 
 
-def test_buffers_that_may_be_replaced_stay_out_of_the_flat_buffer():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(2))
-            self.register_buffer("seen", torch.zeros(2))
+class Centred(nn.Module):
+    """Replaces a buffer in its forward pass, and has another that it leaves alone."""
 
-    model = Counter()
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("scale", torch.zeros(3))
+
+    def forward(self, x):
+        self.seen = self.seen + x
+        return x * self.weight
+
+
+def test_flat_storage_follows_buffers_that_a_module_replaces(arithmetic):
+    """0 and 1 average to 0.5, that and 2 to 1.25, shown or not; no warning is due."""
+    model = Centred()
     ema = EMA(model, decay=0.5, flat=True)
-    model.seen = torch.ones(2)
+    for expected in (0.5, 1.25):
+        model(torch.ones(2))
+        model.scale += 1
+        ema.update()
+        with ema.averaged():
+            assert model.seen.tolist() == [expected] * 2
+            assert model.scale.tolist() == [expected] * 3
+    assert model.seen.tolist() == [2.0] * 2
+    model.seen = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"seen was \[2\] .* and is \[3\]"):
+        ema.update()
+
+
+def test_flat_storage_notices_buffers_that_were_moved_unseen():
+    """A cast goes past the registration of buffers; here there is no parameter."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False))
+    ema = EMA(model, decay=0.5, flat=True)
+    model[1].double()
+    model[1].running_mean.add_(1)
+    with pytest.warns(UserWarning, match="moved out of its flat buffer"):
+        ema.averaged_state_dict()
     ema.update()
-    assert ema.averaged_state_dict()["seen"].tolist() == [0.5, 0.5]
+    average = ema.averaged_state_dict()["1.running_mean"]
+    assert average.dtype == torch.float64
+    assert average.tolist() == [0.5, 0.5]
+
+
+def test_flat_storage_leaves_buffers_that_share_memory():
+    model = nn.Linear(2, 2)
+    table = torch.zeros(4)
+    model.register_buffer("first", table[:2])
+    model.register_buffer("second", table[1:])
+    ema = EMA(model, decay=0.5, flat=True)
+    model.first += 1
+    assert model.second.tolist() == [1.0, 0.0, 0.0]
+    ema.update()
+    assert ema.averaged_state_dict()["second"].tolist() == [0.5, 0.0, 0.0]
 
 
 def test_small_vectors_are_averaged_in_packs_of_any_number(arithmetic):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from switch_ema.averaging import native
 from switch_ema.averaging.kernels import is_dense
 
 _ALIGNMENT = 64
@@ -23,8 +24,7 @@ class FlatPair:
 
     live: Tensor
     shadow: Tensor
-    indices: list[int]
-    addresses: list[int]
+    table: native.Table
 
     @staticmethod
     def build(live: list[Tensor], shadow: list[Tensor]) -> list["FlatPair"]:
@@ -50,19 +50,18 @@ class FlatPair:
             flat_live, views = empty_layout(members)
             for member, view in zip(members, views, strict=True):
                 member.data = view.copy_(member)
-            addresses = [member.data_ptr() for member in members]
-            pairs.append(FlatPair(flat_live, flat_shadow, indices, addresses))
+            table = native.table_of([[flat_shadow], [flat_live]], [flat_live.numel()])
+            pairs.append(FlatPair(flat_live, flat_shadow, table))
         return pairs
 
-    def holds(self, live: list[Tensor]) -> bool:
-        """Whether all the model's tensors still lie in the buffer."""
-        return [live[i].data_ptr() for i in self.indices] == self.addresses
-
-    def seems_to_hold(self, live: list[Tensor]) -> bool:
-        """Whether the first and the last tensor do."""
-        return all(
-            live[self.indices[at]].data_ptr() == self.addresses[at] for at in (0, -1)
-        )
+    @torch.no_grad()
+    def average_(self, weight: float) -> None:
+        """``shadow += weight * (live - shadow)``."""
+        dtype = self.live.dtype
+        if self.live.is_cpu and native.is_available(dtype):
+            native.lerp_(self.table, dtype, weight)
+        else:
+            self.shadow.lerp_(self.live, weight)
 
 
 def empty_layout(

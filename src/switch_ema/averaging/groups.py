@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels, native
-from switch_ema.averaging.flat import FlatPair, empty_layout
+from switch_ema.averaging.flat import empty_layout
 from switch_ema.averaging.sharded import is_sharded
 from switch_ema.averaging.tracking import Slot
 from switch_ema.averaging.watch import watch
@@ -125,6 +125,8 @@ class DenseGroup(Group):
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless one has another form than it had."""
+        if self._is_native:
+            native.fetch(self._lines)
         live = super().live()
         if live is None or self._present_forms() != self._forms:
             return None
@@ -160,6 +162,7 @@ class DenseGroup(Group):
         self._memory = [tensor.detach() for tensor in self._seen]
         sizes = map(Tensor.numel, self._seen)
         self._table = native.table_of([self.shadow, self._seen], sizes)
+        self._lines = native.lines_of(self._seen)
 
 
 class DitheredGroup(DenseGroup):
@@ -219,35 +222,6 @@ class PackedGroup(Group):
         for members, gathered in self._packs:
             torch.cat(live[members], out=gathered)
         self._buffer.lerp_(self._gathered, weight)
-
-
-class FlatGroup(Group):
-    """Tensors whose live memory was laid into one buffer, for those who ask for it.
-
-    A part that is moved out of it is noticed by :meth:`is_current` only, which runs at
-    switches and averaged views.
-    """
-
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        super().__init__(kind, slots, shadow)
-        self._pairs = FlatPair.build(self._seen, shadow)
-
-    def live(self) -> list[Tensor] | None:
-        """Return the live tensors unless they have left the buffer as a whole."""
-        if super().live() is None:
-            return None
-        holds = all(pair.seems_to_hold(self._seen) for pair in self._pairs)
-        return self._seen if holds else None
-
-    def is_current(self) -> bool:
-        """Whether every tensor is where it was laid."""
-        return super().is_current() and all(p.holds(self._seen) for p in self._pairs)
-
-    @torch.no_grad()
-    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Average whole buffers."""
-        for pair in self._pairs:
-            pair.shadow.lerp_(pair.live, weight)
 
 
 def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:

@@ -1,12 +1,13 @@
 """Which group, and so which kernel, averages a tensor."""
 
 import torch
+from torch import Tensor
 
 from switch_ema.averaging import kernels, native
+from switch_ema.averaging.flat_group import FlatGroup
 from switch_ema.averaging.groups import (
     DenseGroup,
     DitheredGroup,
-    FlatGroup,
     Group,
     PackedGroup,
     WidenedGroup,
@@ -47,7 +48,7 @@ def kind_of(slot: Slot, storage: Storage) -> str:
         halves = live.dtype == torch.bfloat16 and place == (live.device, torch.float32)
         by_memory = halves and kernels.is_plain(live) and native.is_available()
         return "widened" if by_memory else "cast"
-    if storage.flat and slot.stays:
+    if storage.flat and (slot.stays or _is_alone(live)):
         if is_sharded(slot.tensor):
             raise ValueError(
                 "flat=True needs a model that is not sharded: FSDP2 lays out the "
@@ -63,3 +64,31 @@ def kind_of(slot: Slot, storage: Storage) -> str:
     if is_vector and 0 < live.numel() <= PackedGroup.LARGEST:
         return "packed"
     return "dense" if is_dense and slot.stays else "same"
+
+
+def group_by_kind(
+    slots: list[Slot], tensors: list[Tensor], averaged: list[int], storage: Storage
+) -> list[Group]:
+    """Put the tensors at the indices ``averaged`` into groups, which may move them."""
+    members: dict[tuple[str, tuple[object, ...]], list[int]] = {}
+    for i in averaged:
+        slot = slots[i]
+        # A group looks up sharded tensors or plain ones, not both.
+        sharded = is_sharded(slot.tensor)
+        kind = kind_of(slot, storage)
+        dtypes = tensors[i].dtype, slot.local.dtype
+        key = kind, (slot.stays or kind == "flat", sharded, dtypes)
+        members.setdefault(key, []).append(i)
+    groups: list[Group] = []
+    for (kind, _), indices in members.items():
+        shadow = [tensors[i] for i in indices]
+        groups.append(GROUPS[kind](kind, [slots[i] for i in indices], shadow))
+        for i, tensor in zip(indices, shadow, strict=True):
+            tensors[i] = tensor
+    return groups
+
+
+def _is_alone(buffer: Tensor) -> bool:
+    """Whether no other tensor shares the memory, so that it can be moved."""
+    is_whole = buffer.untyped_storage().nbytes() == buffer.nbytes
+    return kernels.is_plain(buffer) and is_whole

@@ -6,7 +6,6 @@ update looks the live tensors up and hands both lists to one kernel. Of a sharde
 tensor the shadow has the part that this process holds.
 """
 
-import operator
 import warnings
 from collections.abc import Iterable
 
@@ -16,8 +15,10 @@ from torch import Tensor
 from switch_ema.averaging import kernels
 from switch_ema.averaging.blocks import Shadows
 from switch_ema.averaging.exchange import exchange_
+from switch_ema.averaging.flat_group import FlatGroup
 from switch_ema.averaging.groups import Group
-from switch_ema.averaging.kinds import GROUPS, MOVING, kind_of
+from switch_ema.averaging.in_step import InStep
+from switch_ema.averaging.kinds import MOVING, group_by_kind, kind_of
 from switch_ema.averaging.sharded import in_form_of, is_sharded
 from switch_ema.averaging.storage import Storage
 from switch_ema.averaging.tracking import Slot
@@ -31,8 +32,7 @@ class Shadow:
         self.swapped = False
         self._parked: dict[int, Tensor] = {}
         self._before: list[tuple[torch.dtype, torch.device]] = []
-        self._seen_in_step: list[list[Tensor] | None] = []
-        self._by_memory: Shadows = {}
+        self._in_step = InStep()
         self._occupy(slots)
 
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
@@ -43,42 +43,24 @@ class Shadow:
             step: how many optimizer steps there have been.
             in_step: whether the optimizer has averaged :meth:`by_memory` already.
         """
-        groups = self._left(in_step)
+        groups = self._due(in_step)
         lives = [group.live() for group in groups]
         if None in lives:
             with torch.no_grad():
                 self._adapt()
-            groups = self._left(in_step)
+            groups = self._due(in_step)
             lives = [group.live() for group in groups]
         for group, live in zip(groups, lives, strict=True):
             assert live is not None
             group.average_(live, weight, step)
         self._copies_are_stale = True
 
-    def _left(self, in_step: bool) -> list[Group]:
-        if not in_step:
-            return self._groups
-        return [group for group in self._groups if not _can_be_in_step(group)]
+    def _due(self, in_step: bool) -> list[Group]:
+        return InStep.left(self._groups) if in_step else self._groups
 
     def by_memory(self) -> Shadows:
-        """Return parameters with their shadows where both lie in memory alike.
-
-        Empty if the model is no longer what it was, which an update adapts to; the
-        same object as before if nothing has changed.
-        """
-        groups = list(filter(_can_be_in_step, self._groups))
-        lives = [group.live() for group in groups]
-        known, self._seen_in_step = self._seen_in_step, lives
-        if len(known) == len(lives) and all(map(operator.is_, known, lives)):
-            return self._by_memory
-        self._by_memory = {}
-        for group, found in zip(groups, lives, strict=True):
-            if found is None:
-                self._by_memory = {}
-                break
-            pairs = zip(found, group.shadow, strict=True)
-            self._by_memory |= {id(live): (live, shadow) for live, shadow in pairs}
-        return self._by_memory
+        """Return parameters with their shadows where both lie in memory alike."""
+        return self._in_step.pairs(self._groups)
 
     @torch.no_grad()
     def read_(self) -> None:
@@ -206,7 +188,7 @@ class Shadow:
         self.is_sharded = any(is_sharded(slot.tensor) for slot in slots)
         self.tensors = [self._new(slot) for slot in slots]
         self._copies_are_stale = False
-        self._groups: list[Group] = self._group()
+        self._group()
 
     def _new(self, slot: Slot) -> Tensor:
         live = slot.local.detach()
@@ -255,8 +237,9 @@ class Shadow:
                     "call refresh() to go on with the model as it is."
                 )
             self.tensors[i] = shadow.to(*self.storage.place_of(slot))
+        would_notice = any(group.live() is None for group in self._groups)
         stale = [group for group in self._groups if not group.is_current()]
-        if any(group.kind == "flat" and group.live() is not None for group in stale):
+        if not would_notice and any(isinstance(group, FlatGroup) for group in stale):
             warnings.warn(
                 "A part of the model was cast or moved out of its flat buffer; its "
                 "average has missed the steps since then. flat=True suits models that "
@@ -264,32 +247,8 @@ class Shadow:
                 stacklevel=2,
             )
         if stale:
-            self._groups = self._group()
+            self._group()
 
-    def _group(self) -> list[Group]:
-        members: dict[tuple[str, tuple[object, ...]], list[int]] = {}
-        for i in self.averaged_indices:
-            slot = self.slots[i]
-            # A group looks up sharded tensors or plain ones, not both.
-            sharded = is_sharded(slot.tensor)
-            kind = kind_of(slot, self.storage)
-            dtypes = self.tensors[i].dtype, slot.local.dtype
-            members.setdefault((kind, (slot.stays, sharded, dtypes)), []).append(i)
-        groups: list[Group] = []
-        for (kind, _), indices in members.items():
-            slots = [self.slots[i] for i in indices]
-            tensors = [self.tensors[i] for i in indices]
-            groups.append(GROUPS[kind](kind, slots, tensors))
-            for i, tensor in zip(indices, tensors, strict=True):
-                self.tensors[i] = tensor
-        return groups
-
-
-def _can_be_in_step(group: Group) -> bool:
-    """Whether an optimizer may average it: parameters that lie as their shadow does.
-
-    Not buffers, which no optimizer updates, and not flat ones, of which only the first
-    and the last are looked at.
-    """
-    on_accelerator = group.kind == "same" and not group.shadow[0].is_cpu
-    return group.stays and (group.kind == "dense" or on_accelerator)
+    def _group(self) -> None:
+        averaged = self.averaged_indices
+        self._groups = group_by_kind(self.slots, self.tensors, averaged, self.storage)

@@ -11,7 +11,7 @@ from torch.nn.modules.module import (
 
 
 class Watch:
-    """Counts assignments of parameters and modules anywhere in the process.
+    """Counts assignments to modules anywhere in the process.
 
     torch calls registration hooks for each of them, so that an unchanged count means
     an unchanged model, without a walk through its modules at every update.
@@ -19,6 +19,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.changes = 0
+        """Of parameters and modules, and of buffers that were not there."""
+        self.buffers = 0
+        """Of buffers."""
         self._started = False
 
     def start(self) -> None:
@@ -33,6 +36,7 @@ class Watch:
         self.changes += 1
 
     def _buffer_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        self.buffers += 1
         # Modules replace buffers in forward; slots follow that by themselves.
         if not isinstance(module._buffers.get(name), Tensor):
             self.changes += 1

@@ -1,6 +1,7 @@
 """The kernels in C against torch's, with any number of threads."""
 
 import ctypes
+from array import array
 
 import pytest
 import torch
@@ -129,3 +130,14 @@ def test_dithered_rounding_is_torchs(live_dtype, threads):
         assert shadow[5][3].isnan()
         assert step > 0 or shadow[5][4].isinf()
     assert different < 0.02 * 20 * sum(SIZES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fetching_lines_needs_no_address_to_be_one(dtype):
+    (tensors,) = columns(1, dtype)
+    lines = native.lines_of(tensors)
+    assert {id(tensor) // 64 * 64 for tensor in tensors} <= set(lines)
+    assert all(line % 64 == 0 for line in lines)
+    del tensors
+    native.fetch(lines)
+    native.fetch(array("q", [0, -64, 2**62]))

@@ -18,6 +18,9 @@ from switch_ema.averaging.native.library import library
 Table: TypeAlias = "array[int]"
 """Addresses by column, then the sizes of the rows."""
 
+_LINE = 64
+"""Bytes of a cache line."""
+
 
 class SgdNumbers(ctypes.Structure):
     """What SGD with its average depends on; the same as in kernels.c."""
@@ -66,6 +69,26 @@ def table_of(columns: Sequence[Iterable[Tensor]], sizes: Iterable[int]) -> Table
         table.extend(map(Tensor.data_ptr, column))
     table.extend(sizes)
     return table
+
+
+def lines_of(tensors: Iterable[Tensor]) -> Table:
+    """List the cache lines that hold what tensors say of themselves, not their values.
+
+    To ask a tensor for its address or shape reads its Python object, what torch keeps
+    of it and of its storage: a handful of lines, all over the memory.
+    """
+    lines: dict[int, None] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()._cdata
+        for address, count in ((id(tensor), 2), (tensor._cdata, 4), (storage, 2)):
+            first = address - address % _LINE
+            lines |= dict.fromkeys(range(first, first + count * _LINE, _LINE))
+    return array("q", lines)
+
+
+def fetch(lines: Table) -> None:
+    """Have cache lines brought along while something else is done."""
+    _call("fetch", torch.float32, lines, 1)
 
 
 def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:

@@ -44,6 +44,13 @@ static inline int64_t cut(int64_t at, int64_t size) {
     return at <= 0 ? 0 : at >= size ? size : at & ~(int64_t)63;
 }
 
+/* Asks for cache lines all at once, so that who reads them next does not wait for each. An
+   address that no longer is one does no harm. */
+void fetch(const int64_t *lines, int64_t count, int threads) {
+    for (int64_t i = 0; i < count; i++) __builtin_prefetch((const void *)lines[i]);
+    (void)threads;
+}
+
 #define COLUMN(k) ((REAL *)table[(k) * rows + row] + at)
 
 static void lerp_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,

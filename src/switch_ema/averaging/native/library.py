@@ -26,6 +26,7 @@ _TIMEOUT = 60
 # The table, how many rows it has, how many threads may work; then what differs.
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
 _LAST_ARGUMENTS = {
+    "fetch": None,
     "lerp": ctypes.c_double,
     "lerp_widened": ctypes.c_double,
     "lerp_dithered": ctypes.c_void_p,
