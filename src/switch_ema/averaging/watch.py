@@ -21,7 +21,7 @@ class Watch:
         self.changes = 0
         """Of parameters and modules, and of buffers that were not there."""
         self.buffers = 0
-        """Of buffers."""
+        """Of other buffers than were there."""
         self._started = False
 
     def start(self) -> None:
@@ -36,9 +36,11 @@ class Watch:
         self.changes += 1
 
     def _buffer_changed(self, module: nn.Module, name: str, value: Any) -> None:
-        self.buffers += 1
+        known = module._buffers.get(name)
+        if known is not value:  # as it is after an assignment like += in place
+            self.buffers += 1
         # Modules replace buffers in forward; slots follow that by themselves.
-        if not isinstance(module._buffers.get(name), Tensor):
+        if not isinstance(known, Tensor):
             self.changes += 1
 
 
