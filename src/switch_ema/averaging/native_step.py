@@ -68,8 +68,8 @@ class NativeStep:
             columns, steps = work.part(checked.rows)
         ending = [checked.averages, steps] if steps else [checked.averages]
         table = native.table_of([*columns, *ending], checked.sizes)
+        increment_version(columns[0])  # before the pass, which empties the caches
         work.formula.native(table, checked.dtype, average.weight)
-        increment_version(columns[0])
         average.done |= checked.ids
         return work.without(checked.ids)
 
