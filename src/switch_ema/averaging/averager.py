@@ -46,8 +46,9 @@ class Averager(ShadowedModel, ABC):
         include: names, globs or a predicate of (name) or (name, tensor): only these
             are averaged; the averaged model has the live values of the others.
         exclude: the opposite.
-        flat: lay the model's weights into one buffer for the fastest update; for
-            models that then stay on their device and in their dtype.
+        flat: lay the model's weights and buffers into one block of memory for the
+            fastest update; for models that then stay on their device and in their
+            dtype.
         steps_per_epoch: places fractions of an epoch within the first epoch too;
             later epochs are counted.
     """
