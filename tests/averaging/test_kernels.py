@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from switch_ema.averaging import kernels, native
-from switch_ema.averaging.exchange import exchange_
+from switch_ema.averaging.exchange import Exchanged, exchange_
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
@@ -104,7 +104,7 @@ def test_exchange_swaps_every_layout(layout):
     first = layouts()[layout]
     second = torch.zeros(first.shape, dtype=first.dtype)  # contiguous
     a, b = first.clone(), second.clone()
-    exchange_([first], [second])
+    exchange_([first], [second], Exchanged())
     assert torch.equal(first, b)
     assert torch.equal(second, a)
 
@@ -137,9 +137,9 @@ def test_an_interrupted_exchange_is_undone(
     monkeypatch.setattr(torch.Tensor, "copy_", interrupted)
     if fails_at < 12:
         with pytest.raises(Interrupt):
-            exchange_(first, second)
+            exchange_(first, second, Exchanged())
     else:  # twelve copies in all: nothing was interrupted
-        exchange_(first, second)
+        exchange_(first, second, Exchanged())
         kept = kept[1], kept[0]
     monkeypatch.undo()
     for tensors, old in zip((first, second), kept, strict=True):
@@ -167,7 +167,7 @@ def test_an_exchange_in_c_is_undone_if_it_has_happened(monkeypatch, is_done):
     monkeypatch.setattr(native, "exchange_", interrupted)
     if native.is_available():
         with pytest.raises(Interrupt):
-            exchange_(first, second)
+            exchange_(first, second, Exchanged())
         assert calls == 1 + is_done
     for tensors, old in zip((first, second), kept, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(tensors, old, strict=True))

@@ -10,12 +10,25 @@ from switch_ema.averaging import native
 from switch_ema.averaging.kernels import CHUNK, byte_table, pairs_by_memory, pieces
 
 
-def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
+class Exchanged:
+    """Whether two lists are exchanged, true whenever a Ctrl-C comes."""
+
+    def __init__(self) -> None:
+        self.yes = False
+
+
+def exchange_(first: list[Tensor], second: list[Tensor], now: Exchanged) -> None:
     """Exchange contents pairwise through a small buffer, completely or not at all.
 
     An exception on the way, Ctrl-C included, undoes what was done, so that nobody
     is left with a model that is half averaged.
+
+    Args:
+        first: tensors.
+        second: as many of the same forms.
+        now: is turned round when all is done.
     """
+    before = now.yes
     by_memory, others = pairs_by_memory(first, second)
     table, at_once = byte_table(by_memory), ctypes.c_int64(0)
     exchange = _Exchange()
@@ -27,6 +40,7 @@ def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
         if by_memory:
             native.exchange_(table, at_once)
             increment_version([tensor for pair in by_memory for tensor in pair])
+        now.yes = not before
     except BaseException:
         if at_once.value:
             native.exchange_(table, ctypes.c_int64(0))
@@ -35,6 +49,7 @@ def exchange_(first: list[Tensor], second: list[Tensor]) -> None:
             exchange.finish(*pairs[done])
         for a, b in pairs[: done + bool(copying)]:
             exchange.run(a, b)
+        now.yes = before
         raise
 
 

@@ -7,20 +7,19 @@ tensor the shadow has the part that this process holds.
 """
 
 import warnings
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from switch_ema.averaging import kernels
 from switch_ema.averaging.blocks import Shadows
-from switch_ema.averaging.exchange import exchange_
 from switch_ema.averaging.flat_group import FlatGroup
 from switch_ema.averaging.groups import Group
 from switch_ema.averaging.in_step import InStep
 from switch_ema.averaging.kinds import MOVING, group_by_kind, kind_of
 from switch_ema.averaging.sharded import in_form_of, is_sharded
 from switch_ema.averaging.storage import Storage
+from switch_ema.averaging.swap import Swap, insist
 from switch_ema.averaging.tracking import Slot
 
 
@@ -29,9 +28,7 @@ class Shadow:
 
     def __init__(self, slots: list[Slot], storage: Storage) -> None:
         self.storage = storage
-        self.swapped = False
-        self._parked: dict[int, Tensor] = {}
-        self._before: list[tuple[torch.dtype, torch.device]] = []
+        self._swap: Swap | None = None
         self._in_step = InStep()
         self._occupy(slots)
 
@@ -92,6 +89,7 @@ class Shadow:
             kernels.lerp_cast_(live, shadow, 1 - live_share)
         else:
             kernels.copy_(live, shadow)
+        torch.clear_autocast_cache()
 
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
@@ -102,52 +100,51 @@ class Shadow:
         )
         return None if index is None else self.slots[self.averaged_indices[index]].name
 
+    @property
+    def swapped(self) -> bool:
+        """Whether the average is in the model, and the live weights are here."""
+        return self._swap is not None
+
     @torch.no_grad()
     def swap_in(self) -> None:
         """Put the average into the model and keep the live weights here."""
+        if self._swap is not None:
+            return
         self._adapt()
         self._copy_what_is_not_averaged()
-        self._before = [(s.local.dtype, s.local.device) for s in self.slots]
-        # Where the dtypes differ an exchange would round; park the live tensor.
-        parked = {
-            i: slot.local.detach().to(self.tensors[i].device, copy=True)
-            for i, slot in enumerate(self.slots)
-            if slot.local.dtype != self.tensors[i].dtype
-        }
-        self._exchange(parked)
-        self._parked, self.swapped = parked, True
-        for i in parked:
-            self.slots[i].local.copy_(self.tensors[i])
+        self._swap = Swap(self.slots, self.tensors)
+        try:
+            self._swap.enter()
+        except BaseException:
+            self.swap_out()
+            raise
 
     @torch.no_grad()
     def swap_out(self) -> None:
         """Put the live weights back, bit for bit."""
-        self._undo_casts()
-        for i, kept in self._parked.items():
-            live, shadow = self.slots[i].local, self.tensors[i]
-            if not torch.equal(live, shadow.to(live.device, live.dtype)):
-                shadow.copy_(live)
-            live.copy_(kept)
-        self._exchange(self._parked)
-        self._parked, self.swapped = {}, False
+        if self._swap is not None:
+            try:
+                insist(self._swap.leave)
+            finally:
+                self._swap = None
 
     def averages(self) -> list[Tensor]:
         """Return the tensors that hold the average now: the model's, if swapped in."""
-        if not self.swapped:
+        if self._swap is None:
             self.settle()
             self._copy_what_is_not_averaged()
             return self._in_the_models_form(self.tensors)
-        kept = self._in_the_models_form(self.tensors)
+        kept, parked = self._in_the_models_form(self.tensors), self._swap.parked
         return [
-            kept[i] if i in self._parked else slot.tensor
-            for i, slot in enumerate(self.slots)
+            kept[i] if i in parked else slot.tensor for i, slot in enumerate(self.slots)
         ]
 
     def originals(self) -> list[Tensor]:
         """Return the tensors that hold the live weights now."""
-        if not self.swapped:
+        if self._swap is None:
             return [slot.tensor for slot in self.slots]
-        kept = [self._parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
+        parked = self._swap.parked
+        kept = [parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
         return self._in_the_models_form(kept)
 
     @torch.no_grad()
@@ -202,28 +199,6 @@ class Shadow:
             return tensors
         pairs = zip(self.slots, tensors, strict=True)
         return [in_form_of(slot.tensor, tensor) for slot, tensor in pairs]
-
-    def _exchange(self, parked: Iterable[int]) -> None:
-        exact = [i for i in range(len(self.slots)) if i not in set(parked)]
-        live = [self.slots[i].local for i in exact]
-        exchange_(live, [self.tensors[i] for i in exact])
-
-    def _undo_casts(self) -> None:
-        """Undo a cast or move of the model made while the average was in it."""
-        pairs = zip(self.slots, self._before, strict=True)
-        # Buffers last, since FSDP2 casts them along with its shards.
-        for slot, (dtype, device) in sorted(pairs, key=lambda pair: pair[0].is_buffer):
-            tensor = slot.tensor
-            if tensor.dtype != dtype or tensor.device != device:
-                warnings.warn(
-                    f"{slot.name} was cast or moved inside averaged(); it is put back, "
-                    "and the average was rounded on the way.",
-                    stacklevel=2,
-                )
-                if slot.sharder is not None and is_sharded(tensor):
-                    slot.sharder.to(device, dtype)  # it has to know of its new shards
-                else:
-                    tensor.data = tensor.data.to(device, dtype)
 
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""

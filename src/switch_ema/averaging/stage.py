@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from switch_ema.averaging.shadow import Shadow
+from switch_ema.averaging.swap import insist
 
 _OPEN: WeakKeyDictionary[nn.Module, list[Shadow | None]] = WeakKeyDictionary()
 """Per model, what its open blocks show, the innermost last; None: the live weights."""
@@ -26,13 +28,16 @@ def showing(model: nn.Module, shadow: Shadow | None) -> Iterator[None]:
     taken inside a block never mixes the two.
     """
     blocks = _OPEN.setdefault(model, [])
-    _exchange(blocks[-1] if blocks else None, shadow)
+    below = blocks[-1] if blocks else None
     blocks.append(shadow)
     try:
+        _exchange(below, shadow)
         yield
     finally:
-        blocks.pop()
-        _exchange(shadow, blocks[-1] if blocks else None)
+        try:
+            insist(partial(_exchange, shadow, below))
+        finally:
+            blocks.pop()
 
 
 def _exchange(old: Shadow | None, new: Shadow | None) -> None:
