@@ -341,3 +341,22 @@ def test_flat_storage_is_averaged_after_the_step():
         train(model, optimizer, 3)
     assert averagers[1]._shadow.by_memory() == {}
     assert_same_averages(averagers)
+
+
+def test_what_was_hooked_before_acts_before_the_average():
+    """A clamp that was registered first: the average is that of clamped weights."""
+    averages = []
+    for optimizer_class in (torch.optim.SGD, FusedSGD):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = optimizer_class(model.parameters(), lr=0.5)
+        optimizer.register_step_post_hook(
+            lambda *_, model=model: model.weight.data.clamp_(-0.1, 0.1)
+        )
+        ema = EMA(model, optimizer, decay=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        averages.append(ema.averaged_state_dict()["weight"])
+    torch.testing.assert_close(*averages)

@@ -234,3 +234,16 @@ def test_a_compiled_step_counts_and_averages(optimizer_class):
         averages.append(sema.averaged_state_dict())
     for name, value in averages[0].items():
         torch.testing.assert_close(averages[1][name], value)
+
+
+def test_a_resumed_averager_waits_only_for_optimizers_that_there_are():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    state = EMA(model, both).state_dict()
+    assert state["waiting_for"] == [0, 1]
+    one = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema = EMA(model, one)
+    ema.load_state_dict(state)
+    one.step()
+    one.step()
+    assert ema.steps == 2

@@ -91,3 +91,18 @@ def test_epochs_of_changing_length_use_the_last_one():
                 inside.append(step)
         assert sema.end_epoch()
     assert inside == [2, 4, 4]  # by 4 steps, then 8; the last is over before its middle
+
+
+@pytest.mark.parametrize(
+    ("interval", "length", "epochs"), [(0.4, 3, 10), (0.3, 4, 20), (0.7, 5, 20)]
+)
+def test_no_fraction_of_an_epoch_is_lost_at_its_end(interval, length, epochs):
+    """Multiples that the last step of an epoch reaches count at its end."""
+    schedule, acted = Epochs(interval), 0
+    for epoch in range(epochs):
+        for step in range(1, length + 1):
+            position = Position(epoch * length + step, epoch, step, length)
+            acted += schedule.due_after_step(position)
+        position = Position((epoch + 1) * length, epoch + 1, 0, length)
+        acted += schedule.due_after_epoch(position)
+    assert acted == int(epochs / interval + 1e-9)

@@ -26,6 +26,11 @@ _SHARDED_FAILURE = (
     "call: the others cannot know, and may have written theirs."
 )
 
+_MISSED_STEPS = (
+    "No step was counted in this epoch, so nothing is done at its end: pass the "
+    "optimizer that is used, or call update() after each step."
+)
+
 
 class Averager(ShadowedModel, ABC):
     """Keeps averaged weights beside a model that is being trained.
@@ -56,6 +61,8 @@ class Averager(ShadowedModel, ABC):
     name: ClassVar[str]
     active: ClassVar[bool] = False
     """Whether the method writes the live weights."""
+    needs_steps: ClassVar[bool] = True
+    """Whether it averages steps, of which it has to know."""
 
     def __init__(
         self,
@@ -147,8 +154,15 @@ class Averager(ShadowedModel, ABC):
         self._refuse_after_failure()
         self._check_structure()
         self._has_started = True
+        has_missed_steps = (
+            self.needs_steps
+            and self.position.step_in_epoch == 0
+            and self._shadow.differs()
+        )
+        if has_missed_steps:
+            warnings.warn(_MISSED_STEPS, stacklevel=2)
         with self._counters.end_epoch():
-            return self._after_epoch()
+            return not has_missed_steps and self._after_epoch()
 
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
@@ -223,8 +237,8 @@ class Averager(ShadowedModel, ABC):
         for name, shadow in self._shadows().items():
             checkpoint.load_shadow_state(shadow, state[name])
         self._counters.load(state)
-        if self._hook and state["waiting_for"]:
-            self._hook.waiting_for = set(state["waiting_for"])
+        if self._hook:
+            self._hook.wait_for(state["waiting_for"])
         self._has_started = True
         self._failure = None
 

@@ -31,7 +31,8 @@ class FlatGroup(Group):
 
         They are looked up after something was assigned to a module.
         """
-        if watch.changes != self._changes or watch.buffers != self._assigned:
+        counts = watch.changes, watch.buffers
+        if counts != (self._changes, self._assigned) or watch.is_blind:
             if not self._look_up():
                 return None
             outside = self._outside()

@@ -32,6 +32,7 @@ class Group:
         self._seen = [slot.local for slot in slots]
         # FSDP2 registers gathered and sharded tensors in turn.
         self.stays = all(slot.stays for slot in slots)
+        self.is_shared = slots[0].is_shared
         self._may_be_replaced = self._is_sharded or not self.stays
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
@@ -61,6 +62,9 @@ class Group:
         if not all(map(operator.is_, live, self._seen)):
             present = [tensor for tensor in live if tensor is not None]
             if [t.shape for t in present] != [t.shape for t in self.shadow]:
+                return False
+            # The memory of another type, such as a quantised one, is not its value.
+            if list(map(type, present)) != list(map(type, self._seen)):
                 return False
             self._seen = present
         self._changes = watch.changes

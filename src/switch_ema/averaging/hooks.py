@@ -62,12 +62,21 @@ class StepHook:
     def offer(self, ask: Callable[[], Any]) -> None:
         """Let an optimizer that can average in its step ask what to average.
 
-        One optimizer serves one averager; a second one averages after the step.
+        One optimizer serves one averager; a second one averages after the step, as does
+        one whose hook is not the first: others may change the weights before it.
         """
         for reference in self._optimizers if len(self._optimizers) == 1 else ():
+            hooks = getattr(reference(), "_optimizer_step_post_hooks", {})
+            if next(iter(hooks), None) != self._handles[-1].id:
+                continue
             average_with = getattr(reference(), "average_with", None)
             if average_with is not None and average_with(_unless_initialising(ask)):
                 self._asking = [reference]
+
+    def wait_for(self, indices: Iterable[int]) -> None:
+        """Take back which optimizers have yet to step, of those that there are."""
+        known = set(range(len(self._optimizers)))
+        self.waiting_for = known.intersection(indices) or known
 
     def remove(self) -> None:
         """Take the hooks off the optimizers."""

@@ -44,8 +44,9 @@ class InStep:
 def _is_suitable(group: Group) -> bool:
     """Whether an optimizer may average it: parameters that lie as their shadow does.
 
-    Not buffers, which no optimizer updates, and not flat ones, of which only the first
-    and the last are looked at.
+    Not buffers, which no optimizer updates, not flat ones, of which only the first and
+    the last are looked at, and not what another parameter moves as well.
     """
     on_accelerator = group.kind == "same" and not group.shadow[0].is_cpu
-    return group.stays and (group.kind == "dense" or on_accelerator)
+    fits = group.kind == "dense" or on_accelerator
+    return fits and group.stays and not group.is_shared

@@ -105,8 +105,10 @@ def round_to_bfloat16_(exact: Tensor, thresholds: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=8)
 def rounding_phases(device: torch.device) -> Tensor:
     """Return the fixed part of the thresholds."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randint(65536, (CHUNK,), generator=generator, dtype=torch.int32)
+    generator = torch.Generator("cpu").manual_seed(0)  # whatever the default device
+    values = torch.randint(
+        65536, (CHUNK,), generator=generator, dtype=torch.int32, device="cpu"
+    )
     return values.to(device)
 
 

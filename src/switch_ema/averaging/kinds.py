@@ -48,11 +48,16 @@ def kind_of(slot: Slot, storage: Storage) -> str:
         halves = live.dtype == torch.bfloat16 and place == (live.device, torch.float32)
         by_memory = halves and kernels.is_plain(live) and native.is_available()
         return "widened" if by_memory else "cast"
-    if storage.flat and (slot.stays or _is_alone(live)):
+    if storage.flat and (slot.stays or _is_alone(slot)):
         if is_sharded(slot.tensor):
             raise ValueError(
                 "flat=True needs a model that is not sharded: FSDP2 lays out the "
                 f"memory of {slot.name} by itself."
+            )
+        if slot.is_shared:
+            raise ValueError(
+                f"flat=True cannot move {slot.name}: other tensors of the model share "
+                "its memory."
             )
         return "flat"
     if device.type != "cpu":
@@ -77,7 +82,8 @@ def group_by_kind(
         sharded = is_sharded(slot.tensor)
         kind = kind_of(slot, storage)
         dtypes = tensors[i].dtype, slot.local.dtype
-        key = kind, (slot.stays or kind == "flat", sharded, dtypes)
+        stays = slot.stays or kind == "flat"
+        key = kind, (stays, slot.is_shared, sharded, dtypes)
         members.setdefault(key, []).append(i)
     groups: list[Group] = []
     for (kind, _), indices in members.items():
@@ -88,7 +94,9 @@ def group_by_kind(
     return groups
 
 
-def _is_alone(buffer: Tensor) -> bool:
-    """Whether no other tensor shares the memory, so that it can be moved."""
-    is_whole = buffer.untyped_storage().nbytes() == buffer.nbytes
-    return kernels.is_plain(buffer) and is_whole
+def _is_alone(slot: Slot) -> bool:
+    """Whether no other tensor shares a buffer's memory, so that it can be moved."""
+    live = slot.local
+    if slot.is_shared or not kernels.is_plain(live):
+        return False
+    return live.untyped_storage().nbytes() == live.nbytes

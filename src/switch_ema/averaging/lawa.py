@@ -42,6 +42,7 @@ class LAWA(Averager):
     """
 
     name = "lawa"
+    needs_steps = False
 
     def __init__(
         self,
@@ -107,6 +108,11 @@ class LAWA(Averager):
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         for kept in state["snapshots"]:
             checkpoint.check_shadow_state(self._shadow, kept, "snapshots")
+        k = self._snapshots.maxlen
+        if len(state["snapshots"]) > (k or 0):
+            raise checkpoint.StateMismatch(
+                f"The state has {len(state['snapshots'])} snapshots, more than k={k}."
+            )
         self._snapshots.clear()
         for kept in state["snapshots"]:
             self._snapshots.append(self._snapshot())

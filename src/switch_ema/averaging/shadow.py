@@ -72,12 +72,19 @@ class Shadow:
 
         Buffers alone do not count: the first forward pass changes them, too.
         """
+        if self.differs():
+            self.read_()
+
+    @torch.no_grad()
+    def differs(self) -> bool:
+        """Whether an averaged parameter is not equal to the live one."""
         self._adapt()
-        for slot, shadow in zip(self.slots, self.tensors, strict=True):
-            live = slot.local.to(shadow.device, shadow.dtype)
-            if not slot.is_buffer and not torch.equal(live, shadow):
-                self.read_()
-                return
+        pairs = zip(self.slots, self.tensors, strict=True)
+        return any(
+            not torch.equal(slot.local.to(shadow.device, shadow.dtype), shadow)
+            for slot, shadow in pairs
+            if not slot.is_buffer
+        )
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -179,6 +186,7 @@ class Shadow:
             kernels.copy_([self.tensors[i] for i in copied], live)
             self._copies_are_stale = False
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
         self.slots = slots
@@ -200,9 +208,13 @@ class Shadow:
         pairs = zip(self.slots, tensors, strict=True)
         return [in_form_of(slot.tensor, tensor) for slot, tensor in pairs]
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
         self.settle()
+        if any(map(_is_other_buffer, self.slots, self.tensors)):
+            self.renew(self.slots)  # it begins anew, as a cache does that has grown
         for i, slot in enumerate(self.slots):
             live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
@@ -227,3 +239,7 @@ class Shadow:
     def _group(self) -> None:
         averaged = self.averaged_indices
         self._groups = group_by_kind(self.slots, self.tensors, averaged, self.storage)
+
+
+def _is_other_buffer(slot: Slot, shadow: Tensor) -> bool:
+    return slot.is_buffer and not slot.is_gone and slot.local.shape != shadow.shape

@@ -104,6 +104,11 @@ class ShadowedModel:
             call: ``call(model, batch)`` runs the model. By default a tensor is passed
                 as it is, the first item of a list or tuple, a mapping as keywords.
         """
+        if not self.has_average:
+            raise RuntimeError(
+                "There is no average to recalibrate yet; the live weights, which are "
+                "shown until then, keep their statistics."
+            )
         with self.averaged() as model:
             tracked = {id(slot.tensor) for slot in self._shadow.slots}
             recalibration.recalibrate(model, loader, call, tracked)

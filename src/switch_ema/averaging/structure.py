@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from switch_ema.averaging.tracking import Filter, Slot, all_slots, select
+from switch_ema.averaging.overlaps import without_views
+from switch_ema.averaging.tracking import Filter, Place, Slot, all_slots, select
 from switch_ema.averaging.watch import watch
 
 
@@ -19,8 +20,8 @@ class Structure:
         """Take the model as it is now."""
         slots = all_slots(self._model)
         chosen = select(slots, *self._filters)
-        self.slots: list[Slot] = [slot for slot in chosen if not slot.is_lazy]
-        self._places = {slot.place for slot in slots}
+        self.slots: list[Slot] = without_views([s for s in chosen if not s.is_lazy])
+        self._places = {slot.place: slot.is_buffer for slot in slots}
         self._lazy = sum(slot.is_lazy for slot in slots)
         self._changes = watch.changes
 
@@ -29,23 +30,27 @@ class Structure:
         return bool(self._lazy) or self._changes != watch.changes
 
     def check(self) -> bool:
-        """Walk through the model; return whether lazy modules have made new tensors.
+        """Walk through the model; return whether to take it as it is now.
+
+        So it is where lazy modules have made their tensors, and where buffers have come
+        or gone, as caches do.
 
         Raises:
-            RuntimeError: there are tensors that are new, or gone.
+            RuntimeError: there are parameters that are new, or gone.
         """
         slots = all_slots(self._model)
-        places = {slot.place for slot in slots}
-        if places != self._places:
-            new = sorted(name for name, *_ in places - self._places)
-            gone = sorted(name for name, *_ in self._places - places)
+        places = {slot.place: slot.is_buffer for slot in slots}
+        new = [place for place in places if place not in self._places]
+        gone = [place for place in self._places if place not in places]
+        if not all((places | self._places)[place] for place in (*new, *gone)):
             raise RuntimeError(
                 f"The model has changed since averaging began (new: {_few(new)}; gone: "
                 f"{_few(gone)}); call refresh() to go on with the model as it is."
             )
         self._changes = watch.changes
-        return sum(slot.is_lazy for slot in slots) < self._lazy
+        return bool(new or gone) or sum(slot.is_lazy for slot in slots) < self._lazy
 
 
-def _few(names: list[str]) -> str:
+def _few(places: list[Place]) -> str:
+    names = sorted(name for name, *_ in places)
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "none"

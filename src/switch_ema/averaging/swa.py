@@ -38,6 +38,7 @@ class SWA(Averager):
     """
 
     name = "swa"
+    needs_steps = False
 
     def __init__(
         self,

@@ -95,8 +95,12 @@ class Epochs(Schedule):
         return now > before
 
     def due_after_epoch(self, position: Position) -> bool:
-        """Whether the count of epochs is a multiple of the interval."""
-        return position.epochs % self._exact == 0
+        """Whether the last step of the epoch reached a multiple of the interval."""
+        length = position.steps_per_epoch
+        if float(self.interval).is_integer() or not length:
+            return position.epochs % self._exact == 0
+        before = position.epochs - Fraction(1, length)
+        return position.epochs // self._exact > before // self._exact
 
     def progress(self, position: Position) -> float:
         """Return the epochs so far, with the fraction where it is known."""

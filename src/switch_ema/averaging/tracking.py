@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Union
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from switch_ema.averaging.kernels import PLAIN_TYPES
+from switch_ema.averaging.kernels import PLAIN_TYPES, is_dense
 from switch_ema.averaging.naming import plain_name
 from switch_ema.averaging.sharded import is_sharded, is_sharder, local_part
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
+Place = tuple[str, int, str]
+"""A tensor's name, the dictionary that holds it, and its key there."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,6 +35,8 @@ class Slot:
     is_buffer: bool
     sharder: Any = None
     """The FSDP2 module that gathers the tensor for forward passes, if one does."""
+    is_shared: bool = False
+    """Whether other tensors of the model lie in the same memory."""
 
     @property
     def name(self) -> str:
@@ -70,7 +75,7 @@ class Slot:
         return is_lazy(self.tensor)
 
     @property
-    def place(self) -> tuple[str, int, str]:
+    def place(self) -> "Place":
         """Equal for two slots that are the same place under the same name."""
         return self.name, id(self.owner), self.key
 
@@ -84,16 +89,26 @@ def all_slots(model: nn.Module) -> list[Slot]:
         sharders[prefix] = sharder = module if is_sharder(module) else above
         for owner, is_buffer in ((module._parameters, False), (module._buffers, True)):
             for key, tensor in owner.items():
-                if tensor is not None:
+                if tensor is not None and not _is_expanded(tensor):
                     raw = f"{prefix}.{key}" if prefix else key
                     names = (plain_name(model, raw),)
                     by = None if is_buffer else sharder
                     slot = Slot(names, owner, key, is_buffer, by)
                     found.setdefault(identity(tensor), []).append(slot)
-    return [
-        replace(slots[0], names=tuple(dict.fromkeys(slot.name for slot in slots)))
-        for slots in found.values()
-    ]
+    return [_tied(slots) if len(slots) > 1 else slots[0] for slots in found.values()]
+
+
+def _tied(slots: list[Slot]) -> Slot:
+    names = tuple(dict.fromkeys(slot.name for slot in slots))
+    objects = {id(slot.owner[slot.key]) for slot in slots}
+    return replace(slots[0], names=names, is_shared=len(objects) > 1)
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether one element stands for many, so that nothing can be written."""
+    if type(tensor) not in PLAIN_TYPES or tensor.layout != torch.strided:
+        return False
+    return 0 in tensor.stride() and not is_lazy(tensor) and not is_dense(tensor)
 
 
 def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:

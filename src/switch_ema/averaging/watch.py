@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_module_registration_hook,
@@ -22,6 +23,8 @@ class Watch:
         """Of parameters and modules, and of buffers that were not there."""
         self.buffers = 0
         """Of other buffers than were there."""
+        self.is_blind = False
+        """Whether compiled code assigns buffers, which is not counted."""
         self._started = False
 
     def start(self) -> None:
@@ -36,11 +39,14 @@ class Watch:
         self.changes += 1
 
     def _buffer_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        if torch.compiler.is_compiling():
+            self.is_blind = True  # to read a count here would compile at every step
+            return
         known = module._buffers.get(name)
         if known is not value:  # as it is after an assignment like += in place
             self.buffers += 1
         # Modules replace buffers in forward; slots follow that by themselves.
-        if not isinstance(known, Tensor):
+        if known is None and value is not None:
             self.changes += 1
 
 
