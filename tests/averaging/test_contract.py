@@ -388,7 +388,7 @@ def test_a_training_whose_steps_are_not_counted_is_not_thrown_away(make):
         train_step(model, optimizer, batch)
     trained = copy_of(model.state_dict())
     if averager.needs_steps:
-        with pytest.warns(UserWarning, match="No step was counted in this epoch"):
+        with pytest.warns(UserWarning, match="no step was counted in this epoch"):
             assert not averager.end_epoch()
     else:
         averager.end_epoch()

@@ -81,9 +81,10 @@ def accelerator(monkeypatch):
 
 def offloaded_ema(model: nn.Module, monkeypatch, **options) -> EMA:
     """Make an averager that takes the CPU for an accelerator."""
-    monkeypatch.setattr(
-        "switch_ema.averaging.shadow.kind_of", lambda slot, storage: "offloaded"
-    )
+    for user in ("kinds", "shadow"):
+        monkeypatch.setattr(
+            f"switch_ema.averaging.{user}.kind_of", lambda slot, storage: "offloaded"
+        )
     return EMA(model, decay=0.9, **options)
 
 

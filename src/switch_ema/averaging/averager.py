@@ -27,8 +27,8 @@ _SHARDED_FAILURE = (
 )
 
 _MISSED_STEPS = (
-    "No step was counted in this epoch, so nothing is done at its end: pass the "
-    "optimizer that is used, or call update() after each step."
+    "The model was trained, but no step was counted in this epoch, so nothing is done "
+    "at its end: pass the optimizer that is used, or call update() after each step."
 )
 
 
@@ -86,6 +86,7 @@ class Averager(ShadowedModel, ABC):
         super().__init__(model, storage, include, exclude)
         self._replica = find_replica(model)
         self._failure: str | None = None
+        self._mark: list[complex] | None = self._shadow.mark()
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
@@ -157,12 +158,14 @@ class Averager(ShadowedModel, ABC):
         has_missed_steps = (
             self.needs_steps
             and self.position.step_in_epoch == 0
-            and self._shadow.differs()
+            and self._mark not in (None, self._shadow.mark())
         )
         if has_missed_steps:
             warnings.warn(_MISSED_STEPS, stacklevel=2)
         with self._counters.end_epoch():
-            return not has_missed_steps and self._after_epoch()
+            has_written = not has_missed_steps and self._after_epoch()
+        self._mark = self._shadow.mark()
+        return has_written
 
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
@@ -240,7 +243,7 @@ class Averager(ShadowedModel, ABC):
         if self._hook:
             self._hook.wait_for(state["waiting_for"])
         self._has_started = True
-        self._failure = None
+        self._failure = self._mark = None
 
     def load_average(
         self,
@@ -277,7 +280,7 @@ class Averager(ShadowedModel, ABC):
         self._load_extra_state(self._fresh_state)
         for shadow in self._shadows().values():
             shadow.read_()
-        self._failure = None
+        self._failure, self._mark = None, self._shadow.mark()
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the average stays as it is."""

@@ -56,11 +56,6 @@ class Lookahead(Averager):
         super().__init__(model, optimizer, **options)
 
     @property
-    def has_average(self) -> bool:
-        """Whether the slow weights have moved; in the first k steps they have not."""
-        return self.switches > 0 or not 0 < self.steps < self._k
-
-    @property
     def current_decay(self) -> float:
         """The weight of the old slow weights, ``1 - alpha``."""
         return 1 - self._alpha

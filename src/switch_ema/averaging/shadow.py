@@ -72,19 +72,17 @@ class Shadow:
 
         Buffers alone do not count: the first forward pass changes them, too.
         """
-        if self.differs():
-            self.read_()
-
-    @torch.no_grad()
-    def differs(self) -> bool:
-        """Whether an averaged parameter is not equal to the live one."""
         self._adapt()
-        pairs = zip(self.slots, self.tensors, strict=True)
-        return any(
-            not torch.equal(slot.local.to(shadow.device, shadow.dtype), shadow)
-            for slot, shadow in pairs
-            if not slot.is_buffer
-        )
+        for slot, shadow in zip(self.slots, self.tensors, strict=True):
+            live = slot.local.to(shadow.device, shadow.dtype)
+            if not slot.is_buffer and not torch.equal(live, shadow):
+                self.read_()
+                return
+
+    def mark(self) -> list[complex]:
+        """Return one live number of each parameter: others, once it is trained."""
+        lives = [slot.local for slot in self.slots if not slot.is_buffer]
+        return [live[(0,) * live.ndim].item() for live in lives if live.numel()]
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
