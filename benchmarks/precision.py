@@ -120,7 +120,7 @@ PATHS: dict[str, Callable[[nn.Module, int], Iterator[None]]] = {
 
 
 def measure_accuracy(path: str, steps: int) -> dict[str, float]:
-    """Return the largest errors on the way, in norms of the float32 shadow."""
+    """Return the largest errors, relative to the norm of the float32 shadow."""
     model = network()
     exact = EMA(model, decay=DECAY)
     coarse = EMA(model, decay=DECAY, dtype=torch.bfloat16)
@@ -174,7 +174,7 @@ def show(results: dict[str, Any], console: Console) -> None:
     table.title = f"Largest error against float32, {steps} steps at decay {DECAY}"
     for path, found in results["accuracy"].items():
         table.add_row(path, *(f"{error:.2%}" for error in found.values()))
-    table.caption = "in norms of the float32 shadow"
+    table.caption = "relative to the norm of the float32 shadow"
     console.print(table)
     console.print(records.conditions(results))
 

@@ -46,8 +46,27 @@ def test_a_stored_configuration_is_repeated(folder, capsys):
     saved = "runs/mine/config.json"
     code, out, _ = call(capsys, "compare", "--config", saved, "--name", "twin")
     assert code == 0 and "runs/twin/report.html" in out
-    code, _, err = call(capsys, "compare", "moons", "--config", saved)
-    assert code == 2 and "--config repeats a stored comparison" in err
+    for more in (("moons",), ("--seeds", "8"), ("--first_seed=0",)):  # also defaults
+        code, _, err = call(capsys, "compare", *more, "--config", saved)
+        assert code == 2 and "--config repeats a stored comparison" in err
+
+
+def test_a_run_that_is_damaged_does_not_hide_the_others(folder, capsys):
+    call(capsys, *TINY, "--methods", "plain", "ema", "--name", "mine")
+    for name in ("broken", "zero"):
+        (folder / "runs" / name).mkdir()
+    (folder / "runs" / "broken" / "results.sqlite").write_text("some notes" * 100)
+    code, out, _ = call(capsys, "runs")
+    assert code == 0 and "tiny.py:Tiny" in out
+    assert "runs/broken" in out and "unreadable" in out
+
+
+def test_commands_in_the_page_can_be_pasted(folder, capsys):
+    arguments = ("--methods", "plain", "ema", "--out", "my runs", "--name", "mine")
+    code, _, _ = call(capsys, *TINY, *arguments)
+    page = (folder / "my runs" / "mine" / "report.html").read_text()
+    assert code == 0
+    assert "compare --config &#39;my runs/mine/config.json&#39;" in page
 
 
 @pytest.mark.parametrize("command", ["tasks", "methods", "optimizers", "data"])
@@ -85,6 +104,14 @@ def test_help_has_examples(capsys):
         ),
         (("compare", "tiny.py:Tiny:size=3"), "has no option 'size'; its options are"),
         (("compare", "--config", "none.json"), "none.json does not exist"),
+        (("compare", "--config", "latin.json"), "latin.json is not UTF-8 text"),
+        (("compare", "--device", "banana"), "device must be cpu or None"),
+        (("landscape", "notes", "--device", "banana"), "device must be cpu or None"),
+        (("reproduce", "table-3", "--device", "banana"), "device must be cpu or None"),
+        (("compare", "--name", "."), "name must be that of one folder, got '.'"),
+        (("compare", "--name", "../x"), "name must be that of one folder"),
+        (("compare", "--methods", "plain", "ema:device=banana"), "'ema:device=banana'"),
+        ((*TINY, "--tune", "9", "--dry-run"), "tune must be at most 4, got 9"),
         ((*TINY, "--out", "tiny.py"), "tiny.py"),
         (("report", "nowhere"), "does not exist; is it the folder of a run?"),
         (("report", "notes"), "cannot be used: file is not a database"),
@@ -94,6 +121,7 @@ def test_mistakes_are_one_sentence_and_exit_code_two(
     folder, capsys, arguments, message
 ):
     (folder / "broken.py").write_text("\n\nundefined_name\n")
+    (folder / "latin.json").write_bytes('{"tasks": ["é"]}'.encode("latin-1"))
     (folder / "notes").mkdir()
     (folder / "notes" / "results.sqlite").write_text("no database, only some notes")
     code, _, err = call(capsys, *arguments)

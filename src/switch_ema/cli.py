@@ -11,7 +11,7 @@ try:
     from rich.console import Console
 
     from switch_ema.commands.boundary import Boundary
-    from switch_ema.commands.compare import Compare, Report, Runs
+    from switch_ema.commands.compare import Compare, Report, Runs, refuse_beside_config
     from switch_ema.commands.landscape import Landscape
     from switch_ema.commands.lists import Data, Methods, Optimizers, Tasks
     from switch_ema.commands.reproduce import Reproduce
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
     try:
+        refuse_beside_config(sys.argv[1:] if arguments is None else arguments)
         command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="switch-ema",

@@ -19,6 +19,14 @@ def test_json_round_trip():
         ("[]", "must be a JSON object"),
         ('{"sedes": 3}', "unknown keys sedes; known are"),
         ('{"seeds": 0}', "seeds must be at least 1, got 0"),
+        ('{"seeds": "8"}', "seeds must be a whole number, got '8'"),
+        ('{"seeds": 2.5}', "seeds must be a whole number, got 2.5"),
+        ('{"seeds": true}', "seeds must be a whole number, got True"),
+        ('{"epochs": "3"}', "epochs must be a whole number or None, got '3'"),
+        ('{"clip": "1"}', "clip must be a number or None, got '1'"),
+        ('{"tasks": "digits"}', "tasks must be a list of texts, got 'digits'"),
+        ('{"methods": [["plain"]]}', r"methods must be a list of texts, got \[\["),
+        ('{"methods": [1]}', r"methods must be a list of texts, got \[1\]"),
     ],
 )
 def test_json_that_is_wrong(text, message):
@@ -52,6 +60,11 @@ def test_names_of_runs_follow_the_settings():
     assert first.default_name == CompareConfig().default_name != second.default_name
     odd = CompareConfig(tasks=("../my dir/file.py:Task:a=1",))
     assert "/" not in odd.default_name and " " not in odd.default_name
+
+
+def test_names_of_runs_are_names_in_any_script():
+    assert CompareConfig(tasks=("задача.py:Task",)).default_name.startswith("задача-")
+    assert CompareConfig(tasks=("___.py:Task",)).default_name.startswith("run-")
 
 
 def test_an_edited_task_is_another_run(tmp_path):

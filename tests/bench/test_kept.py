@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from switch_ema.bench.checkpoints import checkpoint_path, read
+from switch_ema.bench.checkpoints import checkpoint_path, read, save
 from switch_ema.bench.compare import open_run
 from switch_ema.bench.kept import joined, load_kept
 from switch_ema.bench.plan import make_plan
+from switch_ema.bench.spec import UsageError
 
 from ..commands.conftest import finished  # noqa: F401 - a fixture
 
@@ -48,3 +49,12 @@ def test_joined_batches_have_the_same_mean_loss(finished):  # noqa: F811
 )
 def test_other_batches_stay_as_they_are(batch):
     assert joined([batch, batch]) == [batch, batch] or joined([batch])[0] is batch
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    path = tmp_path / "cells" / "one.pt"
+    save(path, {"epoch": 1})
+    assert read(path) == {"epoch": 1}
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UsageError, match=r"one\.pt is damaged; delete the folder"):
+        read(path)

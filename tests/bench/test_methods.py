@@ -73,11 +73,34 @@ def test_steps_are_written_with_it():
         ("ema:decay=1.5", r"decay must be in \[0, 1\), got 1.5"),
         ("ema:warmup=slow", "warmup must be 'count' or 'none', got 'slow'"),
         ("plain:decay=0.9", "options of plain are none"),
+        ("plain:include=0.*", "options of plain are none"),
+        ("ema:device=banana", "'ema:device=banana': Expected one of cpu, "),
+        ("ema:dtype=banana", "dtype must be None, torch.float32, .* got banana"),
     ],
 )
 def test_bad_methods(text, message):
     with pytest.raises(UsageError, match=message):
         parse_method(text, {})
+
+
+@pytest.mark.parametrize("option", ["include=0.*", "include=0", "exclude=(1,'2.*')"])
+def test_filters_name_tensors_of_the_tasks_model(option):
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+    method = parse_method(f"ema:{option}", {})
+    ema = method.make(model, None, epochs=1, folder=Path("unused"))
+    assert {*ema.averaged_tensors()} == {"0.weight", "0.bias"}
+
+
+def test_a_filter_that_matches_nothing_is_told_with_its_method():
+    method = parse_method("ema:include=head.*", {})
+    with pytest.raises(UsageError, match=r"'ema:include=head.\*': include matches no"):
+        method.make(nn.Linear(1, 1), None, epochs=1, folder=Path("unused"))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "torch.bfloat16"])
+def test_dtypes_are_given_by_name(name):
+    shadow = made(f"ema:dtype={name}").averaged_tensors()["weight"]
+    assert shadow.dtype == torch.bfloat16
 
 
 def test_options_are_listed():

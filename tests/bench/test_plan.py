@@ -1,5 +1,7 @@
 """From a configuration to cells."""
 
+from pathlib import Path
+
 import pytest
 
 from switch_ema.bench.config import CompareConfig
@@ -57,6 +59,24 @@ def test_sasam_brings_its_averaging_along():
 def test_what_cannot_be_planned(options, message):
     with pytest.raises(UsageError, match=message):
         make_plan(CompareConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            '{"switch_ema": {"decay": 0.9}}',
+            "unknown method 'switch_ema'",
+        ),
+        ('{"ema": {"decay": lambda step: 0.9}}', "decay of ema must be a plain value"),
+    ],
+)
+def test_recipes_that_cannot_be_kept(tiny, methods, message):
+    path = Path(tiny.partition(":")[0])
+    recipe = f"epochs=3, methods={methods}"
+    path.write_text(path.read_text().replace("epochs=3", recipe))
+    with pytest.raises(UsageError, match=message):
+        make_plan(CompareConfig(tasks=(tiny,)))
 
 
 def test_a_recipe_may_follow_the_options():

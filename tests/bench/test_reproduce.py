@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench import compare, reproduce, train
+from switch_ema.bench import reproduce, rest, train
 from switch_ema.bench.compare import RunOptions
 from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.estimate import estimate_seconds
@@ -153,13 +153,13 @@ def test_a_row_that_is_done_has_its_result_alone(tiny_rows, tmp_path):
 
 
 def test_rows_are_trained_where_the_options_say(tiny_rows, tmp_path, monkeypatch):
-    train_cells, asked = compare.train_cells, []
+    train_cells, asked = rest.train_cells, []
 
     def noted(cells, place, jobs, progress, *, executor, address):
         asked.append((executor, address))
         return train_cells(cells, place, jobs, progress)
 
-    monkeypatch.setattr(compare, "train_cells", noted)
+    monkeypatch.setattr(rest, "train_cells", noted)
     pytest.importorskip("ray")
     on_ray = RunOptions(jobs=1, executor="ray", address="here:1", device="cpu")
     run_rows(plan(tmp_path, "swin-t"), on_ray, quiet())

@@ -196,6 +196,16 @@ def test_speed_up_hand_worked():
     assert (never.reached, never.n, never.epochs, never.factor) == (0, 1, None, None)
 
 
+def test_values_too_large_to_square_count_as_diverged():
+    curves = {
+        "plain": {0: [1e308], 1: [1.0], 2: [2.0]},
+        "ema": {0: [1.7e308], 1: [1.5], 2: [2.5]},
+    }
+    plain, ema = compare(curves, higher_is_better=True)
+    assert (plain.last.n, ema.last.n) == (2, 2)
+    assert ema.best.mean == 2.0 and ema.difference.mean == 0.5
+
+
 def test_head_to_head():
     curves = {"plain": ends(0.0), "ema": WORKED[0], "switch-ema": WORKED[1]}
     first = head_to_head(curves, "switch-ema", "ema", higher_is_better=True)
@@ -229,6 +239,12 @@ def test_sentences_where_higher_is_better():
     )
 
 
+def test_a_p_value_that_stands_by_itself_is_not_called_corrected():
+    text = sentence(against_plain(*WORKED), metric=ACCURACY, corrected=False)
+    assert "n = 3, p = 0.074, not corrected)" in text
+    assert "Holm" not in text
+
+
 def test_sentences_where_lower_is_better():
     less, more = ends(0.10, 0.11, 0.12, 0.13), ends(0.33, 0.36, 0.36, 0.37)
     # Differences 0.23, 0.25, 0.24, 0.24 in the direction that is said.
@@ -244,5 +260,7 @@ def test_sentences_without_a_test():
     same = "(the same in all n = 2 seeds, p = 1 by sign test and Holm)."
     assert say(plain, plain, ACCURACY).endswith(same)
     assert say(plain, {}, LOSS) == "Too few seeds finished to compare ema with plain."
+    text = sentence(against_plain(plain, plain), metric=ACCURACY, corrected=False)
+    assert text.endswith("n = 2 seeds, p = 1 by sign test, not corrected).")
     text = sentence(compare({"plain": plain}, higher_is_better=True)[0], metric=LOSS)
     assert text == "plain is the baseline: 1.5 loss (sd 0.71, n = 2)."

@@ -156,3 +156,14 @@ def test_ids_change_with_everything_that_counts(config):
         dataclasses.replace(base, optimizer="sgd"),
     ]
     assert len({cell.id for cell in [base, *others]}) == 6
+
+
+@pytest.mark.parametrize("size", [0, 100, -200])
+def test_a_damaged_checkpoint_is_trained_anew(tiny, tmp_path, size):
+    config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), seeds=1)
+    [cell] = make_plan(config)
+    whole = run(cell, tmp_path)
+    path = checkpoint_path(tmp_path, cell)
+    path.write_bytes(path.read_bytes()[:size])
+    assert run(cell, tmp_path).values == whole.values
+    assert torch.load(path, weights_only=True)["epoch"] == 3

@@ -8,6 +8,7 @@ from PIL import Image
 
 from switch_ema.bench.checkpoints import read, save
 from switch_ema.bench.compare import report_page
+from tests.bench.conftest import TINY_TASK
 
 QUICK = ("--points", 5, "--side", 4, "--batches", 2)
 KINDS = ("line", "between", "plane", "sharpness", "reliability")
@@ -57,6 +58,18 @@ def test_weights_that_are_not_finite_are_gaps_that_the_caption_tells(run, call):
     page = (run / "report.html").read_text()
     assert code == 0 and "The weights of switch-ema are not finite" in page
     assert "points are gaps, where the loss is not finite" in page
+
+
+def test_a_run_that_diverged_has_no_plane(call, tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY_TASK)
+    options = ("--seeds", 1, "--jobs", 1, "--device", "cpu", "--name", "run")
+    task = "tiny.py:Tiny:diverge=True"
+    call("compare", task, "--methods", "plain", "switch-ema", *options)
+    code, _, err = call("landscape", "runs/run", *QUICK)
+    assert code == 0, err
+    page = (tmp_path / "runs" / "run" / "report.html").read_text()
+    assert "The weights of plain are not finite" in page
+    assert "was not kept" not in page
 
 
 def _shadows(state):

@@ -106,7 +106,7 @@ class Averager(ShadowedModel, ABC):
     @property
     @abstractmethod
     def current_decay(self) -> float:
-        """The weight of the old average in the latest averaging."""
+        """The weight of the old shadow in the latest averaging."""
 
     def _extra_state(self) -> dict[str, Any]:
         """Return what resuming needs beyond the shadows and the counters."""

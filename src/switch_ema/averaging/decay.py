@@ -164,8 +164,8 @@ def _final(decay: float) -> float:
     decay = check_range("decay", decay, 0, 1)
     if decay < 0.5:
         warnings.warn(
-            f"decay={decay} keeps less than half of the old average at every step; "
-            "decay weights the old average, so the usual values are 0.9 to 0.9999. "
+            f"decay={decay} keeps less than half of the old shadow at every step; "
+            "decay weights the old shadow, so the usual values are 0.9 to 0.9999. "
             f"Did you mean {1 - decay:g}?",
             stacklevel=3,
         )

@@ -70,7 +70,7 @@ def empty_layout(
     """Make one buffer and views into it, with the shapes and strides of ``like``.
 
     Move tensors into it one by one and drop each at once: its pages are only taken
-    when they are written, so that memory never holds two copies.
+    when they are written, and memory that is freed can be taken again.
     """
     dtype = dtype or like[0].dtype
     line = _ALIGNMENT // dtype.itemsize

@@ -2,15 +2,21 @@
 
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from switch_ema.averaging.naming import load_weights, unwrap
+from switch_ema.bench.spec import UsageError
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan import Cell
     from switch_ema.bench.train import Training
+
+
+class Unreadable(UsageError):
+    """A checkpoint is damaged, as after a full disk or a loss of power."""
 
 
 def checkpoint_path(folder: Path, cell: "Cell") -> Path:
@@ -48,7 +54,7 @@ def save_checkpoint(training: "Training") -> None:
 
 
 def load_checkpoint(training: "Training") -> None:
-    """Continue from the checkpoint, if there is one."""
+    """Continue from the checkpoint, if there is one; a damaged one changes nothing."""
     state = read(checkpoint_path(training.place.folder, training.cell))
     if state is None:
         return
@@ -75,5 +81,13 @@ def read(path: Path) -> dict[str, Any] | None:
     """Read a checkpoint; None if there is none."""
     if not path.exists():
         return None
-    state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    with path.open("rb") as file:  # what fails here is not the checkpoint's fault
+        try:
+            state: dict[str, Any] = torch.load(
+                file, weights_only=True, map_location="cpu"
+            )
+        except (EOFError, OSError, RuntimeError, ValueError, UnpicklingError):
+            raise Unreadable(
+                f"{path} is damaged; delete the folder of its run and run it again."
+            ) from None
     return state

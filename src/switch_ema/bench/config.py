@@ -6,13 +6,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
-from switch_ema.bench.tasks.loading import file_of, parse_task
+from switch_ema.bench.tasks.loading import KINDS, fingerprint
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
@@ -94,7 +94,9 @@ class CompareConfig:
                 f"{where} has unknown keys {', '.join(unknown)}; "
                 f"known are {', '.join(sorted(known))}."
             )
-        return cls(**{key: _tuple(value) for key, value in values.items()})
+        hints = get_type_hints(cls)
+        read = {key: _read(where, key, v, hints[key]) for key, v in values.items()}
+        return cls(**read)
 
     @property
     def default_name(self) -> str:
@@ -103,23 +105,26 @@ class CompareConfig:
         A task in a file that has been edited since is another task.
         """
         tasks = [Path(task.partition(".py:")[0]).stem for task in self.tasks]
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(tasks)).strip("-")[:40]
+        # Letters of all scripts: a name that has no Latin ones is a name, too.
+        slug = re.sub(r"[\W_]+", "-", "-".join(tasks)).strip("-")[:40] or "run"
         text = self.to_json() + self.sources
         return f"{slug}-{hashlib.sha1(text.encode()).hexdigest()[:6]}"
 
     @property
     def sources(self) -> str:
         """Fingerprints of the files that tasks are taken from; of ours, none."""
-        return " ".join(filter(None, map(_fingerprint, self.tasks)))
+        return " ".join(filter(None, map(fingerprint, self.tasks)))
 
 
-def _fingerprint(task: str) -> str:
-    file = file_of(parse_task(task))
-    path = None if file is None else Path(file).expanduser()
-    if path is None or not path.is_file():
-        return ""
-    return hashlib.sha1(path.read_bytes()).hexdigest()
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _read(where: str, key: str, value: Any, hint: Any) -> Any:
+    """Take a value from JSON if it is of the kind that the field holds."""
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise UsageError(f"{where}: {key} must be a list of texts, got {value!r}.")
+        return tuple(value)
+    kinds = get_args(hint) or (hint,)
+    accepted = (*kinds, int) if float in kinds else kinds
+    if type(value) not in accepted:
+        words = " or ".join(KINDS[kind] for kind in kinds)
+        raise UsageError(f"{where}: {key} must be {words}, got {value!r}.")
+    return value

@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from switch_ema.bench.compare import RESULTS, RunOptions
+from switch_ema.bench.compare import RESULTS
 from switch_ema.bench.executors import default_jobs, train_cells
 from switch_ema.bench.plan import Cell, make_plan
 from switch_ema.bench.reproduce import RowPlan
 from switch_ema.bench.results import Results
+from switch_ema.bench.run_options import RunOptions
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.summarize import FINISHED
 from switch_ema.bench.train import Place

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.naming import unwrap
@@ -132,6 +132,7 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
     }
     task = training.task
     if isinstance(task, SeedBatchTask):
+        set_seed(cell.seeds[0])  # as a training does
         task = create_task(cell.task, cell.seeds[:1], split=cell.split)
         model = task.model().to(training.accelerator.device)
         weights = {label: _first_seed(found) for label, found in weights.items()}

@@ -92,8 +92,15 @@ class TaskLandscape:
         )
 
     def plane(self) -> LandscapeSurface | None:
-        """Measure the plane in which the methods moved; None if that was not kept."""
-        paths = self.kept.trajectory
+        """Measure the plane in which the methods moved.
+
+        None if that was not kept; the way of a method that diverged is left out.
+        """
+        paths = {
+            label: path
+            for label, path in self.kept.trajectory.items()
+            if all(bool(v.isfinite().all()) for point in path for v in point.values())
+        }
         if not paths:
             return None
         label, path = list(paths.items())[-1]

@@ -20,6 +20,8 @@ PLAIN = "plain"
 CONTROL = "plain-again"
 """Plain training in another data order: what pure chance makes of a comparison."""
 
+FILTERS = ("include", "exclude")
+
 DESCRIPTIONS = {
     PLAIN: "No averaging: the live weights.",
     CONTROL: "Plain with another data order: a check of the statistics (A/A).",
@@ -48,8 +50,13 @@ class Method:
             if self.spec.options:
                 raise TypeError(f"{self.spec.name} has no options")
             return None
-        options = _options(self.spec, epochs, folder)
-        return METHODS[self.spec.name](model, optimizer, **options)
+        try:
+            options = _options(self.spec, epochs, folder)
+            return METHODS[self.spec.name](model, optimizer, **options)
+        # The last two are what torch raises for a device that is not there.
+        except (ValueError, RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UsageError(f"method {self.label!r}: {reason}") from None
 
 
 def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:
@@ -59,19 +66,25 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
         raise UsageError(
             f"unknown method {spec.name!r}; known are {', '.join(DESCRIPTIONS)}."
         )
-    method = Method(text, spec.with_defaults(defaults.get(spec.name, {})))
+    options = spec.with_defaults(defaults.get(spec.name, {})).options
+    # Filters name tensors of the task's model, which the tiny one does not have.
+    filters = {
+        key: _patterns(value)
+        for key, value in options.items()
+        if key in FILTERS and spec.name in METHODS
+    }
+    others = {key: value for key, value in options.items() if key not in filters}
     tiny = nn.Linear(1, 1)
     sgd = torch.optim.SGD(tiny.parameters(), lr=0.1)
     try:
+        method = Method(text, Spec(spec.name, others))
         method.make(tiny, sgd, epochs=1, folder=Path("unused"))
     except TypeError:
         raise UsageError(
             f"method {text!r}: the options of {spec.name} are "
             f"{', '.join(options_of(spec.name)) or 'none'}."
         ) from None
-    except ValueError as error:
-        raise UsageError(f"method {text!r}: {error}") from None
-    return method
+    return Method(text, Spec(spec.name, {**others, **filters}))
 
 
 def options_of(name: str) -> list[str]:
@@ -94,6 +107,8 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
         raise ValueError(f"warmup must be 'count' or 'none', got {warmup!r}.")
     if isinstance(options.get("decay"), float) and warmup == "count":
         options["decay"] = count_warmup(options["decay"])
+    if isinstance(options.get("dtype"), str):
+        options["dtype"] = _dtype(options["dtype"])
     if spec.name == "swa":
         # Three quarters of the training as usual, the rest is averaged.
         options.setdefault("start", int(0.75 * epochs))
@@ -102,6 +117,23 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
     if spec.name == "posthoc-ema":
         options.setdefault("folder", folder / "posthoc")
     return options
+
+
+def _dtype(name: str) -> Any:
+    """Find a dtype by its name, as in torch; another name is left to be refused.
+
+    >>> _dtype("bfloat16"), _dtype("torch.float32"), _dtype("banana")
+    (torch.bfloat16, torch.float32, 'banana')
+    """
+    found = getattr(torch, name.removeprefix("torch."), None)
+    return found if isinstance(found, torch.dtype) else name
+
+
+def _patterns(value: Any) -> Any:
+    """Read what looks like a number, such as 0 or (0, 2), as names of modules."""
+    if isinstance(value, (tuple, list)):
+        return [str(one) for one in value]
+    return str(value) if isinstance(value, (int, float)) else value
 
 
 def _steps(value: Any) -> Any:

@@ -131,6 +131,31 @@ def check_optimizer(spec: Spec) -> OptimizerInfo:
     return info
 
 
+def choose_optimizer(name: str | None, layer_decay: float | None) -> str | None:
+    """Return what is made by name, or None for the task's own optimizer.
+
+    A layer decay needs parameter groups, which a task's own does not have.
+    """
+    return name or (None if layer_decay is None else "adamw")
+
+
+def describe_optimizer(name: str | None, layer_decay: float | None) -> str:
+    """Name what trains, for a report.
+
+    >>> describe_optimizer(None, 0.75)
+    "adamw:lr=0.001 (not the task's own optimizer) with layer decay 0.75"
+    """
+    chosen = choose_optimizer(name, layer_decay)
+    if chosen is None:
+        return "the task's own optimizer"
+    if layer_decay is None:
+        return chosen
+    if name is None:
+        defaults = Spec(chosen, OPTIMIZERS[chosen].defaults)
+        chosen = f"{defaults} (not the task's own optimizer)"
+    return f"{chosen} with layer decay {layer_decay}"
+
+
 def create_optimizer(
     spec: Spec, model: nn.Module, *, layer_decay: float | None = None
 ) -> Optimizer:

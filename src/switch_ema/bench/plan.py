@@ -1,16 +1,18 @@
 """From a configuration to cells: trainings that can run apart and resume alone."""
 
 import hashlib
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.methods import Method, parse_method
+from switch_ema.bench.facts import TaskFacts, facts_of
+from switch_ema.bench.methods import DESCRIPTIONS, Method, parse_method
 from switch_ema.bench.optimizers import check_optimizer, optimizer_info
 from switch_ema.bench.schedules import check_schedule
 from switch_ema.bench.spec import UsageError, parse_spec
-from switch_ema.bench.task import Recipe, SeedBatchTask, SelfTeachingTask, Task
+from switch_ema.bench.task import Recipe, SelfTeachingTask, Task
 from switch_ema.bench.tasks import load_task_class
 
 SEEDS_AT_ONCE = 128
@@ -42,45 +44,76 @@ class Cell:
         return f"{self.task}, {' + '.join(self.methods)}, seed {seeds}"
 
 
-def make_plan(config: CompareConfig) -> list[Cell]:
+def make_plan(
+    config: CompareConfig, stored: Mapping[str, TaskFacts] | None = None
+) -> list[Cell]:
     """List the cells of a comparison, baseline first, seed by seed.
 
     Seed by seed, so that a comparison that is interrupted has complete pairs.
+
+    Args:
+        config: Of the comparison.
+        stored: What a run has noted of its tasks, which then are not looked up again.
     """
-    cells = [cell for task in config.tasks for cell in _task_cells(config, task)]
+    cells: list[Cell] = []
+    for task in config.tasks:
+        facts = _checked(config, task) if stored is None else stored[task]
+        cells += _task_cells(config, task, facts)
     return sorted(cells, key=lambda cell: cell.seeds[0])
 
 
-def methods_of(config: CompareConfig, recipe: Recipe) -> list[Method]:
-    """Read the methods of a comparison, with the task's options for them."""
-    texts = list(config.methods)
+def labels_of(config: CompareConfig) -> list[str]:
+    """Name the methods of a comparison, also one that its optimizer brings along."""
+    labels = list(config.methods)
     if config.optimizer is not None:
         averaging = optimizer_info(parse_spec(config.optimizer).name).averaging
-        if averaging and averaging not in texts:
-            texts.append(averaging)
-    return [parse_method(text, recipe.methods) for text in texts]
+        if averaging and averaging not in labels:
+            labels.append(averaging)
+    return labels
 
 
-def _task_cells(config: CompareConfig, task: str) -> Iterator[Cell]:
-    task_class, spec = load_task_class(task)
-    recipe = config.recipe_for(task_class.recipe_for(spec.options))
-    stacked = issubclass(task_class, SeedBatchTask)
-    _check(config, recipe, task, stacked)
-    _check_memory(config, task, task_class)
-    methods = methods_of(config, recipe)
-    if len({method.label for method in methods}) < len(methods):
-        raise UsageError("each method can be given once.")
+def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[Cell]:
+    recipe = config.recipe_for(facts.recipe)
+    methods = [Method(label, parse_spec(label)) for label in labels_of(config)]
     # An average that teaches changes the training of its own student.
-    alone = issubclass(task_class, SelfTeachingTask)
+    alone = facts.teaches_itself
     shared = tuple(m.label for m in methods if m.shares_training and not alone)
     groups = [shared] if shared else []
     groups += [(m.label,) for m in methods if alone or not m.shares_training]
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    size = SEEDS_AT_ONCE if stacked else 1
+    size = SEEDS_AT_ONCE if facts.is_stacked else 1
     for start in range(0, len(seeds), size):
         for group in groups:
             chosen = tuple(seeds[start : start + size])
             yield Cell(task, config.optimizer, recipe, group, chosen)
+
+
+def _checked(config: CompareConfig, task: str) -> TaskFacts:
+    """Look a task up and refuse what cannot be trained before anything is."""
+    facts = facts_of(task)
+    recipe = config.recipe_for(facts.recipe)
+    _check(config, recipe, task, facts.is_stacked)
+    _check_memory(config, task, load_task_class(task)[0])
+    _check_options(recipe, task)
+    for label in labels_of(config):
+        parse_method(label, recipe.methods)
+    return facts
+
+
+def _check_options(recipe: Recipe, task: str) -> None:
+    """Refuse options for no method, and those that another process cannot be sent."""
+    for name, options in recipe.methods.items():
+        if name not in DESCRIPTIONS:
+            raise UsageError(
+                f"{task}: the recipe has options for an unknown method {name!r}; "
+                f"known are {', '.join(DESCRIPTIONS)}."
+            )
+        for key, value in options.items():
+            if inspect.isroutine(value):
+                raise UsageError(
+                    f"{task}: the recipe's {key} of {name} must be a plain value, not "
+                    "a function, which a run can neither store nor send to a process."
+                )
 
 
 def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> None:

@@ -13,7 +13,6 @@ from rich.markup import escape
 from switch_ema.bench.compare import (
     CONFIG,
     RESULTS,
-    RunOptions,
     open_run,
     run_comparison,
 )
@@ -21,6 +20,7 @@ from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
 from switch_ema.bench.paper.presets import RowSettings, row_config
 from switch_ema.bench.report.numbers import fixed, mean_and_spread
+from switch_ema.bench.run_options import RunOptions
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.summarize import summarize
 from switch_ema.bench.summary import TaskSummary

@@ -2,19 +2,21 @@
 
 The rule: a two-sided t-test of the differences to the baseline at the last epoch, seed
 by seed, Holm's correction over the methods, and a verdict where p is below ``LEVEL``.
-Seeds with a curve shorter than the longest or a non-finite end are left out; n tells.
+Seeds with a curve shorter than the longest or an end without a usable value (finite,
+and not astronomical) are left out; n tells.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import floor, isfinite, isnan, log10, nan, sqrt
+from math import floor, isnan, log10, nan, sqrt
 from statistics import fmean, median, stdev
 
 from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.stats import nct, t  # type: ignore[import-untyped]
 
 from switch_ema.bench.task import Metric
+from switch_ema.bench.usable import is_usable
 
 Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]
@@ -111,7 +113,7 @@ def compare(
         MethodResult(
             method=method,
             last=_summary([sign * c[-1] for c in own.values()]),
-            best=_summary([sign * max(filter(isfinite, c)) for c in own.values()]),
+            best=_summary([sign * max(filter(is_usable, c)) for c in own.values()]),
             difference=found.get(method),
             verdict=verdict_of(found.get(method)) if method in others else "baseline",
             speed_up=_speed_up(own, base) if method in others else None,
@@ -145,8 +147,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def sentence(result: MethodResult, *, metric: Metric, baseline: str = "plain") -> str:
-    """Say the verdict in words, with the numbers it rests on."""
+def sentence(
+    result: MethodResult,
+    *,
+    metric: Metric,
+    baseline: str = "plain",
+    corrected: bool = True,
+) -> str:
+    """Say the verdict in words, with the numbers it rests on.
+
+    ``corrected`` tells whether the p-value is one of several after Holm, or stands by
+    itself as that of :func:`head_to_head`.
+    """
     method, d, last = result.method, result.difference, result.last
     unit = f" {metric.unit}" if metric.unit else ""
     if result.verdict == "baseline":
@@ -158,7 +170,8 @@ def sentence(result: MethodResult, *, metric: Metric, baseline: str = "plain") -
     # As many decimals as show two figures of the interval's half width.
     width = (d.high - d.low) / 2 or abs(d.mean) or 1.0
     form = f".{max(0, 1 - floor(log10(width)))}f"
-    evidence = _evidence(d, metric, unit, baseline, form)
+    claim, seen = _evidence(d, metric, unit, baseline, form)
+    evidence = f"{claim} ({seen}, {_chance(d, corrected)})"
     if result.verdict != "no difference found":
         return f"{method} {result.verdict}: {evidence}."
     text = f"No difference found between {method} and {baseline}: {evidence}"
@@ -168,19 +181,29 @@ def sentence(result: MethodResult, *, metric: Metric, baseline: str = "plain") -
     return f"{text}."
 
 
-def _evidence(d: Difference, metric: Metric, unit: str, base: str, form: str) -> str:
-    """State the difference; the interval is that of the number in front of it."""
+def _evidence(
+    d: Difference, metric: Metric, unit: str, base: str, form: str
+) -> tuple[str, str]:
+    """State the difference, and the interval of that number."""
     low, high, word = d.low, d.high, "over" if d.mean >= 0 else "against"
-    claim = f"{d.mean:+{form}}{unit} {metric.name} {word} {base} ("
+    claim = f"{d.mean:+{form}}{unit} {metric.name} {word} {base}"
+    direction = ""
     if not metric.higher_is_better:
         word = "better" if d.mean >= 0 else "worse"
         low, high = (low, high) if d.mean >= 0 else (-high, -low)
         size = f"{abs(d.mean):{form}}{unit}"
-        claim = f"{metric.name} {word} by {size} than {base} (lower is better; "
+        claim = f"{metric.name} {word} by {size} than {base}"
+        direction = "lower is better; "
+    if d.sd == 0:
+        return claim, f"{direction}the same in all n = {d.n} seeds"
+    return claim, f"{direction}95% CI {low:{form}} to {high:{form}}, n = {d.n}"
+
+
+def _chance(d: Difference, corrected: bool) -> str:
     p = "p < 0.0001" if d.p_holm < 1e-4 else f"p = {d.p_holm:.2g}"
     if d.sd == 0:
-        return f"{claim}the same in all n = {d.n} seeds, {p} by sign test and Holm)"
-    return f"{claim}95% CI {low:{form}} to {high:{form}}, n = {d.n}, {p} after Holm)"
+        return f"{p} by sign test{' and Holm' if corrected else ', not corrected'}"
+    return f"{p} after Holm" if corrected else f"{p}, not corrected"
 
 
 def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
@@ -190,7 +213,7 @@ def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
         method: {
             seed: [sign * float(value) for value in curve]
             for seed, curve in own.items()
-            if 0 < len(curve) == epochs and isfinite(curve[-1])
+            if 0 < len(curve) == epochs and is_usable(curve[-1])
         }
         for method, own in curves.items()
     }

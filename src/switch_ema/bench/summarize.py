@@ -1,14 +1,16 @@
 """From stored results to a summary: pairing, statistics and cost, task by task."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.plan import Cell, make_plan, methods_of
+from switch_ema.bench.facts import TaskFacts, change_of, load_facts
+from switch_ema.bench.optimizers import describe_optimizer
+from switch_ema.bench.plan import Cell, labels_of, make_plan
 from switch_ema.bench.results import Results
 from switch_ema.bench.stats import Curves, MethodResult, compare
 from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
 from switch_ema.bench.task import Metric
-from switch_ema.bench.tasks import load_task_class
 
 FINISHED = ("done", "diverged")
 
@@ -21,32 +23,37 @@ def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonS
         for key, value in meta.items()
         if key.startswith("environment.")
     }
-    tasks = [_summarize_task(config, results, task) for task in config.tasks]
+    facts = load_facts(meta, config.tasks)
+    tasks = [_summarize_task(config, results, task, facts) for task in config.tasks]
     started = [task for task in tasks if task.results[task.metrics[0].name]]
     return ComparisonSummary(name, started, config.to_json(), environment)
 
 
-def _summarize_task(config: CompareConfig, results: Results, task: str) -> TaskSummary:
-    task_class, spec = load_task_class(task)
-    recipe = config.recipe_for(task_class.recipe_for(spec.options))
-    labels = [method.label for method in methods_of(config, recipe)]
-    cells = [cell for cell in make_plan(config) if cell.task == task]
+def _summarize_task(
+    config: CompareConfig,
+    results: Results,
+    task: str,
+    stored: Mapping[str, TaskFacts],
+) -> TaskSummary:
+    facts, labels = stored[task], labels_of(config)
+    recipe = config.recipe_for(facts.recipe)
+    cells = [cell for cell in make_plan(config, stored) if cell.task == task]
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
-    curves = _curves(results, finished, task_class.metrics, labels)
+    curves = _curves(results, finished, facts.metrics, labels)
     return TaskSummary(
         task=task,
-        description=(task_class.__doc__ or "").partition("\n")[0],
-        optimizer=config.optimizer or "the task's own optimizer",
+        description=facts.description,
+        optimizer=describe_optimizer(config.optimizer, recipe.layer_decay),
         epochs=recipe.epochs,
-        metrics=task_class.metrics,
+        metrics=facts.metrics,
         curves=curves,
         results={
             metric.name: _compare(curves[metric.name], metric, labels[0])
-            for metric in task_class.metrics
+            for metric in facts.metrics
         },
         costs=_costs(results, finished),
-        problems=_problems(results, cells, statuses),
+        problems=[*change_of(task, facts), *_problems(results, cells, statuses)],
         missing=len(cells) - len(finished),
     )
 
@@ -99,7 +106,8 @@ def _problems(
 ) -> list[str]:
     problems = []
     for cell in cells:
-        status = statuses.get(cell.id, "done")
-        if status != "done":
-            problems.append(f"{cell}: {status}, {results.cell(cell)['message']}.")
+        status = statuses.get(cell.id)
+        message = results.cell(cell)["message"] if status is not None else ""
+        if message or status not in ("done", None):
+            problems.append(f"{cell}: {status}, {message}.")
     return problems

@@ -37,7 +37,7 @@ class TaskSummary:
     """By metric name, in the order of the methods."""
     costs: list[Cost]
     problems: list[str]
-    """Cells that diverged or failed, one sentence each."""
+    """Cells that diverged or failed, and a changed file; one sentence each."""
     missing: int = 0
     """Cells that have not been trained (yet)."""
 

@@ -1,5 +1,6 @@
 """What a task is: data, model, optimizer, loss and metrics, in one readable file."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.validation import check_count, check_positive, check_range
+from switch_ema.bench.spec import UsageError
 from switch_ema.bench.teacher import Teacher
 
 
@@ -43,6 +46,23 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of averaging methods that suit the task, by method name."""
 
+    def __post_init__(self) -> None:
+        try:
+            check_count("epochs", self.epochs)
+            check_count("accumulate", self.accumulate)
+            check_range("warmup_epochs", self.warmup_epochs, 0, math.inf)
+            for name in ("clip", "layer_decay"):
+                if getattr(self, name) is not None:
+                    check_positive(name, getattr(self, name))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        kinds = (("schedule", str), ("precision", str), ("methods", Mapping))
+        for name, kind in kinds:
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                wanted = "text" if kind is str else "a dict"
+                raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+
 
 class Loader(Protocol):
     """Batches of one epoch, whose number is known."""
@@ -59,9 +79,9 @@ class Task(ABC):
 
     The constructor takes the seed and, as keywords, the options that may be given
     behind the name (``images:dataset=cifar10,noise=0.3``). What it draws at random
-    (subset, label noise) comes from the seed alone. The loop seeds torch before
-    ``model()`` and before each epoch, so that every method sees the same initial
-    weights, batches, augmentation and dropout.
+    (subset, label noise) comes from the seed alone. The loop seeds random numbers
+    before the constructor, ``model()``, each epoch and each ``evaluate``, so that every
+    method sees the same data, initial weights, batches, augmentation and dropout.
 
     A task that can be tuned takes the keyword ``split``: with "validation" it
     evaluates on a part of the training data that it then does not train on.

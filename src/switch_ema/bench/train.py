@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,20 +18,20 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.bench.checkpoints import load_checkpoint, save_checkpoint
+from switch_ema.bench import contract
+from switch_ema.bench.checkpoints import Unreadable, load_checkpoint, save_checkpoint
 from switch_ema.bench.methods import CONTROL, Method, parse_method
-from switch_ema.bench.optimizers import create_optimizer
 from switch_ema.bench.plan import Cell
 from switch_ema.bench.sam import set_mode, take_step
 from switch_ema.bench.schedules import create_schedule
-from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import SelfTeachingTask
 from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.teacher import as_teacher
 from switch_ema.bench.trajectory import save_point
 
-Values = dict[str, dict[str, list[list[float]]]]
-"""By method and metric: per epoch, one value per seed."""
+_TRAINING, _EVALUATION, _CONTROL = 0, 2**30, 2**31
+"""Purposes of random numbers: far apart, so that no epoch's seed is another's."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Place:
     trackers: tuple[str, ...] = ()
     keeps_trajectory: bool = False
     """Whether the weights of every epoch are written, too."""
+    sources: str | None = None
+    """Fingerprints of the tasks' files when the run began; None: not compared."""
 
 
 @dataclass
@@ -52,7 +55,7 @@ class CellResult:
 
     status: str = "done"
     message: str = ""
-    values: Values = field(default_factory=dict)
+    values: contract.Values = field(default_factory=dict)
     train_seconds: float = 0.0
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
@@ -63,7 +66,12 @@ class Training:
 
     def __init__(self, cell: Cell, place: Place) -> None:
         self.cell, self.place, recipe = cell, place, cell.recipe
+        if place.sources is not None:
+            check_unchanged(cell.task, place.sources)
+        # A task that draws its data here must draw the same for every method.
+        set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.seeds, split=cell.split)
+        contract.check_seed(self.task)
         # Accelerate keeps the precision of the first cell of a process for good.
         AcceleratorState._reset_state()
         self.accelerator = Accelerator(
@@ -73,17 +81,12 @@ class Training:
             project_dir=str(place.folder / "trackers"),
         )
         set_seed(self.task.seed)
-        model = self.task.model()
-        if cell.optimizer is None and recipe.layer_decay is None:
-            self.optimizer = self.task.optimizer(model)
-        else:
-            spec = parse_spec(cell.optimizer or "adamw")
-            self.optimizer = create_optimizer(
-                spec, model, layer_decay=recipe.layer_decay
-            )
-        self.steps_per_epoch = math.ceil(
-            len(self.task.train_loader(0)) / recipe.accumulate
+        model = contract.make_model(self.task)
+        self.optimizer = contract.make_optimizer(
+            self.task, model, cell.optimizer, recipe.layer_decay
         )
+        batches = len(contract.make_loader(self.task, 0))
+        self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
@@ -125,7 +128,8 @@ class Training:
 
     def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
-        load_checkpoint(self)
+        with suppress(Unreadable):  # then it is trained anew
+            load_checkpoint(self)
         self._start_trackers()
         self._keep_point()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
@@ -140,15 +144,25 @@ class Training:
             save_checkpoint(self)
             progress(self.epoch)
         self.accelerator.end_training()
+        if self.result.status == "done":
+            seeds = self.cell.seeds
+            self.result.message = contract.name_missing(self.result.values, seeds)
         self.result.memory_mb = _peak_memory_mb()
         return self.result
 
+    def _seed(self, purpose: int) -> None:
+        """Seed this epoch's random numbers for one of the purposes below."""
+        set_seed((self.task.seed * 100_003 + self.epoch + 1 + purpose) % 2**32)
+
     def _train_epoch(self) -> None:
         started = time.perf_counter()
-        set_seed((self.task.seed * 100_003 + self.epoch + 1) % 2**32)
+        is_control = CONTROL in self.cell.methods
+        self._seed(_CONTROL if is_control else _TRAINING)
         self.model.train()
         set_mode(self.optimizer, training=True)
-        loader = self.task.train_loader(self._data_epoch())
+        # The control's epochs are numbered otherwise, which gives other orders.
+        epoch = self.epoch + (500_000 if is_control else 0)
+        loader = contract.make_loader(self.task, epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
         for index, batch in enumerate(loader, start=1):
@@ -171,7 +185,7 @@ class Training:
         for batch in batches:
             batch = send_to_device(batch, self.accelerator.device)
             with self.accelerator.autocast():
-                loss = self.task.loss(self.model, batch) / len(batches)
+                loss = contract.loss_of(self.task, self.model, batch) / len(batches)
             self.accelerator.backward(loss)
             total += loss.detach()
         if self.cell.recipe.clip is not None:
@@ -180,31 +194,25 @@ class Training:
             )
         return total
 
-    def _data_epoch(self) -> int:
-        """Number the epochs otherwise for the control, which gives other orders."""
-        shift = 500_000 if CONTROL in self.cell.methods else 0
-        return self.epoch + shift
-
     @torch.no_grad()
     def _evaluate(self) -> None:
         started = time.perf_counter()
-        self.model.eval()
         set_mode(self.optimizer, training=False)
         for label, averager in self.averagers.items():
-            if averager is None:
-                measured = self.task.evaluate(self.model)
-            else:
-                with averager.averaged():
-                    measured = self.task.evaluate(self.model)
+            # For each method anew, since evaluate may change the mode, and so that
+            # none depends on the random numbers that the one before it has used.
+            self.model.eval()
+            self._seed(_EVALUATION)
+            with averager.averaged() if averager is not None else nullcontext():
+                seeds = len(self.cell.seeds)
+                measured = contract.measure(self.task, self.model, seeds)
             self._note(label, measured)
         self.result.evaluate_seconds += time.perf_counter() - started
 
-    def _note(self, label: str, measured: dict[str, Any]) -> None:
-        for metric in self.task.metrics:
-            value = measured[metric.name]
-            values = [float(one) for one in _as_list(value)]
+    def _note(self, label: str, measured: dict[str, list[float]]) -> None:
+        for metric, values in measured.items():
             method = self.result.values.setdefault(label, {})
-            method.setdefault(metric.name, []).append(values)
+            method.setdefault(metric, []).append(values)
 
     def _diverged(self, why: str) -> None:
         """Fill the rest with NaN: the seed stays in the count, without a value."""
@@ -239,11 +247,6 @@ def train_cell(
 ) -> CellResult:
     """Train one cell."""
     return Training(cell, place).run(progress)
-
-
-def _as_list(value: Any) -> list[Any]:
-    """One value per seed; a task of one seed gives a number."""
-    return list(value) if isinstance(value, (list, tuple, Tensor)) else [value]
 
 
 def _peak_memory_mb() -> float:

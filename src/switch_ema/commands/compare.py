@@ -1,6 +1,8 @@
 """`switch-ema compare`, and what shows its runs again."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +14,18 @@ from rich.table import Table
 from switch_ema.bench.compare import (
     REPORT,
     RESULTS,
-    RunOptions,
     open_run,
     report,
     run_comparison,
 )
 from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.run_options import RunOptions
 from switch_ema.bench.spec import UsageError
+
+BESIDE_CONFIG = (
+    "--config repeats a stored comparison as it is; leave out the tasks and the "
+    "options that change its numbers."
+)
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,32 @@ class Compare:
         settings = self.settings
         if self.config is not None:
             if settings != CompareConfig():
-                raise UsageError(
-                    "--config repeats a stored comparison as it is; leave out the "
-                    "tasks and the options that change its numbers."
-                )
-            if not self.config.is_file():
-                raise UsageError(f"{self.config} does not exist.")
-            text = self.config.read_text()
-            settings = CompareConfig.from_json(text, str(self.config))
+                raise UsageError(BESIDE_CONFIG)
+            settings = _stored_settings(self.config)
         path = run_comparison(settings, self.run, console)
         if path is not None:
             console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def _stored_settings(path: Path) -> CompareConfig:
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: {error.reason}.") from None
+    return CompareConfig.from_json(text, str(path))
+
+
+def refuse_beside_config(arguments: Sequence[str]) -> None:
+    """Refuse options beside --config also where they have their default values.
+
+    The parsed settings do not tell these from options that were not given.
+    """
+    flags = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    ours = {f"--{setting.name.replace('_', '-')}" for setting in fields(CompareConfig)}
+    if arguments[:1] == ["compare"] and "--config" in flags and flags & ours:
+        raise UsageError(BESIDE_CONFIG)
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,8 @@ class Report:
     def __call__(self, console: Console) -> None:
         """Make the report."""
         settings, results = open_run(self.run)
-        path = report(settings, results, self.run, console)
+        with closing(results):
+            path = report(settings, results, self.run, console)
         if path is not None:
             console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
@@ -91,12 +114,19 @@ class Runs:
         """List them."""
         table = Table("run", "tasks", "seeds", "trainings", "report", title="Runs")
         for file in sorted(self.out.glob(f"*/{RESULTS}")):
-            settings, results = open_run(file.parent)
-            table.add_row(
-                escape(str(file.parent)),
-                escape(" ".join(settings.tasks)),
-                str(settings.seeds),
-                str(len(results.statuses())),
-                "yes" if (file.parent / REPORT).is_file() else "no",
-            )
+            has_report = "yes" if (file.parent / REPORT).is_file() else "no"
+            try:
+                tasks, *numbers = _describe(file.parent)
+            except UsageError as error:  # the other runs are none the worse for it
+                tasks, numbers = f"unreadable: {error}", ["-", "-"]
+            row = (str(file.parent), tasks, *numbers, has_report)
+            table.add_row(*map(escape, row))
         console.print(table)
+
+
+def _describe(folder: Path) -> tuple[str, str, str]:
+    """Return a run's tasks, number of seeds and of trainings."""
+    settings, results = open_run(folder)
+    with closing(results):
+        trainings = len(results.statuses())
+    return " ".join(settings.tasks), str(settings.seeds), str(trainings)

@@ -1,5 +1,6 @@
 """`switch-ema landscape`: see where the methods of a comparison have ended up."""
 
+import shlex
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.progress import Progress, TaskID
 from switch_ema.bench.compare import report_page
 from switch_ema.bench.extras import needs_analysis
 from switch_ema.bench.landscape_settings import LandscapeSettings
+from switch_ema.bench.run_options import check_device
 from switch_ema.commands.pages import name_files, print_sheet
 
 
@@ -36,6 +38,9 @@ class Landscape:
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
 
+    def __post_init__(self) -> None:
+        check_device(self.device)
+
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
         with needs_analysis():
@@ -43,7 +48,7 @@ class Landscape:
             from switch_ema.bench.report.landscapes import landscape_section
             from switch_ema.bench.report.sections import save_section
 
-        command = f"switch-ema landscape {self.run}"
+        command = shlex.join(["switch-ema", "landscape", str(self.run)])
         with Progress(console=console, transient=True) as progress:
             kept = load_kept(self.run, self.methods, self.device)
             for number, task in enumerate(kept, 1):

@@ -13,7 +13,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.compare import REPORT, RunOptions
+from switch_ema.bench.compare import REPORT
 from switch_ema.bench.estimate import estimate_seconds
 from switch_ema.bench.paper import COLUMNS, PaperTable
 from switch_ema.bench.paper.presets import RowSettings
@@ -30,6 +30,7 @@ from switch_ema.bench.reproduce import (
     select_tables,
     table_folder,
 )
+from switch_ema.bench.run_options import RunOptions
 from switch_ema.bench.spec import UsageError
 
 

@@ -181,6 +181,17 @@ def test_tables_fit_a_desktop_without_scrolling(browser: Any, address: str) -> N
     assert room <= 0
 
 
+@pytest.mark.parametrize("width", [320, 380, 390, 768])
+def test_names_stay_in_their_column(browser: Any, address: str, width: int) -> None:
+    open_page(browser, address, width=width)
+    beyond = (
+        "return [...document.querySelectorAll('tbody th .name')].filter(n =>"
+        " n.getBoundingClientRect().right > 0.5 +"
+        " n.closest('th').getBoundingClientRect().right).map(n => n.textContent)"
+    )
+    assert browser.execute_script(beyond) == []
+
+
 def test_dark_mode_colours_page_and_figures_at_once(browser: Any, address: str) -> None:
     open_page(browser, address)
     paper = "return getComputedStyle(document.body).backgroundColor"

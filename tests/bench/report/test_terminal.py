@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.report.terminal import print_comparison
 from switch_ema.bench.stats import compare
 from switch_ema.bench.summary import ComparisonSummary
@@ -61,6 +62,44 @@ def test_the_best_epoch_stands_beside_the_last_or_below_it() -> None:
     wide, narrow = (shown(make_summary(), width) for width in (100, 80))
     assert re.search(r"for infor-\s.*\n.*mation:", wide)
     assert "[best epoch]" in narrow and "[best epoch]" not in wide
+
+
+def four_decimals() -> ComparisonSummary:
+    """A summary whose numbers need more room: 0.8973 ± 0.0039."""
+    task = make_summary().tasks[0]
+    curves = {
+        method: {seed: [value / 100 for value in run] for seed, run in runs.items()}
+        for method, runs in task.curves["accuracy"].items()
+    }
+    results = {"accuracy": compare(curves, higher_is_better=True)}
+    task = replace(
+        task, metrics=task.metrics[:1], curves={"accuracy": curves}, results=results
+    )
+    return replace(make_summary(), tasks=[task])
+
+
+@pytest.mark.parametrize("width", [120, 100, 90, 80, 76, 60, 40])
+def test_no_column_vanishes_at_any_width(width: int) -> None:
+    for summary in (make_summary(), four_decimals()):
+        task = summary.tasks[0]
+        summary = replace(summary, tasks=[task])
+        text = shown(summary, width)
+        assert max(map(len, text.splitlines())) <= width
+        table = text.partition("ema and switch-ema help")[0]
+        words = table.split()
+        for row in make_rows(task, task.metrics[0]):
+            assert row.method in words
+            assert row.p in (*words, "-")
+            assert {*row.last.split(), *row.verdict.split()} <= {*words}
+        n = re.findall(r"(?:^  n: | )8\s*$", table, re.MULTILINE)
+        assert len(n) == len(task.results["accuracy"])
+        assert len(re.findall(r" 8 *$", text.partition("ost per seed")[2], re.M)) == 3
+
+
+def test_below_the_width_of_the_table_there_is_a_block_per_method() -> None:
+    text = shown(four_decimals(), 40)
+    assert "switch-ema\n  accuracy (%), last epoch: " in text
+    assert re.search(r"^  verdict: no difference found\s*$", text, re.MULTILINE)
 
 
 def test_names_are_shown_as_they_are() -> None:

@@ -63,9 +63,11 @@ def test_missing_class_lists_the_tasks_of_the_file(ending):
     assert message_of(f"{EXAMPLE}{ending}").endswith("its tasks are Wine.")
 
 
-def test_file_without_tasks(write):
-    path = write("x = 1\n")
-    assert message_of(f"{path}:Mine").endswith("no task 'Mine'; it has none.")
+@pytest.mark.parametrize("text", ["x = 1\n", "class Mine:\n    metrics = ()\n"])
+def test_file_without_tasks(write, text):
+    assert message_of(f"{write(text)}:Mine").endswith(
+        "no task 'Mine'; it has no class that derives from switch_ema.bench.task.Task."
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,19 @@ def test_missing_methods_are_named(write):
 def test_missing_metrics(write):
     path = write(MINE.format(body="metrics = ()", last=EVALUATE))
     assert "Mine.metrics must be a tuple of Metric" in message_of(f"{path}:Mine")
+
+
+def test_a_recipe_must_be_one(write):
+    path = write(MINE.format(body="recipe = {'epochs': 3}", last=EVALUATE))
+    expected = f"{path}: Mine.recipe must be a Recipe, got a dict."
+    assert message_of(f"{path}:Mine") == expected
+
+
+def test_a_wrong_value_in_a_recipe_names_the_line(write):
+    body = "from switch_ema.bench.task import Recipe; recipe = Recipe(epochs='3')"
+    path = write(MINE.format(body=body, last=EVALUATE))
+    expected = f"{path}, line 6: epochs must be a whole number of at least 1, got '3'."
+    assert message_of(f"{path}:Mine") == expected
 
 
 def test_without_a_split_there_is_no_tuning(write):

@@ -7,7 +7,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import (
+    current_process,
+    get_all_start_methods,
+    get_context,
+    set_start_method,
+)
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -33,7 +38,7 @@ def train_or_explain(
         return CellResult(status="failed", message=str(error))
     except OSError as error:
         return CellResult(status="failed", message=f"{type(error).__name__}: {error}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return CellResult(status="failed", message=_describe(error, cell))
 
 
@@ -109,7 +114,9 @@ class _Pool:
                         if lost[cell.id] < 2:
                             waiting.append(cell)
                         else:
-                            yield cell, CellResult("failed", "its process died twice")
+                            how = _how_it_died(worker.process)
+                            why = f"its process died twice, {how}"
+                            yield cell, CellResult("failed", why)
                     continue
                 if cell is not None and isinstance(message, CellResult):
                     worker.cell = None
@@ -118,9 +125,18 @@ class _Pool:
                     progress(cell, message)
 
 
+def _how_it_died(process: BaseProcess) -> str:
+    process.join(timeout=5)  # its end of the pipe closes a moment before
+    code = process.exitcode or 0
+    if code < 0:
+        return f"by signal {-code} (9: often for want of memory)"
+    return f"with exit code {code}"
+
+
 def _work(connection: Connection, threads: int, parent: int) -> None:
     """Train what comes in until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about Ctrl-C
+    _allow_processes()
     torch.set_num_threads(threads)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     while True:
@@ -129,6 +145,17 @@ def _work(connection: Connection, threads: int, parent: int) -> None:
             connection.send(train_or_explain(cell, place, connection.send))
         except (EOFError, OSError):
             return
+
+
+def _allow_processes() -> None:
+    """Let a task start processes as it could outside of a worker, for a DataLoader.
+
+    A worker stays a daemon to its parent, which ends it; to itself it is none, since
+    daemons start no processes. A DataLoader's look whether their parent is there.
+    """
+    current_process().daemon = False
+    # A spawned process would spawn its own, too, each importing everything anew.
+    set_start_method(get_all_start_methods()[0], force=True)
 
 
 def _leave_with(parent: int) -> Any:

@@ -1,5 +1,6 @@
 """The section of a page that shows decision boundaries."""
 
+import shlex
 from pathlib import Path
 
 from switch_ema.analysis.figures.boundary import draw_boundaries, draw_measures
@@ -37,7 +38,9 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
     return AnalysisSection(
         key=f"boundary-{name}",
         title=f"Boundaries on {comparison.task}",
-        command=f"switch-ema boundary {comparison.task} --seeds {seeds}",
+        command=shlex.join(
+            ["switch-ema", "boundary", comparison.task, "--seeds", str(seeds)]
+        ),
         paragraphs=[DEFINITIONS, *comparison.problems],
         pictures=[
             Picture(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from switch_ema.bench.stats import Curves
+from switch_ema.bench.usable import is_usable
 
 Runs = Mapping[int, Sequence[float]]
 """Values per epoch, by seed."""
@@ -37,7 +38,7 @@ def band(runs: Runs) -> Band:
         values = [
             float(run[index])
             for run in runs.values()
-            if index < len(run) and math.isfinite(run[index])
+            if index < len(run) and is_usable(run[index])
         ]
         if not values:
             continue
@@ -64,7 +65,7 @@ def paired_differences(
         {
             seed: float(run[-1])
             for seed, run in curves[name].items()
-            if 0 < len(run) == length and math.isfinite(run[-1])
+            if 0 < len(run) == length and is_usable(run[-1])
         }
         for name in (method, baseline)
     )

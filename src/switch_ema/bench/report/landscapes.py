@@ -79,7 +79,10 @@ def landscape_section(
         key=key,
         title=f"Landscape of {kept.name}",
         command=command,
-        paragraphs=[_introduction(kept, plane is None), *_broken(methods, healthy)],
+        paragraphs=[
+            _introduction(kept, not kept.trajectory),
+            *_broken(methods, healthy),
+        ],
         sheets=sheets,
         pictures=pictures.made,
     )

@@ -1,6 +1,7 @@
 """What a comparison found, for the terminal."""
 
 import re
+import textwrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from switch_ema.bench.report.blocks import fits, print_block
 from switch_ema.bench.report.numbers import (
     NONE,
     counted,
@@ -27,7 +29,7 @@ from switch_ema.bench.report.words import (
     shared_cost_sentence,
     verdicts,
 )
-from switch_ema.bench.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
 
 _COLOURS = {
     "helps": "bold green",
@@ -57,7 +59,7 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     console.print()
     console.print(Text(printable(task.task), style="bold"))
     console.print(Text(_conditions(task), style="dim"))
-    console.print(_results(task, wide=console.width >= _WIDE))
+    _print_results(task, console)
     console.print(Text(headline(task), style="bold"))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
@@ -67,7 +69,7 @@ def _print_task(task: TaskSummary, console: Console) -> None:
         _print_lines(console, [("too few seeds", missing)])
     if task.costs:
         console.print()
-        console.print(_costs(task))
+        _print_costs(task, console)
         console.print(Text(shared_cost_sentence(task), style="dim"))
 
 
@@ -93,6 +95,34 @@ def _conditions(task: TaskSummary) -> str:
 
 def _table() -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def _print_results(task: TaskSummary, console: Console) -> None:
+    """Print the widest form that fits."""
+    for wide in (True, False)[console.width < _WIDE :]:
+        table = _results(task, wide=wide)
+        if fits(table, console):
+            console.print(table)
+            return
+    metric = task.metrics[0]
+    baseline = printable(baseline_of(task.results[metric.name]))
+    for row in make_rows(task, metric):
+        facts: list[tuple[str, str | Text]] = [
+            (f"{printable(with_unit(metric))}, last epoch", row.last),
+            ("best epoch", row.best),
+            ("verdict", Text(row.verdict, style=_COLOURS[row.verdict])),
+            ("n", row.n),
+        ]
+        if row.difference != NONE:
+            facts[2:2] = [
+                (
+                    f"difference to {baseline} [95% CI]",
+                    f"{row.difference} {row.interval}",
+                ),
+                ("p after Holm", row.p),
+                ("speed-up (epochs)", row.speed_up),
+            ]
+        print_block(console, printable(row.method), facts)
 
 
 def _results(task: TaskSummary, *, wide: bool) -> Table:
@@ -133,7 +163,7 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
         *cells,
         Text(shift),
         Text(row.p),
-        Text(row.verdict.replace(" found", "\nfound"), style=_COLOURS[row.verdict]),
+        Text(textwrap.fill(row.verdict, 14 if wide else 10), _COLOURS[row.verdict]),
         Text(row.speed_up.replace(") ", ")\n")),
         Text(row.n),
     ]
@@ -144,18 +174,28 @@ def _broken(name: str) -> str:
     return name if len(name) <= _LONG_NAME else re.sub(r"([:,])(?=.)", r"\1\n ", name)
 
 
-def _costs(task: TaskSummary) -> Table:
+def _print_costs(task: TaskSummary, console: Console) -> None:
     """Apart from the results, which are the same in every run; times are not."""
+    names = ("training, s", "evaluation, s", "memory, MB", "seeds")
     table = _table()
     table.add_column("cost per seed", overflow="fold")
-    for name in ("training, s", "evaluation, s", "memory, MB", "seeds"):
+    for name in names:
         table.add_column(name, justify="right")
-    for cost in task.costs:
-        table.add_row(
-            Text(printable(" + ".join(cost.methods))),
-            seconds(cost.train_seconds),
-            seconds(cost.evaluate_seconds),
-            fixed(cost.memory_mb, 0),
-            str(cost.seeds),
-        )
-    return table
+    rows = {printable(" + ".join(c.methods)): _cost_cells(c) for c in task.costs}
+    for methods, cells in rows.items():
+        table.add_row(Text(methods), *cells)
+    if fits(table, console):
+        console.print(table)
+        return
+    console.print(Text("Cost per seed"))
+    for methods, cells in rows.items():
+        print_block(console, methods, list(zip(names, cells, strict=True)))
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    return [
+        seconds(cost.train_seconds),
+        seconds(cost.evaluate_seconds),
+        fixed(cost.memory_mb, 0),
+        str(cost.seeds),
+    ]

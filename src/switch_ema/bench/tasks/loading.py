@@ -12,9 +12,10 @@ from types import ModuleType, NoneType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.spec import Spec, UsageError, parse_spec
-from switch_ema.bench.task import Metric, Task
+from switch_ema.bench.task import Metric, Recipe, Task
 
 IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
+NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -49,6 +50,25 @@ def file_of(spec: Spec) -> str | None:
     return None if found is None else found["path"]
 
 
+def fingerprint(task: str) -> str:
+    """Hash the user's file as it is now; nothing of one of our tasks."""
+    file = file_of(parse_task(task))
+    path = None if file is None else Path(file).expanduser()
+    if path is None or not path.is_file():
+        return ""
+    return sha1(path.read_bytes()).hexdigest()
+
+
+def check_unchanged(task: str, sources: str) -> None:
+    """Refuse a file that is none of those that a run was begun with."""
+    found = fingerprint(task)
+    if found and found not in sources.split():
+        raise UsageError(
+            f"{file_of(parse_task(task))} was edited while the run was going on, and "
+            "results of both must not be mixed; undo the edit, or begin a new run."
+        )
+
+
 def load_from_file(shown: str, name: str) -> type[Task]:
     """Import the user's file and take the class out of it."""
     path = Path(shown).expanduser().resolve()
@@ -58,7 +78,7 @@ def load_from_file(shown: str, name: str) -> type[Task]:
     found = getattr(module, name, None) if name else None
     if not (inspect.isclass(found) and issubclass(found, Task)):
         tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
-        there = f"its tasks are {', '.join(tasks)}" if tasks else "it has none"
+        there = f"its tasks are {', '.join(tasks)}" if tasks else NO_TASKS
         wanted = f"there is no task {name!r}" if name else "name a task behind the file"
         raise UsageError(f"{shown}: {wanted}; {there}.")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
@@ -68,6 +88,10 @@ def load_from_file(shown: str, name: str) -> type[Task]:
     named = isinstance(metrics, tuple) and all(isinstance(m, Metric) for m in metrics)
     if not (metrics and named):
         raise UsageError(f"{shown}: {name}.metrics must be a tuple of Metric.")
+    recipe: Any = found.recipe
+    if not isinstance(recipe, Recipe):
+        kind = type(recipe).__name__
+        raise UsageError(f"{shown}: {name}.recipe must be a Recipe, got a {kind}.")
     return found
 
 
@@ -83,7 +107,9 @@ def explain(error: BaseException, shown: str) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines, message = [error.lineno], error.msg
     where = f"{shown}, line {lines[-1]}" if lines else shown
-    return UsageError(f"{where}: {type(error).__name__}: {message}".rstrip(": "))
+    if not isinstance(error, UsageError):  # ours say by themselves what is wrong
+        message = f"{type(error).__name__}: {message}"
+    return UsageError(f"{where}: {message}".rstrip(": "))
 
 
 def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:

@@ -1,0 +1,37 @@
+"""For terminals that are too narrow for a table: one short block per row."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_ANY_WIDTH = 10_000
+_FOLDED = 10
+"""Characters that a name can be folded to."""
+
+
+def fits(table: Table, console: Console) -> bool:
+    """Tell whether all columns can be printed; rich leaves out what has no room.
+
+    The first column holds names, which may be folded.
+    """
+    names = table.columns[0]
+    before, names.max_width = names.max_width, _FOLDED
+    try:
+        unlimited = console.options.update_width(_ANY_WIDTH)
+        return Measurement.get(console, unlimited, table).maximum <= console.width
+    finally:
+        names.max_width = before
+
+
+def print_block(
+    console: Console, name: str, facts: Sequence[tuple[str, str | Text]]
+) -> None:
+    """Print one row of a table: its name, and a line for each of its cells."""
+    console.print(Text(name, style="bold"))
+    for label, value in facts:
+        line = Text(f"{label}: ").append_text(Text.assemble(value))
+        console.print(Padding(line, (0, 0, 0, 2)))

@@ -1,0 +1,86 @@
+"""Tuning: which candidate is chosen, and what is refused before it begins."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.results import Results
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.train import CellResult
+from switch_ema.bench.tuning import check_tuning, tune
+
+
+def chosen(tmp_path, tiny, scores, **more):
+    """Tune with made-up errors, lower being better, instead of trainings."""
+    config = CompareConfig(
+        tasks=(tiny,), methods=("plain", "ema"), tune=len(scores), seeds=2
+    )
+    config = replace(config, **more)
+    results = Results(tmp_path / "results.sqlite", create=True)
+
+    def train(cells):
+        for cell in cells:
+            values = {
+                method: {"error": [[scores.get(method, 1.0)]], "slope": [[0.0]]}
+                for method in cell.methods
+            }
+            results.add(cell, CellResult("done", "", values))
+
+    return tune(config, results, train).methods
+
+
+EMA = [f"ema:decay={decay}" for decay in (0.99, 0.999, 0.9, 0.9999)]
+
+
+def test_the_best_mean_is_chosen(tmp_path, tiny):
+    scores = dict(zip(EMA, (0.5, 0.3, 0.4, 0.6), strict=True))
+    assert chosen(tmp_path, tiny, scores) == ("plain", EMA[1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308])
+@pytest.mark.parametrize("position", range(4))
+def test_a_candidate_without_a_score_is_never_chosen(tmp_path, tiny, bad, position):
+    values = [0.5, 0.5, 0.5, 0.5]
+    values[position] = bad
+    scores = dict(zip(EMA, values, strict=True))
+    expected = EMA[1] if position == 0 else EMA[0]
+    assert chosen(tmp_path, tiny, scores) == ("plain", expected)
+
+
+def test_equal_scores_keep_the_order_of_the_candidates(tmp_path, tiny):
+    scores = dict.fromkeys(EMA, 0.5)
+    assert chosen(tmp_path, tiny, scores) == ("plain", EMA[0])  # not 0.9, the lowest
+
+
+def test_a_method_that_an_optimizer_brings_along_is_not_tuned(tmp_path, tiny):
+    found = chosen(tmp_path, tiny, dict.fromkeys(EMA, 0.5), optimizer="sasam")
+    assert found == ("plain", EMA[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tune": 9}, "tune must be at most 4, got 9"),
+        (
+            {"methods": ("plain", "ema", "ema:decay=0.99")},
+            "would try ema:decay=0.99 both for ema and for ema:decay=0.99; leave one",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_beforehand(tiny, options, message):
+    given = {"tasks": (tiny,), "methods": ("plain", "ema"), "tune": 1, **options}
+    with pytest.raises(UsageError, match=message):
+        check_tuning(CompareConfig(**given))
+
+
+def test_a_task_without_a_split_is_refused_beforehand(tiny):
+    path = tiny.partition(":")[0]
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace(', split="test"', ""))
+    config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), tune=1)
+    with pytest.raises(UsageError, match="cannot be tuned: its constructor takes no"):
+        check_tuning(config)
