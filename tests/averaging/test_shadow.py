@@ -451,3 +451,16 @@ def test_a_parameter_replaced_by_another_kind_of_tensor_is_not_read_by_memory():
     model.weight = nn.Parameter(Wrapped(inner), requires_grad=False)
     with pytest.raises(NotImplementedError, match="no aten"):
         ema.update()
+
+
+def test_a_model_that_gets_its_memory_later_is_averaged_from_then_on():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    ema = EMA(model, decay=0.75)
+    model.to_empty(device="cpu")
+    for tensor in model.state_dict().values():
+        tensor.fill_(1)
+    ema.update()
+    nn.init.constant_(model[0].weight, 5.0)
+    ema.update()
+    assert ema.averaged_state_dict()["0.weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]

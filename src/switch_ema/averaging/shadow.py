@@ -82,7 +82,11 @@ class Shadow:
     def mark(self) -> list[complex]:
         """Return one live number of each parameter: others, once it is trained."""
         lives = [slot.local for slot in self.slots if not slot.is_buffer]
-        return [live[(0,) * live.ndim].item() for live in lives if live.numel()]
+        return [
+            live[(0,) * live.ndim].item()
+            for live in lives
+            if type(live) in kernels.PLAIN_TYPES and live.numel() and not live.is_meta
+        ]
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -166,7 +170,7 @@ class Shadow:
         with torch.no_grad():
             for slot, tensor in zip(slots, self.tensors, strict=True):
                 old = known.get(slot.name)
-                if old is not None and old.shape == tensor.shape:
+                if old is not None and old.shape == tensor.shape and not old.is_meta:
                     tensor.copy_(old)
 
     @property
@@ -211,8 +215,8 @@ class Shadow:
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
         self.settle()
-        if any(map(_is_other_buffer, self.slots, self.tensors)):
-            self.renew(self.slots)  # it begins anew, as a cache does that has grown
+        if any(map(_begins_anew, self.slots, self.tensors)):
+            self.renew(self.slots)
         for i, slot in enumerate(self.slots):
             live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
@@ -239,5 +243,9 @@ class Shadow:
         self._groups = group_by_kind(self.slots, self.tensors, averaged, self.storage)
 
 
-def _is_other_buffer(slot: Slot, shadow: Tensor) -> bool:
-    return slot.is_buffer and not slot.is_gone and slot.local.shape != shadow.shape
+def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
+    """Whether it is a cache that has grown, or had no memory until now."""
+    if slot.is_gone:
+        return False
+    has_grown = slot.is_buffer and slot.local.shape != shadow.shape
+    return has_grown or (shadow.is_meta and not slot.local.is_meta)

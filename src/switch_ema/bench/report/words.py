@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from switch_ema.bench.report.numbers import counted, difference_unit, listed, printable
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats import LEVEL, head_to_head, sentence, verdict_of
+from switch_ema.bench.sentences import sentence
+from switch_ema.bench.stats import LEVEL, head_to_head, verdict_of
 from switch_ema.bench.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
