@@ -152,7 +152,7 @@ def test_resized_parameters_need_a_refresh():
     ema = EMA(model, decay=0.5)
     model.weight.data = torch.zeros(5, 3)
     with pytest.raises(RuntimeError, match=r"weight was \[2, 3\].*is \[5, 3\] now"):
-        ema.end_epoch(), ema.averaged_state_dict()
+        ema.averaged_state_dict()
 
 
 def test_buffers_that_a_module_replaces_are_followed():
