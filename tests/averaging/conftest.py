@@ -1,9 +1,11 @@
-"""Both kinds of arithmetic: the kernels in C, and torch's where no compiler is."""
+"""All methods, with both kinds of arithmetic: in C, and torch's without a compiler."""
 
 import pytest
 
+from switch_ema import Steps
 from switch_ema.averaging import native
 from switch_ema.averaging.native import library
+from switch_ema.averaging.registry import METHODS, create_averager
 
 KINDS = ["c", "torch"] if native.is_available() else ["torch"]
 
@@ -20,3 +22,25 @@ def arithmetic(request):
     if request.param == "torch":
         request.getfixturevalue("without_compiler")
     return request.param
+
+
+@pytest.fixture(params=METHODS)
+def make(request, tmp_path):
+    """A maker of averagers of one method, acting often enough to be seen."""
+    fast = {
+        "ema": {"decay": 0.8},
+        "switch-ema": {"decay": 0.8},
+        "swa": {},
+        "lawa": {"k": 2},
+        "pswa": {"period": 2},
+        "lookahead": {"k": 2},
+        "literal-eq3": {"decay": 0.8, "every": 4},
+        "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
+    }
+
+    def maker(model, optimizer=None, **options):
+        return create_averager(
+            request.param, model, optimizer, **fast[request.param], **options
+        )
+
+    return maker

@@ -48,6 +48,30 @@ class Network(nn.Module):
         return self.head(self.body(x).relu()) * self.scale
 
 
+class Odd(nn.Module):
+    """Parameters of every kind that a model can have."""
+
+    def __init__(self):
+        super().__init__()
+        self.zero_dim = nn.Parameter(torch.tensor(1.5))
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.waves = nn.Parameter(torch.randn(3, 2, dtype=torch.complex64))
+        self.transposed = nn.Parameter(torch.randn(4, 3).t())
+        self.strided = nn.Parameter(torch.randn(6, 4)[::2, 1:3])
+        self.precise = nn.Parameter(torch.randn(3, dtype=torch.float64))
+        self.coarse = nn.Parameter(torch.randn(3, dtype=torch.bfloat16))
+        self.channels = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.register_buffer("flags", torch.tensor([True, False]))
+        self.register_buffer("counts", torch.tensor([1000, 2**40]))
+        self.register_buffer("scratch", torch.randn(2), persistent=False)
+
+
+def nudge(model, by=1.0):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(by)
+
+
 def batches(
     count: int, seed: int = 1, dtype: torch.dtype = torch.float32
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -88,6 +112,15 @@ def epoch(model, optimizer, averager, seed: int, steps: int = 3, dtype=torch.flo
     for batch in batches(steps, seed, dtype):
         train_step(model, optimizer, batch)
     return averager.end_epoch()
+
+
+def trained(make, dtype=torch.float32, epochs=2, **options):
+    model = network(dtype=dtype)
+    optimizer = sgd(model)
+    averager = make(model, optimizer, **options)
+    for seed in range(epochs):
+        epoch(model, optimizer, averager, seed, dtype=dtype)
+    return model, optimizer, averager
 
 
 Maker = Callable[..., object]

@@ -8,53 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import FusedSGD, StateMismatch, Steps
-from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema import FusedSGD, StateMismatch
+from switch_ema.averaging.registry import METHODS
 
 from .helpers import (
-    Network,
     assert_same,
     batches,
     copy_of,
     epoch,
-    loss_of,
     network,
     sgd,
     train_step,
+    trained,
 )
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
-
-
-@pytest.fixture(params=METHODS)
-def make(request, tmp_path):
-    """A maker of averagers of one method, acting often enough to be seen."""
-    fast = {
-        "ema": {"decay": 0.8},
-        "switch-ema": {"decay": 0.8},
-        "swa": {},
-        "lawa": {"k": 2},
-        "pswa": {"period": 2},
-        "lookahead": {"k": 2},
-        "literal-eq3": {"decay": 0.8, "every": 4},
-        "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
-    }
-
-    def maker(model, optimizer=None, **options):
-        return create_averager(
-            request.param, model, optimizer, **fast[request.param], **options
-        )
-
-    return maker
-
-
-def trained(make, dtype=torch.float32, epochs=2, **options):
-    model = network(dtype=dtype)
-    optimizer = sgd(model)
-    averager = make(model, optimizer, **options)
-    for seed in range(epochs):
-        epoch(model, optimizer, averager, seed, dtype=dtype)
-    return model, optimizer, averager
 
 
 def test_registry_names_are_the_classes_names():
@@ -377,68 +345,3 @@ def test_a_bfloat16_shadow_follows_the_float32_one(make):
         assert_same(model.state_dict(), other.state_dict())
     for name in ("stem.weight", "body.weight"):
         torch.testing.assert_close(first[name], second[name], rtol=0.02, atol=0.01)
-
-
-def test_a_training_whose_steps_are_not_counted_is_not_thrown_away(make):
-    """With an optimizer made anew, or update() forgotten."""
-    model, optimizer = network(), None
-    averager = make(model, optimizer)
-    optimizer = sgd(model)
-    for batch in batches(3):
-        train_step(model, optimizer, batch)
-    trained = copy_of(model.state_dict())
-    if averager.needs_steps:
-        with pytest.warns(UserWarning, match="no step was counted in this epoch"):
-            assert not averager.end_epoch()
-    else:
-        averager.end_epoch()
-    assert averager.epochs == 1
-    assert_same(model.state_dict(), trained)
-
-
-def test_validation_in_inference_mode_leaves_tensors_that_can_be_trained(make):
-    for flat in (False, True):
-        model, optimizer, averager = trained(make, flat=flat)
-        model.double()
-        with torch.inference_mode(), averager.averaged():
-            model(torch.zeros(2, 1, 5, 5, dtype=torch.float64))
-        epoch(model, optimizer, averager, seed=3, dtype=torch.float64)
-        averager.load_state_dict(averager.state_dict())
-
-
-def test_buffers_that_come_or_grow_begin_at_their_present_values(make):
-    """As caches do, which models make in their first forward pass."""
-
-    class Cached(Network):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("cache", None)
-
-        def forward(self, x):
-            if self.cache is None or len(self.cache) < len(x):
-                self.cache = torch.ones(len(x))
-            return super().forward(x)
-
-    model = Cached()
-    optimizer = sgd(model)
-    averager = make(model, optimizer)
-    for count in (4, 8, 6, 16):
-        loss_of(
-            model, (torch.randn(count, 1, 5, 5), torch.zeros(count).long())
-        ).backward()
-        optimizer.step()
-        average = averager.averaged_state_dict()
-        assert len(average["cache"]) == len(model.cache)
-        assert average["cache"].tolist() == [1.0] * len(model.cache)
-
-
-def test_recalibrating_needs_an_average(make):
-    model = network()
-    averager = make(model)
-    before = copy_of(model.state_dict())
-    if not averager.has_average:
-        with pytest.raises(RuntimeError, match="no average to recalibrate yet"):
-            averager.recalibrate([torch.randn(4, 1, 5, 5)])
-    else:
-        averager.recalibrate([torch.randn(4, 1, 5, 5)])
-    assert_same(model.state_dict(), before)

@@ -4,20 +4,10 @@ from switch_ema.bench.sentences import sentence
 from switch_ema.bench.stats import compare
 from switch_ema.bench.task import Metric
 
+from .test_stats import WORKED, against_plain, ends
+
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 LOSS = Metric(name="loss", higher_is_better=False)
-
-
-def ends(*values):
-    return {seed: [value] for seed, value in enumerate(values)}
-
-
-def against_plain(plain, method, higher_is_better=True):
-    curves = {"plain": plain, "ema": method}
-    return compare(curves, higher_is_better=higher_is_better)[1]
-
-
-WORKED = ends(10.0, 20.0, 30.0), ends(11.0, 22.0, 33.0)
 
 
 def say(plain, method, metric):
