@@ -102,6 +102,14 @@ def test_below_the_width_of_the_table_there_is_a_block_per_method() -> None:
     assert re.search(r"^  verdict: no difference found\s*$", text, re.MULTILINE)
 
 
+def test_a_table_folds_its_verdicts_before_it_is_given_up() -> None:
+    text = shown(four_decimals(), 84)
+    assert "[best epoch]" in text  # as in the narrow table, which blocks are without
+    table = text.partition("ema and switch-ema help")[0]
+    assert "no difference found" not in table
+    assert "difference" in table and "found" in table
+
+
 def test_names_are_shown_as_they_are() -> None:
     text = without_spaces(shown(make_summary()))
     assert without_spaces(NASTY_TASK) in text

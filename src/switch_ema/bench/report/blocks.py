@@ -10,21 +10,24 @@ from rich.text import Text
 
 _ANY_WIDTH = 10_000
 _FOLDED = 10
-"""Characters that a name can be folded to."""
+"""Characters that a column whose cells may be folded needs."""
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Tell whether all columns can be printed; rich leaves out what has no room.
+    """Tell whether all columns can be printed, be it with words on several lines.
 
-    The first column holds names, which may be folded.
+    Rich leaves out what has no room.
     """
-    names = table.columns[0]
-    before, names.max_width = names.max_width, _FOLDED
+    foldable = [column for column in table.columns if not column.no_wrap]
+    before = [column.max_width for column in foldable]
     try:
+        for column in foldable:
+            column.max_width = _FOLDED
         unlimited = console.options.update_width(_ANY_WIDTH)
         return Measurement.get(console, unlimited, table).maximum <= console.width
     finally:
-        names.max_width = before
+        for column, width in zip(foldable, before, strict=True):
+            column.max_width = width
 
 
 def print_block(
