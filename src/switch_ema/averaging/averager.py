@@ -82,11 +82,11 @@ class Averager(Resumable, ABC):
         storage = as_storage(buffers, dtype, device, flat)
         super().__init__(model, storage, include, exclude)
         self._replica = find_replica(model)
-        self._failure: str | None = None
-        self._mark: list[complex] | None = self._shadow.mark()
+        self._failure = None
+        self._mark = self._shadow.mark()
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._fresh_state = self._extra_state()
-        self._hook: StepHook | None = None
+        self._hook = None
         if optimizers:
             self._hook = StepHook(optimizers, self._before_step, self._count_step)
 

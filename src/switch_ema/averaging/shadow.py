@@ -43,8 +43,7 @@ class Shadow:
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
         if None in lives:
-            with torch.no_grad():
-                self._adapt()
+            self._adapt()
             groups = self._due(in_step)
             lives = [group.live() for group in groups]
         for group, live in zip(groups, lives, strict=True):
