@@ -24,10 +24,10 @@ import records
 from rich.console import Console
 from rich.table import Table
 
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.executors import train_cells
-from switch_ema.bench.plan import make_plan
-from switch_ema.bench.train import Place
+from switch_ema.bench.execute import train_cells
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.train.loop import Place
 
 STORE = 80 << 20
 """Bytes of Ray's object store: results are small."""

@@ -17,8 +17,8 @@ from rich.table import Table
 from timing import Repeats, interleave, summarize
 from torch import nn
 
-from switch_ema.analysis.directions import parameters_of, random_directions
-from switch_ema.analysis.evaluation import Evaluation, evaluate_points
+from switch_ema.analysis.landscape.directions import parameters_of, random_directions
+from switch_ema.analysis.landscape.evaluation import Evaluation, evaluate_points
 from switch_ema.analysis.probes import Probe, classification
 from switch_ema.bench.models import mlp, small_cnn
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.models import image_network
-from switch_ema.bench.plan import Cell, make_plan
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Batches, Metric, Task
-from switch_ema.bench.train import Place, train_cell
+from switch_ema.bench.train.loop import Place, train_cell
 
 METHODS = (
     "plain",

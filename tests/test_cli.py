@@ -3,8 +3,7 @@
 import pytest
 
 from switch_ema.cli import main
-
-from .bench.conftest import TINY_TASK
+from tests.bench.conftest import TINY_TASK
 
 
 def call(capsys, *arguments):

@@ -2,8 +2,25 @@
 
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.checkpoint import StateMismatch
-from switch_ema.averaging.decay import (
+from switch_ema.averaging.methods.ema import EMA
+from switch_ema.averaging.methods.lawa import LAWA
+from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
+from switch_ema.averaging.methods.lookahead import Lookahead
+from switch_ema.averaging.methods.posthoc import PostHocEMA
+from switch_ema.averaging.methods.pswa import PSWA
+from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
+from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.model.names import load_weights, unwrap
+from switch_ema.averaging.offline.export import save_averaged
+from switch_ema.averaging.offline.profiles import (
+    exponential_profile,
+    power_profile,
+    uniform_profile,
+)
+from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
+from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.schedules.decay import (
     DecaySchedule,
     constant,
     constant_warmup,
@@ -14,26 +31,9 @@ from switch_ema.averaging.decay import (
     linear_warmup,
     power_warmup,
 )
-from switch_ema.averaging.ema import EMA
-from switch_ema.averaging.export import save_averaged
-from switch_ema.averaging.fused import FusedAdam, FusedAdamW, FusedSGD
-from switch_ema.averaging.lawa import LAWA
-from switch_ema.averaging.literal_eq3 import LiteralEq3
-from switch_ema.averaging.lookahead import Lookahead
-from switch_ema.averaging.naming import load_weights, unwrap
-from switch_ema.averaging.posthoc import PostHocEMA
-from switch_ema.averaging.profiles import (
-    exponential_profile,
-    power_profile,
-    uniform_profile,
-)
-from switch_ema.averaging.pswa import PSWA
-from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.soup import Soup, greedy_soup, uniform_soup
-from switch_ema.averaging.swa import SWA, ConstantAfter, swa_budget
-from switch_ema.averaging.switch_ema import SwitchEMA
-from switch_ema.averaging.switching import Epochs, Steps
-from switch_ema.averaging.synthesis import fit_profile, synthesize
+from switch_ema.averaging.schedules.intervals import Epochs, Steps
+from switch_ema.averaging.shadow.state import StateMismatch
+from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
 
 __version__ = "0.1.0"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from switch_ema import Steps
-from switch_ema.averaging import native
-from switch_ema.averaging.native import library
+from switch_ema.averaging.kernels import native
+from switch_ema.averaging.kernels.native import library
 from switch_ema.averaging.registry import METHODS, create_averager
 
 KINDS = ["c", "torch"] if native.is_available() else ["torch"]

@@ -9,8 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from switch_ema import METHODS, SwitchEMA, attach, create_averager
-
-from .helpers import assert_same, batches, network, sgd, train_step
+from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
 DATA = list(batches(4))
 

@@ -5,8 +5,14 @@ import torch
 
 from switch_ema import EMA, LAWA, PSWA, SWA, Lookahead, SwitchEMA, swa_budget
 from switch_ema.averaging.registry import create_averager
-
-from .helpers import assert_same, batches, copy_of, network, sgd, train_step
+from tests.averaging.helpers import (
+    assert_same,
+    batches,
+    copy_of,
+    network,
+    sgd,
+    train_step,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from torch import nn
 
 from switch_ema import FusedSGD, StateMismatch
 from switch_ema.averaging.registry import METHODS
-
-from .helpers import (
+from tests.averaging.helpers import (
     assert_same,
     batches,
     copy_of,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .helpers import (
+from tests.averaging.helpers import (
     Network,
     assert_same,
     batches,

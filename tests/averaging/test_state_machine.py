@@ -14,9 +14,8 @@ from hypothesis.stateful import (
 )
 
 from switch_ema import EMA, SwitchEMA, count_warmup
-from switch_ema.averaging.reference import ReferenceSwitchEMA
-
-from .helpers import batches, network, sgd, train_step
+from switch_ema.averaging.methods.reference import ReferenceSwitchEMA
+from tests.averaging.helpers import batches, network, sgd, train_step
 
 DECAY = count_warmup(0.9)
 

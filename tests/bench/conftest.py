@@ -2,7 +2,7 @@
 
 import pytest
 
-from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.plan.config import CompareConfig
 
 TINY_TASK = '''
 import torch

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench import checkpoints, compare, train
+from switch_ema.bench import compare
 from switch_ema.bench.compare import RunOptions, locked, open_run, run_comparison
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.results import Results
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import UsageError
-from switch_ema.bench.summarize import summarize
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.train import checkpoints, loop
 
 
 class Killed(BaseException):
@@ -62,14 +63,14 @@ def test_the_same_command_again_trains_nothing(config, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("something was trained again")
 
-    monkeypatch.setattr(train, "take_step", refuse)
+    monkeypatch.setattr(loop, "take_step", refuse)
     again, text = run(config, tmp_path / "runs")
     assert again == path and table(again) == before
     assert "6 of 6 trainings are done" in text
 
 
 POINTS = {
-    "take_step": (train, "take_step", range(3, 70, 13)),
+    "take_step": (loop, "take_step", range(3, 70, 13)),
     "checkpoint": (checkpoints, "save", range(1, 18, 4)),
     "store": (Results, "add", range(1, 7)),
 }
@@ -113,7 +114,7 @@ import io, os, signal, sys
 from pathlib import Path
 from rich.console import Console
 from switch_ema.bench import compare, executors
-from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.plan.config import CompareConfig
 
 run = executors._Pool.run
 shots = []

@@ -9,20 +9,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from switch_ema import EMA, SWA
-from switch_ema.averaging.decay import cosine
-from switch_ema.averaging.reference import ReferenceEMA, ReferenceSwitchEMA
-from switch_ema.bench import train
-from switch_ema.bench.checkpoints import checkpoint_path
-from switch_ema.bench.config import CompareConfig
+from switch_ema.averaging.methods.reference import ReferenceEMA, ReferenceSwitchEMA
+from switch_ema.averaging.schedules.decay import cosine
 from switch_ema.bench.methods import parse_method
-from switch_ema.bench.plan import Cell, make_plan
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks import TASKS
 from switch_ema.bench.tasks.ssl.byol import BYOL
 from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
 from switch_ema.bench.teacher import Teacher, as_teacher
-from switch_ema.bench.train import Place, Training
+from switch_ema.bench.train import loop
+from switch_ema.bench.train.checkpoints import checkpoint_path
+from switch_ema.bench.train.loop import Place, Training
 
 
 def network():
@@ -259,7 +259,7 @@ def test_a_training_with_a_queue_resumes_bit_for_bit(tmp_path, monkeypatch, meth
     recipe = Recipe(epochs=3, methods={"ema": decay, "switch-ema": decay})
     cell = Cell("moco-v2:size=60,batch=20", None, recipe, (method,), (0,))
     whole = Training(cell, Place(tmp_path / "whole", "cpu")).run()
-    steps, take_step = 0, train.take_step
+    steps, take_step = 0, loop.take_step
 
     def dies(*arguments):
         nonlocal steps
@@ -268,7 +268,7 @@ def test_a_training_with_a_queue_resumes_bit_for_bit(tmp_path, monkeypatch, meth
             raise Killed
         return take_step(*arguments)
 
-    monkeypatch.setattr(train, "take_step", dies)
+    monkeypatch.setattr(loop, "take_step", dies)
     with pytest.raises(Killed):
         Training(cell, Place(tmp_path / "parts", "cpu")).run()
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from switch_ema.bench.compare import RunOptions, run_comparison
-from switch_ema.bench.config import CompareConfig
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.cli import main
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from switch_ema.bench.checkpoints import read, save
 from switch_ema.bench.compare import report_page
+from switch_ema.bench.train.checkpoints import read, save
 from tests.bench.conftest import TINY_TASK
 
 QUICK = ("--points", 5, "--side", 4, "--batches", 2)

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 from switch_ema import load_weights
+from tests.averaging.distributed.processes import run
 from tests.averaging.helpers import assert_same
-from tests.averaging.processes import run
 from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,

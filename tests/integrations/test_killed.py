@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-import tests.averaging.processes  # noqa: F401  # says what the fork server imports
+import tests.averaging.distributed.processes  # noqa: F401  # says what the fork server imports
 from tests.integrations import killed
 from tests.integrations.helpers import EPOCHS, STEPS
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from switch_ema.analysis.directions import Floats
+from switch_ema.analysis.landscape.directions import Floats
 
 Measure = Callable[[nn.Module, Any], Mapping[str, Union[Tensor, float]]]
 

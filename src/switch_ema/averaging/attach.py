@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from switch_ema.averaging import stage
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.hooks import Optimizers, as_optimizers
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import create_averager
+from switch_ema.averaging.step.hooks import Optimizers, as_optimizers
+from switch_ema.averaging.view import stage
 
 
 def attach(

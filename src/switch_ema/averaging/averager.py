@@ -7,14 +7,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from switch_ema._checks import check_count
 from switch_ema.averaging.counting import Counters
-from switch_ema.averaging.hooks import Optimizers, StepHook, as_optimizers
-from switch_ema.averaging.replicas import find_replica, share_buffers
+from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.resuming import Resumable
-from switch_ema.averaging.storage import as_storage
-from switch_ema.averaging.switching import Position
-from switch_ema.averaging.tracking import Filter
-from switch_ema.averaging.validation import check_count
+from switch_ema.averaging.schedules.intervals import Position
+from switch_ema.averaging.shadow.storage import as_storage
+from switch_ema.averaging.step.hooks import Optimizers, StepHook, as_optimizers
 
 # Each rank looks at its own shard, for a switch does not communicate; so others may
 # have switched. To go on would train a mixture, hence all that is left is to stop, as

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from switch_ema.averaging.switching import Position
+from switch_ema.averaging.schedules.intervals import Position
 
 
 @dataclass

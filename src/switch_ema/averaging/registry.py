@@ -5,15 +5,15 @@ from typing import Any
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.ema import EMA
-from switch_ema.averaging.hooks import Optimizers
-from switch_ema.averaging.lawa import LAWA
-from switch_ema.averaging.literal_eq3 import LiteralEq3
-from switch_ema.averaging.lookahead import Lookahead
-from switch_ema.averaging.posthoc import PostHocEMA
-from switch_ema.averaging.pswa import PSWA
-from switch_ema.averaging.swa import SWA
-from switch_ema.averaging.switch_ema import SwitchEMA
+from switch_ema.averaging.methods.ema import EMA
+from switch_ema.averaging.methods.lawa import LAWA
+from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
+from switch_ema.averaging.methods.lookahead import Lookahead
+from switch_ema.averaging.methods.posthoc import PostHocEMA
+from switch_ema.averaging.methods.pswa import PSWA
+from switch_ema.averaging.methods.swa import SWA
+from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.step.hooks import Optimizers
 
 METHODS: dict[str, type[Averager]] = {
     "ema": EMA,

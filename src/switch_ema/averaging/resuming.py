@@ -5,10 +5,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from switch_ema.averaging import checkpoint
 from switch_ema.averaging.counting import COUNTERS, Counters
-from switch_ema.averaging.hooks import StepHook
+from switch_ema.averaging.shadow.state import (
+    StateMismatch,
+    check_counters,
+    check_shadow_state,
+    load_shadow_state,
+    shadow_state,
+)
 from switch_ema.averaging.shadowed import ShadowedModel
+from switch_ema.averaging.step.hooks import StepHook
 
 
 class Resumable(ShadowedModel):
@@ -41,7 +47,7 @@ class Resumable(ShadowedModel):
         state: dict[str, Any] = {"method": self.name} | self._counters.state()
         state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
         for name, shadow in self._shadows().items():
-            state[name] = checkpoint.shadow_state(shadow)
+            state[name] = shadow_state(shadow)
         return state | self._extra_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -54,12 +60,12 @@ class Resumable(ShadowedModel):
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
         others = ["waiting_for", *self._fresh_state]
-        checkpoint.check_counters(state, self.name, COUNTERS, others)
+        check_counters(state, self.name, COUNTERS, others)
         for name, shadow in self._shadows().items():
-            checkpoint.check_shadow_state(shadow, state.get(name), name)
+            check_shadow_state(shadow, state.get(name), name)
         self._load_extra_state(state)
         for name, shadow in self._shadows().items():
-            checkpoint.load_shadow_state(shadow, state[name])
+            load_shadow_state(shadow, state[name])
         self._counters.load(state)
         if self._hook:
             self._hook.wait_for(state["waiting_for"])
@@ -85,7 +91,7 @@ class Resumable(ShadowedModel):
         plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
         unknown = {*(weights.keys() - plain), *(extra.keys() - self._fresh_state)}
         if unknown:
-            raise checkpoint.StateMismatch(
+            raise StateMismatch(
                 f"There is no {', '.join(sorted(unknown))} to load the average into."
             )
         state = self.state_dict() | extra

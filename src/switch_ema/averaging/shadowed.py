@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from switch_ema.averaging import checkpoint, export, recalibration, stage
-from switch_ema.averaging.naming import unwrap
-from switch_ema.averaging.shadow import Shadow
-from switch_ema.averaging.storage import Storage
-from switch_ema.averaging.structure import Structure
-from switch_ema.averaging.tracking import Filter
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.model.structure import Structure
+from switch_ema.averaging.offline import export
+from switch_ema.averaging.shadow import state
+from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.storage import Storage
+from switch_ema.averaging.view import recalibration, stage
 
 
 class ShadowedModel:
@@ -63,7 +65,7 @@ class ShadowedModel:
                 call; rank 0 returns them, the others an empty dict.
         """
         with self.averaged():
-            return checkpoint.snapshot(self._model, full)
+            return state.snapshot(self._model, full)
 
     def save_averaged(self, path: str | os.PathLike[str]) -> None:
         """Write the averaged model to a safetensors file; see :mod:`.export`."""
@@ -90,7 +92,7 @@ class ShadowedModel:
     def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return the same for the live weights, also inside ``averaged()``."""
         with stage.showing(self._model, None):
-            return checkpoint.snapshot(self._model, full)
+            return state.snapshot(self._model, full)
 
     def recalibrate(
         self,

@@ -10,19 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.environment import describe_environment
-from switch_ema.bench.facts import FACTS, dump_facts
-from switch_ema.bench.plan import Cell, make_plan
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.facts import FACTS, dump_facts
 from switch_ema.bench.report.page import write_page
 from switch_ema.bench.report.sections import load_sections
 from switch_ema.bench.report.terminal import print_comparison
 from switch_ema.bench.rest import train_rest
-from switch_ema.bench.results import Results
-from switch_ema.bench.run_options import RunOptions
+from switch_ema.bench.results.environment import describe_environment
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import UsageError
-from switch_ema.bench.summarize import summarize
-from switch_ema.bench.summary import ComparisonSummary
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.tuning import check_tuning, tune
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.decay import count_warmup
-from switch_ema.averaging.hooks import Optimizers
 from switch_ema.averaging.registry import METHODS
-from switch_ema.averaging.switching import Steps
+from switch_ema.averaging.schedules.decay import count_warmup
+from switch_ema.averaging.schedules.intervals import Steps
+from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.spec import Spec, UsageError, parse_spec
 
 PLAIN = "plain"

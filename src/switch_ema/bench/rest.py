@@ -14,17 +14,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from switch_ema.bench.checkpoints import checkpoint_path
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.executors import train_cells
-from switch_ema.bench.executors.local import Progress as Advance
-from switch_ema.bench.plan import Cell
+from switch_ema.bench.execute import train_cells
+from switch_ema.bench.execute.local import Progress as Advance
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import counted
-from switch_ema.bench.results import Results
-from switch_ema.bench.run_options import RunOptions
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import UsageError
-from switch_ema.bench.summarize import FINISHED
-from switch_ema.bench.train import Place
+from switch_ema.bench.stats.summarize import FINISHED
+from switch_ema.bench.train.checkpoints import checkpoint_path
+from switch_ema.bench.train.loop import Place
 
 
 def train_rest(

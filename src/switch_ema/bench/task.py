@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.validation import check_count, check_positive, check_range
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.teacher import Teacher
 

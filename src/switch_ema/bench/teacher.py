@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.decay import cosine
-from switch_ema.averaging.naming import plain_name, unwrap
+from switch_ema.averaging.model.names import plain_name, unwrap
+from switch_ema.averaging.schedules.decay import cosine
 from switch_ema.bench.methods import CONTROL, PLAIN, Method
 
 

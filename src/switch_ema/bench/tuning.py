@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.plan import Cell, make_plan
-from switch_ema.bench.results import Results
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import Spec, UsageError, parse_spec
 from switch_ema.bench.tasks import load_task_class
 from switch_ema.bench.tasks.loading import takes_split

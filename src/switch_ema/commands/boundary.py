@@ -37,7 +37,7 @@ class Boundary:
     def __call__(self, console: Console) -> None:
         """Train, measure, draw and write."""
         with needs_analysis():
-            from switch_ema.bench.boundaries import compare_boundaries
+            from switch_ema.bench.analyses.boundary import compare_boundaries
             from switch_ema.bench.report.boundaries import boundary_section
 
         with Progress(console=console, transient=True) as progress:

@@ -18,8 +18,8 @@ from switch_ema.bench.compare import (
     report,
     run_comparison,
 )
-from switch_ema.bench.config import CompareConfig
-from switch_ema.bench.run_options import RunOptions
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.spec import UsageError
 
 BESIDE_CONFIG = (

@@ -9,7 +9,7 @@ from rich.table import Table
 from switch_ema.bench.data import catalogue
 from switch_ema.bench.methods import DESCRIPTIONS
 from switch_ema.bench.methods import options_of as options_of_method
-from switch_ema.bench.optimizers import OPTIMIZERS
+from switch_ema.bench.optimizers.catalog import OPTIMIZERS
 from switch_ema.bench.tasks import TASKS
 from switch_ema.bench.tasks import options_of as options_of_task
 

@@ -14,14 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.compare import REPORT
-from switch_ema.bench.estimate import estimate_seconds
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import COLUMNS, PaperTable
+from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.presets import RowSettings
-from switch_ema.bench.report.numbers import fixed
-from switch_ema.bench.report.page import write_analysis_page
-from switch_ema.bench.report.reproduction import markdown_page, reproduction_section
-from switch_ema.bench.report.sections import AnalysisSection, Sheet
-from switch_ema.bench.reproduce import (
+from switch_ema.bench.paper.reproduce import (
     RowPlan,
     collect_rows,
     plan_rows,
@@ -30,7 +27,10 @@ from switch_ema.bench.reproduce import (
     select_tables,
     table_folder,
 )
-from switch_ema.bench.run_options import RunOptions
+from switch_ema.bench.paper.section import markdown_page, reproduction_section
+from switch_ema.bench.report.numbers import fixed
+from switch_ema.bench.report.page import write_analysis_page
+from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.spec import UsageError
 
 

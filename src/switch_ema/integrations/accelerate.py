@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from switch_ema.averaging import stage
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import create_averager
-from switch_ema.integrations.missing import needed
+from switch_ema.averaging.view import stage
 from switch_ema.integrations.sharding import gathered
 
 with needed("accelerate", extra="accelerate"):

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.hooks import Optimizers
-from switch_ema.averaging.naming import load_weights
+from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import create_averager
-from switch_ema.integrations.missing import needed
+from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.integrations.wrapping import run_on_average
 
 with needed("ignite", extra="ignite"):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from switch_ema._checks import check_choice
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.validation import check_choice
-from switch_ema.integrations.missing import needed
 from switch_ema.integrations.wrapping import run_on_average
 
 # Only there is a Keras model a torch module. A choice of the user's stands.

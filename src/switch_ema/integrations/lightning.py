@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from switch_ema.averaging import stage
+from switch_ema._checks import check_choice
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.validation import check_choice
-from switch_ema.integrations.missing import needed
+from switch_ema.averaging.view import stage
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone
 

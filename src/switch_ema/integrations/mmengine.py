@@ -2,18 +2,18 @@
 
 from typing import Any
 
+from switch_ema._checks import check_choice, check_count
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.decay import (
+from switch_ema.averaging.model.names import load_weights
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.schedules.decay import (
     DecayLike,
     constant_warmup,
     exponential_warmup,
     linear_warmup,
 )
-from switch_ema.averaging.naming import load_weights
-from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.switching import Steps
-from switch_ema.averaging.validation import check_choice, check_count
-from switch_ema.integrations.missing import needed
+from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.integrations.wrapping import check_alone, run_on_average
 
 with needed("mmengine", extra="mmengine"):

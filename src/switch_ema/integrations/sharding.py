@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from switch_ema.averaging.sharded import whole
+from switch_ema.averaging.distributed.fsdp import whole
 
 
 def gathered(state: Any) -> Any:

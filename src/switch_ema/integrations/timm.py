@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from switch_ema.averaging.naming import unwrap
-from switch_ema.averaging.switching import Position, ScheduleLike, as_schedule
-from switch_ema.integrations.missing import needed
+from switch_ema._extras import needed
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.schedules.intervals import Position, ScheduleLike, as_schedule
 
 with needed("timm", extra="timm"):
     import timm.task.task

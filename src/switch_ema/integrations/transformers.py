@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from switch_ema._checks import check_choice
+from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.naming import load_weights
+from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.validation import check_choice
-from switch_ema.integrations.missing import needed
 from switch_ema.integrations.wrapping import check_alone, run_on_average
 
 with needed("transformers", extra="transformers"):

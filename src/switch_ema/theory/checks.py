@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from switch_ema.averaging.validation import check_count
+from switch_ema._checks import check_count
 from switch_ema.theory.periodic import contraction, mode_losses, steady_state
 from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe, stationary
 from switch_ema.theory.simulation import (

@@ -9,7 +9,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from switch_ema.analysis.figures.style import MARKERS, PAGE, look, paper_style
+from switch_ema.analysis.style import MARKERS, PAGE, look, paper_style
 from switch_ema.theory.checks import Check
 from switch_ema.theory.maps import SwitchMap
 from switch_ema.theory.periodic import Losses

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switch_ema.averaging.validation import check_count, check_positive
+from switch_ema._checks import check_count, check_positive
 from switch_ema.theory.periodic import expected_losses, mode_losses
 from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe
 from switch_ema.theory.simulation import constant_rates

@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switch_ema.averaging.validation import check_range
+from switch_ema._checks import check_range
 from switch_ema.theory.periodic import expected_losses, steady_losses
 from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe, stationary
 from switch_ema.theory.simulation import (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_discrete_lyapunov  # type: ignore[import-untyped]
 
-from switch_ema.averaging.validation import check_count, check_positive, check_range
+from switch_ema._checks import check_count, check_positive, check_range
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switch_ema.averaging.validation import check_count, check_positive, check_range
+from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from timm.data.distributed_sampler import RepeatAugSampler
 
 from switch_ema.bench.data import augment
-from switch_ema.bench.recipes import TrainingProcedure
+from switch_ema.bench.procedures import TrainingProcedure
 
 PLAIN = TrainingProcedure(
     epochs=1, batch_size=2, optimizer="sgd", crop="shifted", flip=False

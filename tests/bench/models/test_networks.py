@@ -78,7 +78,7 @@ def test_parameters_are_as_many_as_in_another_library(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_paper_size_goes_forward_and_backward(name):
+def test_classification_size_goes_forward_and_backward(name):
     size = 224 if name in IMAGENET else NETWORKS[name].cifar_size
     model = create_network(name, num_classes=100, image_size=size)
     logits = model(torch.randn(1, 3, size, size))

@@ -4,8 +4,8 @@ import pytest
 
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.presets import DECAYS, RowSettings, kind_of, row_config
-from switch_ema.bench.plan import make_plan
-from switch_ema.bench.recipes import create_procedure
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.procedures import create_procedure
 from switch_ema.bench.spec import UsageError, parse_spec
 
 ROWS = [

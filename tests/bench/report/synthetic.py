@@ -5,8 +5,8 @@ import math
 import random
 from dataclasses import replace
 
-from switch_ema.bench.stats import Curves, compare
-from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.stats.paired import Curves, compare
+from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 from switch_ema.bench.task import Metric
 
 SEEDS = range(8)

@@ -204,7 +204,7 @@ def test_dark_mode_colours_page_and_figures_at_once(browser: Any, address: str) 
     assert not set(light) & set(lines_of(browser, "task-1-curve-1"))
 
 
-def test_paper_is_white_also_in_dark_mode(browser: Any, address: str) -> None:
+def test_classification_is_white_also_in_dark_mode(browser: Any, address: str) -> None:
     open_page(browser, address, scheme="dark")
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     text = "document.querySelector('#task-1-curve-1 .xtick text').style.fill"

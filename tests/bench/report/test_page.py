@@ -15,7 +15,7 @@ import pytest
 from switch_ema.bench.report.numbers import typographic
 from switch_ema.bench.report.page import render_page, write_page
 from switch_ema.bench.report.words import verdicts
-from switch_ema.bench.stats import compare
+from switch_ema.bench.stats.paired import compare
 from tests.bench.report.synthetic import (
     NASTY_METHOD,
     NASTY_TASK,

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.report.terminal import print_comparison
-from switch_ema.bench.stats import compare
-from switch_ema.bench.summary import ComparisonSummary
+from switch_ema.bench.stats.paired import compare
+from switch_ema.bench.stats.summary import ComparisonSummary
 from tests.bench.report.synthetic import (
     NASTY_METHOD,
     NASTY_TASK,

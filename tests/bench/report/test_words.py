@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.report.words import verdicts
-from switch_ema.bench.stats import compare
+from switch_ema.bench.stats.paired import compare
 from tests.bench.report.synthetic import DIGITS, make_task
 
 

@@ -10,8 +10,15 @@ import torch
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import SeedBatchTask
 from switch_ema.bench.tasks import TASKS
-
-from .helpers import SMALL, measure, same, seeded_model, small_task, tensors, train
+from tests.bench.tasks.helpers import (
+    SMALL,
+    measure,
+    same,
+    seeded_model,
+    small_task,
+    tensors,
+    train,
+)
 
 
 def test_every_task_is_tested():

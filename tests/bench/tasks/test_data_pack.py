@@ -7,8 +7,7 @@ import pytest
 
 from switch_ema.bench.data import catalogue, load_images
 from switch_ema.bench.tasks import create_task
-
-from .helpers import measure, train
+from tests.bench.tasks.helpers import measure, train
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import pytest
 from switch_ema.bench.spec import Spec, UsageError
 from switch_ema.bench.task import SeedBatchTask
 from switch_ema.bench.tasks import TASKS, create_task, load_task_class, options_of
-from switch_ema.bench.tasks.digits import NoisyDigits
+from switch_ema.bench.tasks.toy.digits import NoisyDigits
 
 
 def test_descriptions_are_one_sentence_of_the_docstring():

@@ -7,8 +7,7 @@ import pytest
 
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks import create_task, load_task_class
-
-from .helpers import measure, train
+from tests.bench.tasks.helpers import measure, train
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_task.py"
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.bench.data import sources
-from switch_ema.bench.recipes.ingredients import TrainingProcedure
+from switch_ema.bench.procedures.ingredients import TrainingProcedure
 
 Mixing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Transform = Callable[[Any], Any]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from switch_ema.averaging.validation import check_count
+from switch_ema._checks import check_count
 from switch_ema.bench.data.splits import hold_out, redraw_labels, stream
 from switch_ema.bench.data.vision import VisionSet
 

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from switch_ema.averaging.validation import check_choice
+from switch_ema._checks import check_choice
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:

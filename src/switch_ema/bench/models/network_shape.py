@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from switch_ema.averaging.validation import check_count, check_range
+from switch_ema._checks import check_count, check_range
 
 
 @dataclass(frozen=True, kw_only=True)

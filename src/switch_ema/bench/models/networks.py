@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from switch_ema.averaging.validation import check_choice
+from switch_ema._checks import check_choice
 from switch_ema.bench.models.network_catalog import NETWORKS
 from switch_ema.bench.models.network_info import NetworkInfo
 from switch_ema.bench.models.network_shape import NetworkShape

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from switch_ema.averaging.validation import check_count
+from switch_ema._checks import check_count
 from switch_ema.bench.models.cifar_stems import vgg_for_cifar
 from switch_ema.bench.models.moganet import MogaNet
 from switch_ema.bench.models.network_shape import Builder, NetworkShape

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from switch_ema.averaging.validation import check_count
+from switch_ema._checks import check_count
 from switch_ema.bench.models.cifar_stems import (
     convnext_for_cifar,
     densenet_for_cifar,

@@ -41,7 +41,7 @@ class PaperRow:
     optimizer: str = ""
     """Of supervised training; pre-training has the optimizer of its method."""
     procedure: str = ""
-    """Of supervised training: a name in ``switch_ema.bench.recipes``."""
+    """Of supervised training: a name in ``switch_ema.bench.procedures``."""
     pretraining: str = ""
     """The self-supervised method; empty for supervised training."""
     values: tuple[PaperValue, ...]

@@ -3,9 +3,13 @@
 import shlex
 from pathlib import Path
 
-from switch_ema.analysis.figures.boundary import draw_boundaries, draw_measures
-from switch_ema.analysis.figures.style import save_figure
-from switch_ema.bench.boundaries import TABLE_HEADER, BoundaryComparison, table_rows
+from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
+from switch_ema.analysis.style import save_figure
+from switch_ema.bench.analyses.boundary import (
+    TABLE_HEADER,
+    BoundaryComparison,
+    table_rows,
+)
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
 
 DEFINITIONS = (

@@ -20,7 +20,7 @@ from switch_ema.bench.report.numbers import (
     with_unit,
 )
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
 

@@ -2,7 +2,7 @@
 
 from switch_ema.bench.report.figures import Figure, rows_layout
 from switch_ema.bench.report.numbers import seconds
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.summary import TaskSummary
 
 _ROW_HEIGHT = 48
 

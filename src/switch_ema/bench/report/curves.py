@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from switch_ema.bench.stats import Curves
+from switch_ema.bench.stats.paired import Curves
 from switch_ema.bench.usable import is_usable
 
 Runs = Mapping[int, Sequence[float]]

@@ -22,8 +22,8 @@ from switch_ema.bench.report.numbers import (
     typographic,
 )
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats import Difference, MethodResult
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.paired import Difference, MethodResult
+from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
 

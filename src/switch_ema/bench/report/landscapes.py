@@ -5,16 +5,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from switch_ema.analysis.calibration import Bin, Calibration
-from switch_ema.analysis.figures.calibration import draw_reliability
-from switch_ema.analysis.figures.landscape import caption, draw_line, draw_surfaces
-from switch_ema.analysis.figures.sharpness import draw_sharpness
-from switch_ema.analysis.figures.style import save_figure
-from switch_ema.analysis.sharpness import NoiseCurve, Sharpness
-from switch_ema.bench.kept import KeptTask
-from switch_ema.bench.landscape_settings import LandscapeSettings
-from switch_ema.bench.landscapes import TaskLandscape
+from switch_ema.analysis.calibration.figure import draw_reliability
+from switch_ema.analysis.calibration.measures import Bin, Calibration
+from switch_ema.analysis.landscape.figure import caption, draw_line, draw_surfaces
+from switch_ema.analysis.sharpness.figure import draw_sharpness
+from switch_ema.analysis.sharpness.measures import NoiseCurve, Sharpness
+from switch_ema.analysis.style import save_figure
+from switch_ema.bench.analyses.landscape import TaskLandscape
+from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
+from switch_ema.bench.results.kept import KeptTask
 
 Progress = Callable[[int, int], None]
 """Told the parts done and the parts in all."""

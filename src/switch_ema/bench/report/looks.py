@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.summary import TaskSummary
 
 COLOURS = 7
 """Colours --method-0 to --method-6 in style.css; the first is the baseline's."""

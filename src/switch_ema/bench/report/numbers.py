@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from switch_ema.bench.stats import MethodResult, Summary
+from switch_ema.bench.stats.paired import MethodResult, Summary
 from switch_ema.bench.task import Metric
 
 NONE = "-"

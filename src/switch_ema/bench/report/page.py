@@ -44,7 +44,7 @@ from switch_ema.bench.report.words import (
     shared_cost_sentence,
     verdicts,
 )
-from switch_ema.bench.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.task import Metric
 
 

@@ -9,8 +9,8 @@ from switch_ema.bench.report.numbers import (
     mean_and_spread,
     p_value,
 )
-from switch_ema.bench.stats import MethodResult, SpeedUp
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.paired import MethodResult, SpeedUp
+from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
 

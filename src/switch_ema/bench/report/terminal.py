@@ -29,7 +29,7 @@ from switch_ema.bench.report.words import (
     shared_cost_sentence,
     verdicts,
 )
-from switch_ema.bench.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 
 _COLOURS = {
     "helps": "bold green",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from switch_ema.analysis.figures.style import save_figure
+from switch_ema.analysis.style import save_figure
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
 from switch_ema.theory.checks import Check
 from switch_ema.theory.gallery import example_model, gallery

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from switch_ema.bench.report.numbers import counted, difference_unit, listed, printable
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.sentences import sentence
-from switch_ema.bench.stats import LEVEL, head_to_head, verdict_of
-from switch_ema.bench.summary import TaskSummary
+from switch_ema.bench.stats.paired import LEVEL, head_to_head, verdict_of
+from switch_ema.bench.stats.sentences import sentence
+from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.task import Metric
 
 # What matters most to the reader first; the baseline needs no verdict.

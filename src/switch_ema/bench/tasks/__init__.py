@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from switch_ema.bench.spec import Spec, UsageError
 from switch_ema.bench.task import SeedBatchTask, Task
-from switch_ema.bench.tasks.classification import Classification
-from switch_ema.bench.tasks.digits import Digits, NoisyDigits
-from switch_ema.bench.tasks.images import Images
-from switch_ema.bench.tasks.lm import LanguageModel
+from switch_ema.bench.tasks.classification.classification import Classification
+from switch_ema.bench.tasks.classification.images import Images
+from switch_ema.bench.tasks.language.lm import LanguageModel
 from switch_ema.bench.tasks.loading import (
     check_options,
     explain,
@@ -17,8 +16,7 @@ from switch_ema.bench.tasks.loading import (
     parse_task,
     takes_split,
 )
-from switch_ema.bench.tasks.mnist1d import MNIST1D
-from switch_ema.bench.tasks.rotation import Rotation
+from switch_ema.bench.tasks.regression.rotation import Rotation
 from switch_ema.bench.tasks.ssl.a2mim import A2MIM
 from switch_ema.bench.tasks.ssl.barlow_twins import BarlowTwins
 from switch_ema.bench.tasks.ssl.byol import BYOL
@@ -27,7 +25,9 @@ from switch_ema.bench.tasks.ssl.mae import MAE
 from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
 from switch_ema.bench.tasks.ssl.moco_v3 import MoCoV3
 from switch_ema.bench.tasks.ssl.simmim import SimMIM
-from switch_ema.bench.tasks.two_d import Circles, Moons
+from switch_ema.bench.tasks.toy.digits import Digits, NoisyDigits
+from switch_ema.bench.tasks.toy.mnist1d import MNIST1D
+from switch_ema.bench.tasks.toy.two_d import Circles, Moons
 
 
 def _described(task_class: type[Task]) -> tuple[type[Task], str]:

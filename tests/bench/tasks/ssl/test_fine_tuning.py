@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from switch_ema.bench.data.vision import VisionSet
-from switch_ema.bench.optimizers import create_optimizer
+from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.tasks.ssl.encoder import create_encoder
 from switch_ema.bench.tasks.ssl.fine_tuning import fine_tune, fine_tune_by_procedure

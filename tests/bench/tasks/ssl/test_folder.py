@@ -8,15 +8,15 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from switch_ema.bench.config import CompareConfig
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.vision import ImageFiles
-from switch_ema.bench.plan import make_plan
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks import create_task
 from switch_ema.bench.tasks.measure import predict
 from switch_ema.bench.tasks.ssl import pretraining
-from switch_ema.bench.train import Place, train_cell
+from switch_ema.bench.train.loop import Place, train_cell
 
 COLOURS = {"apple": (190, 30, 40), "lime": (60, 190, 30)}
 COUNTS = {"train": 6, "val": 3}

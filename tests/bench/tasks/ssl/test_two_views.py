@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.tasks import create_task
 from switch_ema.bench.tasks.ssl.encoder import TwoViewModel
 

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from switch_ema.bench.data.vision import VisionSet
-from switch_ema.bench.optimizers import create_optimizer
-from switch_ema.bench.recipes import classification_loss
-from switch_ema.bench.recipes.procedures import deit
-from switch_ema.bench.schedules import create_schedule
+from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.procedures import classification_loss
+from switch_ema.bench.procedures.procedures import deit
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import Batches, Loader
-from switch_ema.bench.tasks.image_batches import ImageBatches, evaluation_batches
+from switch_ema.bench.tasks.classification.image_batches import (
+    ImageBatches,
+    evaluation_batches,
+)
 from switch_ema.bench.tasks.measure import predict
 from switch_ema.bench.tasks.ssl.protocols import Labelled
 

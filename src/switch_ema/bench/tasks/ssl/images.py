@@ -6,7 +6,7 @@ from multiprocessing import current_process
 
 import torch
 
-from switch_ema.averaging.validation import check_count
+from switch_ema._checks import check_count
 from switch_ema.bench.data.images import ImageSet, load_images
 from switch_ema.bench.data.splits import hold_out, stream
 from switch_ema.bench.data.vision import VisionSet, load_vision

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.sources import need
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.ssl import settings

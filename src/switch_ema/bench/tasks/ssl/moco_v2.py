@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.sources import need
 from switch_ema.bench.task import Recipe, SelfTeachingTask
 from switch_ema.bench.tasks.ssl import settings

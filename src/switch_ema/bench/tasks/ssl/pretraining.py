@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.optim import AdamW, Optimizer
 
-from switch_ema.averaging.naming import unwrap
-from switch_ema.averaging.validation import check_choice, check_count
+from switch_ema._checks import check_choice, check_count
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import ImageFiles, Images
 from switch_ema.bench.models.networks import SCALES
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
-from switch_ema.bench.tasks.image_batches import evaluation_batches
+from switch_ema.bench.tasks.classification.image_batches import evaluation_batches
 from switch_ema.bench.tasks.measure import ACCURACY, predict
 from switch_ema.bench.tasks.ssl.encoder import create_encoder
 from switch_ema.bench.tasks.ssl.fine_tuning import (

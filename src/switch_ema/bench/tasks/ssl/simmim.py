@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss, pad
 
-from switch_ema.averaging.naming import unwrap
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.ssl import settings
 from switch_ema.bench.tasks.ssl.encoder import width_of

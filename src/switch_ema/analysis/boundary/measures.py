@@ -1,0 +1,203 @@
+"""Decision boundaries of two-class classifiers in the plane, in numbers.
+
+A classifier gives each point of the plane the probability of class 1. Its boundary is
+the contour p = 0.5, found on a grid over a window; all lengths are in the units of the
+data, and what lies outside the window does not count.
+
+* *Width*: from each place of the boundary, the distance to the nearest place of the
+  contour p = 0.25 plus that to the nearest of p = 0.75, averaged along the boundary.
+* *Local width*: logit(0.75) - logit(0.25) = 2.197, divided by the slope of the
+  log-odds at the boundary; the median along it. It exists where a network is so unsure
+  that the window has no contour of p = 0.25 or 0.75, and the two agree where the
+  log-odds are close to linear across the boundary.
+* *Roughness* and *curvature spread*: how much the boundary turns to and fro, and how
+  unevenly it turns; see :mod:`switch_ema.analysis.boundary.contours`.
+
+Width is not a merit by itself: it shrinks as the weights grow, so that a network that
+has hardly been trained has the widest boundary of all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, nan
+from typing import cast
+
+import numpy as np
+from contourpy import ContourGenerator, contour_generator
+from numpy.typing import ArrayLike
+from scipy.ndimage import map_coordinates  # type: ignore[import-untyped]
+
+from switch_ema._checks import check_count, check_positive
+from switch_ema.analysis.boundary.contours import (
+    Floats,
+    Lines,
+    length_of,
+    mean_distance,
+    roughness_of,
+    sample,
+)
+
+Predict = Callable[[Floats], ArrayLike]
+"""Points (n, 2) to probabilities of class 1: (n,), or (seeds, n) of a stack."""
+
+CONFIDENCE = 0.75
+"""The width is that of the band where neither class reaches this probability."""
+_GAP = 2 * log(CONFIDENCE / (1 - CONFIDENCE))
+_TINY = 1e-15  # keeps the log-odds of a probability of 0 or 1 finite
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A window of the plane with regular points in it."""
+
+    x: Floats
+    y: Floats
+
+    @classmethod
+    def around(
+        cls, points: ArrayLike, *, margin: float = 0.1, size: int = 201
+    ) -> "Grid":
+        """Cover all points, (..., 2), and a margin.
+
+        Args:
+            points: of any number of seeds.
+            margin: on each side, as a fraction of the longer side; above 0.
+            size: grid points along the longer side, at least 10.
+        """
+        check_positive("margin", margin)
+        check_count("size", size, least=10)
+        flat = np.asarray(points, dtype=float).reshape(-1, 2)
+        low, high = flat.min(0), flat.max(0)
+        longer = float((high - low).max())
+        if not longer > 0:
+            raise ValueError("points must be finite and not all the same.")
+        low, high = low - margin * longer, high + margin * longer
+        step = longer * (1 + 2 * margin) / (size - 1)
+        counts = np.maximum(np.rint((high - low) / step).astype(int) + 1, 2)
+        axes = (np.linspace(low[i], high[i], counts[i]) for i in (0, 1))
+        return cls(*axes)
+
+    @property
+    def points(self) -> Floats:
+        """All points, (n, 2), row by row."""
+        return np.stack(np.meshgrid(self.x, self.y), axis=-1).reshape(-1, 2)
+
+    @property
+    def step(self) -> float:
+        """Distance between neighbours, the larger of both directions."""
+        return float(max(self.x[1] - self.x[0], self.y[1] - self.y[0]))
+
+    @property
+    def scale(self) -> float:
+        """The usual scale of roughness: a sixtieth of the longer side."""
+        return float(max(np.ptp(self.x), np.ptp(self.y))) / 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """The boundary of one classifier; the module's text defines the numbers.
+
+    Without a boundary in the window, length and components are 0 and the rest is NaN.
+    Of a classifier whose probabilities are not finite, everything is NaN.
+    """
+
+    lines: Lines = ()
+    """Where p = 0.5."""
+    low: Lines = ()
+    """Where p = 1 - CONFIDENCE."""
+    high: Lines = ()
+    """Where p = CONFIDENCE."""
+    length: float = nan
+    components: float = nan
+    width: float = nan
+    local_width: float = nan
+    roughness: float = nan
+    curvature_spread: float = nan
+
+
+def measure_boundaries(
+    predict: Predict, grid: Grid, *, scale: float | None = None
+) -> tuple[Boundary, ...]:
+    """Measure the boundary of one classifier, or of each in a stack.
+
+    Args:
+        predict: gives the probabilities of class 1 at (n, 2) points: (n,), or
+            (seeds, n). In float64, since in float32 those near 1 are equal too soon.
+        grid: where to look.
+        scale: chord length of roughness; ``grid.scale`` by default.
+
+    Example:
+        >>> grid = Grid.around([[-1, -1], [1, 1]])
+        >>> sigmoid = lambda p: 1 / (1 + np.exp(-9 * p[:, 0]))
+        >>> (found,) = measure_boundaries(sigmoid, grid)
+        >>> round(found.length, 3), round(found.width, 3), found.components
+        (2.4, 0.244, 1.0)
+    """
+    count = len(grid.x) * len(grid.y)
+    values = np.asarray(predict(grid.points), dtype=float)
+    if values.ndim not in (1, 2) or values.shape[-1] != count:
+        raise ValueError(
+            f"predict must return ({count},) or (seeds, {count}) probabilities, "
+            f"got shape {values.shape}."
+        )
+    if np.any((values < 0) | (values > 1)):
+        raise ValueError(
+            "predict must return probabilities in [0, 1], got values from "
+            f"{np.nanmin(values):.4g} to {np.nanmax(values):.4g}."
+        )
+    scale = grid.scale if scale is None else check_positive("scale", scale)
+    fields = values.reshape(-1, len(grid.y), len(grid.x))
+    return tuple(_measure(field, grid, scale) for field in fields)
+
+
+def accuracy(probabilities: ArrayLike, classes: ArrayLike) -> Floats:
+    """Return the percentage of right classes of each seed; NaN where a p is NaN.
+
+    Args:
+        probabilities: of class 1, (..., points).
+        classes: 0 or 1, of the same shape.
+    """
+    p = np.asarray(probabilities, dtype=float)
+    right = np.asarray((p > 0.5) == (np.asarray(classes) == 1)).mean(-1) * 100
+    return np.where(np.isfinite(p).all(-1), right, nan)
+
+
+def _measure(field: Floats, grid: Grid, scale: float) -> Boundary:
+    """Measure one field of probabilities, (rows, columns)."""
+    if not np.isfinite(field).all():
+        return Boundary()
+    # The log-odds are smoother than probabilities, so straight lines between the grid
+    # points are closer to the truth.
+    p = np.clip(field, _TINY, 1 - _TINY)
+    odds = np.log(p) - np.log1p(-p)
+    contours = contour_generator(grid.x, grid.y, odds)
+    lines = _contours(contours, 0.0)
+    low, high = _contours(contours, -_GAP / 2), _contours(contours, _GAP / 2)
+    if not lines:
+        return Boundary(low=low, high=high, length=0.0, components=0.0)
+    places = sample(lines, grid.step / 2)
+    roughness, spread = roughness_of(lines, scale)
+    return Boundary(
+        lines=lines,
+        low=low,
+        high=high,
+        length=sum(map(length_of, lines)),
+        components=float(len(lines)),
+        width=sum(mean_distance(places, side, grid.step / 2) for side in (low, high)),
+        local_width=_local_width(places, odds, grid),
+        roughness=roughness,
+        curvature_spread=spread,
+    )
+
+
+def _contours(generator: ContourGenerator, level: float) -> Lines:
+    lines = cast(list[Floats], generator.lines(level))
+    return tuple(line for line in lines if length_of(line) > 0)
+
+
+def _local_width(places: Floats, odds: Floats, grid: Grid) -> float:
+    slope = np.hypot(*np.gradient(odds, grid.y, grid.x))
+    rows = np.interp(places[:, 1], grid.y, np.arange(len(grid.y)))
+    columns = np.interp(places[:, 0], grid.x, np.arange(len(grid.x)))
+    at = map_coordinates(slope, [rows, columns], order=1)
+    return float(_GAP / np.median(at)) if np.median(at) > 0 else nan

@@ -1,0 +1,1 @@
+"""How far a classifier's confidence can be trusted, and its figure."""

@@ -1,0 +1,68 @@
+"""Reliability diagrams: how often a model is right when it is so sure."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from switch_ema.analysis.calibration.measures import Bin, calibration_error
+from switch_ema.analysis.style import COLUMN, MARKERS, look, paper_style
+
+
+def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
+    """Draw accuracy against confidence, and below how often each confidence occurs.
+
+    Args:
+        methods: Bins of equal widths by name, from ``calibration.reliability``; the
+            first is the baseline. Up to four read well. Bars are 95% intervals.
+    """
+    if not methods:
+        raise ValueError("methods must hold at least one method, got none.")
+    with paper_style():
+        figure = Figure(figsize=(COLUMN, 1.3 * COLUMN + 0.17 * len(methods)))
+        top, bottom = figure.subplots(
+            2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
+        )
+        top.plot([0, 1], [0, 1], color="0.6", linewidth=1, zorder=1)
+        for index, (name, bins) in enumerate(methods.items()):
+            _accuracy(top, index, name, bins)
+            _shares(bottom, index, bins)
+        top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
+        bottom.set(
+            xlabel="confidence",
+            ylabel="examples (%)",
+            xlim=(-0.02, 1.02),
+            ylim=(0, None),
+        )
+        figure.legend(loc="outside lower center", handlelength=3.5)
+        return figure
+
+
+def _accuracy(axes: Axes, index: int, name: str, bins: Sequence[Bin]) -> None:
+    filled = [b for b in bins if b.count]
+    accuracy = [b.accuracy for b in filled]
+    axes.errorbar(
+        [b.confidence for b in filled],
+        accuracy,
+        # Rounding may put an end of the interval on the wrong side by a hair.
+        yerr=[
+            [max(b.accuracy - b.accuracy_low, 0) for b in filled],
+            [max(b.accuracy_high - b.accuracy, 0) for b in filled],
+        ],
+        label=f"{name} (ECE {100 * calibration_error(tuple(bins)):.1f}%)",
+        marker=MARKERS[index % len(MARKERS)],
+        markersize=3.5,
+        elinewidth=0.7,
+        capsize=1.5,
+        **look(index),
+    )
+
+
+def _shares(axes: Axes, index: int, bins: Sequence[Bin]) -> None:
+    total = sum(b.count for b in bins)
+    axes.stairs(
+        [100 * b.count / total for b in bins],
+        [bins[0].low, *(b.high for b in bins)],
+        linewidth=1.2,
+        **look(index),
+    )

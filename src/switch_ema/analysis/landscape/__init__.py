@@ -1,0 +1,1 @@
+"""Loss landscapes: directions, evaluation, surfaces, figure."""

@@ -1,0 +1,222 @@
+"""Drawings of loss landscapes: lines in two panels, and planes with trajectories."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from switch_ema.analysis.landscape.directions import Floats
+from switch_ema.analysis.landscape.surface import LandscapeLine, LandscapeSurface, Notes
+from switch_ema.analysis.style import (
+    COLUMN,
+    MARKERS,
+    PAGE,
+    look,
+    paper_style,
+)
+
+LEVELS = 18
+"""Contours of a surface."""
+SHADES = LinearSegmentedColormap.from_list("shades", ["#6389a6", "#b5cad8", "#fbf8ef"])
+"""Valleys are darkest, and light enough for the methods' colours."""
+UNITS = {"accuracy": "accuracy (%)"}
+
+
+def draw_line(line: LandscapeLine) -> Figure:
+    """Draw one panel per measured name, the loss first, and one curve per label.
+
+    Each curve has a marker at its centre. Gaps of a curve are gaps.
+    """
+    names = sorted(line.values, key=lambda name: name != "loss")
+    with paper_style():
+        figure = Figure(figsize=(COLUMN, 0.6 + 1.6 * len(names)))
+        panels = figure.subplots(len(names), sharex=True, squeeze=False)[:, 0]
+        for panel, name in zip(panels, names, strict=True):
+            for index, values in enumerate(line.values[name]):
+                _draw_curve(panel, line, values, index)
+            panel.set_ylabel(UNITS.get(name, name))
+        panels[-1].set_xlabel("step along the direction")
+        _add_legend(figure, line.labels)
+    return figure
+
+
+def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, index: int) -> None:
+    style = _style(index)
+    middle = int(np.abs(line.steps).argmin())
+    # Few markers, for readers without colours, and one of them at the centre.
+    stride = max(line.steps.size // 8, 1)
+    panel.plot(line.steps, values, **{**style, "markevery": (middle % stride, stride)})
+    point = {**style, "markersize": 7, "markeredgecolor": "white", "zorder": 4}
+    panel.plot(line.steps[middle], values[middle], **point)
+
+
+def _style(index: int) -> dict[str, Any]:
+    """Return a solid line, in which a gap cannot be taken for a dash."""
+    marker = MARKERS[index % len(MARKERS)]
+    return {**look(index), "linestyle": "-", "marker": marker, "markersize": 4}
+
+
+def draw_surfaces(
+    surfaces: LandscapeSurface | Sequence[LandscapeSurface], name: str = "loss"
+) -> Figure:
+    """Draw surfaces side by side, in the same colours, with their trajectories.
+
+    Levels of the loss are spaced by equal factors if all values are positive, so that
+    the bottom of a valley is seen beside its walls. A trajectory starts at a hollow
+    marker and ends at a filled one; a cross marks the centre.
+
+    Raises:
+        ValueError: all points are gaps.
+    """
+    shown = [surfaces] if isinstance(surfaces, LandscapeSurface) else list(surfaces)
+    values = np.concatenate([each.values[name].ravel() for each in shown])
+    levels, scale = _levels(values, spread=name == "loss")
+    labels = list(dict.fromkeys(label for each in shown for label in each.paths))
+    width = min((COLUMN + 0.6) * len(shown), PAGE)
+    # What is left of the width beside the colour bar and the labels of the axes.
+    height = ((width - 0.8) / len(shown) - 0.6) * max(map(_aspect, shown))
+    around = 0.6 + 0.2 * any(each.label for each in shown) + 0.4 * bool(labels)
+    with paper_style():
+        figure = Figure(figsize=(width, height + around))
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for panel, surface in zip(panels, shown, strict=True):
+            grid = surface.x, surface.y, np.ma.masked_invalid(surface.values[name])
+            filled = panel.contourf(*grid, levels=levels, norm=scale, cmap=SHADES)
+            panel.contour(filled, colors="white", linewidths=0.4)
+            _frame(panel, surface)
+            for label, path in surface.paths.items():
+                _draw_path(panel, path, labels.index(label))
+        bar = figure.colorbar(filled, ax=list(panels), format="%.3g", pad=0.02)
+        bar.set_ticks(levels[::3].tolist())
+        bar.set_ticks([], minor=True)
+        bar.set_label(UNITS.get(name, name))
+        if labels:
+            _add_legend(figure, labels)
+    return figure
+
+
+def _levels(values: Floats, spread: bool) -> tuple[Floats, LogNorm | None]:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        raise ValueError("surfaces must have a finite value, all points are gaps.")
+    low, high = float(finite.min()), float(finite.max())
+    if spread and high > low > 0:
+        levels = np.geomspace(low, high, LEVELS)
+        scale = LogNorm(low, high)
+    else:
+        levels = np.linspace(low, high if high > low else low + 1, LEVELS)
+        scale = None
+    # The ends belong to the picture, whatever rounding has made of them.
+    levels[0], levels[-1] = low, max(high, levels[-1])
+    return levels, scale
+
+
+def _frame(panel: Axes, surface: LandscapeSurface) -> None:
+    panel.grid(False)
+    # Gaps show the hatched ground.
+    panel.patch.set(hatch="////", facecolor="white", edgecolor="#c8c8c8")
+    panel.plot(0, 0, marker="x", color="black", markersize=5, zorder=2)
+    panel.set(
+        xlim=surface.x[[0, -1]],
+        ylim=surface.y[[0, -1]],
+        xlabel=_axis(surface.notes, 0),
+        ylabel=_axis(surface.notes, 1),
+        title=f"centre: {surface.label}" if surface.label else "",
+    )
+
+
+def _aspect(surface: LandscapeSurface) -> float:
+    """Return height by width: about the same scale unless that makes a strip."""
+    return float(np.clip(np.ptp(surface.y) / np.ptp(surface.x), 0.6, 1.5))
+
+
+def _axis(notes: Notes, index: int) -> str:
+    if index < len(notes.explained):
+        return f"component {index + 1} ({100 * notes.explained[index]:.1f}%)"
+    return f"step along direction {index + 1}"
+
+
+def _draw_path(panel: Axes, path: Floats, index: int) -> None:
+    style = _style(index)
+    panel.plot(*path.T, color="white", linewidth=2.6, zorder=3)
+    panel.plot(*path.T, **{**style, "marker": ".", "markersize": 3}, zorder=4)
+    finite = path[np.isfinite(path).all(1)]
+    for point, face in ((finite[:1], "white"), (finite[-1:], style["color"])):
+        panel.plot(
+            *point.T,
+            linestyle="",
+            marker=style["marker"],
+            markersize=6,
+            markerfacecolor=face,
+            markeredgecolor="white" if face != "white" else style["color"],
+            zorder=5,
+        )
+
+
+def _add_legend(figure: Figure, labels: Sequence[str]) -> None:
+    """Put the legend above everything, with as many columns as fit."""
+    inches = 0.55 + 0.075 * max(map(len, labels))
+    figure.legend(
+        handles=[
+            Line2D([], [], label=label, **_style(index))
+            for index, label in enumerate(labels)
+        ],
+        loc="outside upper center",
+        ncols=max(1, min(len(labels), int(figure.get_figwidth() / inches))),
+    )
+
+
+def caption(landscape: LandscapeLine | LandscapeSurface) -> str:
+    """Say in words what a figure shows, and what is missing in it."""
+    if isinstance(landscape, LandscapeLine):
+        return _line_caption(landscape)
+    return _surface_caption(landscape)
+
+
+def _line_caption(line: LandscapeLine) -> str:
+    names = " and ".join(sorted(line.values, key=lambda name: name != "loss"))
+    text = (
+        f"{names.capitalize()} of {', '.join(line.labels)} at {line.steps.size} points "
+        f"from {line.steps[0]:g} to {line.steps[-1]:g} along "
+        f"{line.notes.direction or 'a common direction'}{_details(line.notes)}."
+    )
+    gaps = {label: count for label, count in line.gaps.items() if count}
+    if gaps:
+        each = ", ".join(f"{label} {count}" for label, count in gaps.items())
+        total = line.steps.size * len(line.labels)
+        text += _gaps_said(sum(gaps.values()), total, each)
+    return text
+
+
+def _surface_caption(surface: LandscapeSurface) -> str:
+    names = " and ".join(sorted(surface.values, key=lambda name: name != "loss"))
+    text = (
+        f"{names.capitalize()} at {surface.x.size} x {surface.y.size} points around "
+        f"{surface.label or 'the centre'}, in the plane of "
+        f"{surface.notes.direction or 'two directions'}{_details(surface.notes)}."
+    )
+    if surface.paths:
+        shares = ", ".join(
+            f"{label} {100 * surface.shares[label]:.0f}%" for label in surface.paths
+        )
+        text += (
+            " Trajectories are projected; of their squared distances from the centre, "
+            f"this share lies in the plane: {shares}."
+        )
+    if surface.gaps:
+        text += _gaps_said(surface.gaps, surface.x.size * surface.y.size, "")
+    return text
+
+
+def _details(notes: Notes) -> str:
+    seed = "" if notes.seed is None else f" (seed {notes.seed})"
+    return seed + (f", measured on {notes.data}" if notes.data else "")
+
+
+def _gaps_said(count: int, total: int, each: str) -> str:
+    who = f" ({each})" if each else ""
+    return f" {count} of {total} points are gaps, where the loss is not finite{who}."

@@ -1,0 +1,1 @@
+"""How fast the loss rises around the weights: curvature, spectrum, figure."""

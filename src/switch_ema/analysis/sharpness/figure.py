@@ -1,0 +1,80 @@
+"""Sharpness of several methods: the Hessian's spectrum, and the loss under noise."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from switch_ema.analysis.sharpness.measures import NoiseCurve
+from switch_ema.analysis.style import MARKERS, PAGE, look, paper_style
+
+_STRENGTH = {
+    "none": r"standard deviation $\sigma$ of the noise on all weights",
+    "parameter": r"noise $\sigma$, as a share of each weight",
+    "filter": r"noise $\sigma$, as a share of each filter's weights",
+}
+
+
+def draw_sharpness(
+    eigenvalues: Mapping[str, Sequence[float]], curves: Mapping[str, NoiseCurve]
+) -> Figure:
+    """Draw the largest eigenvalues and the loss increase under noise, side by side.
+
+    Args:
+        eigenvalues: Of the Hessian, in falling order, by method; the first is the
+            baseline.
+        curves: Of the same methods, in the same order. Bands are one standard error.
+    """
+    if not eigenvalues or list(eigenvalues) != list(curves):
+        raise ValueError(
+            "eigenvalues and curves must hold the same methods in the same order, got "
+            f"{list(eigenvalues)} and {list(curves)}."
+        )
+    scales = {curve.scale for curve in curves.values()}
+    if len(scales) > 1:
+        raise ValueError(f"curves must have one scale, got {sorted(scales)}.")
+    with paper_style():
+        figure = Figure(figsize=(PAGE, 0.4 * PAGE))
+        left, right = figure.subplots(1, 2)
+        for index, name in enumerate(eigenvalues):
+            _spectrum(left, index, name, eigenvalues[name])
+            _increase(right, index, curves[name])
+        longest = max(len(values) for values in eigenvalues.values())
+        left.set(
+            xlabel="rank",
+            ylabel="eigenvalue of the Hessian",
+            xticks=range(1, longest + 1),
+        )
+        left.axhline(0, color="0.6", linewidth=0.7, zorder=1)
+        right.set(xlabel=_STRENGTH[scales.pop()], ylabel="loss increase")
+        right.axhline(0, color="0.6", linewidth=0.7, zorder=1)
+        figure.legend(
+            loc="outside lower center", ncols=min(len(curves), 4), handlelength=3.5
+        )
+        return figure
+
+
+def _spectrum(axes: Axes, index: int, name: str, values: Sequence[float]) -> None:
+    axes.plot(
+        range(1, len(values) + 1),
+        values,
+        label=name,
+        marker=MARKERS[index % len(MARKERS)],
+        markersize=4,
+        **look(index),
+    )
+
+
+def _increase(axes: Axes, index: int, curve: NoiseCurve) -> None:
+    mean = np.array([increase.mean for increase in curve.increases])
+    error = np.array([increase.error for increase in curve.increases])
+    axes.plot(curve.sigmas, mean, **look(index))
+    axes.fill_between(
+        curve.sigmas,
+        mean - error,
+        mean + error,
+        color=look(index)["color"],
+        alpha=0.2,
+        linewidth=0,
+    )

@@ -1,0 +1,1 @@
+"""Averaging under DDP and FSDP2."""

@@ -1,0 +1,1 @@
+"""The arithmetic: torch's operations, rounding, and the kernels in C."""

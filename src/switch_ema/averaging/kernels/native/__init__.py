@@ -1,0 +1,42 @@
+"""Kernels in C for tensors on the CPU, compiled where there is a compiler.
+
+:mod:`switch_ema.averaging.kernels.torch_ops` does the same with torch where there is
+none.
+"""
+
+from switch_ema.averaging.kernels.native.calls import (
+    AdamNumbers,
+    SgdNumbers,
+    Table,
+    adam_,
+    copy_,
+    exchange_,
+    fetch,
+    first_non_finite,
+    lerp_,
+    lerp_dithered_,
+    lerp_widened_,
+    lines_of,
+    sgd_,
+    table_of,
+)
+from switch_ema.averaging.kernels.native.library import is_available, is_switched_off
+
+__all__ = [
+    "AdamNumbers",
+    "SgdNumbers",
+    "Table",
+    "adam_",
+    "copy_",
+    "exchange_",
+    "fetch",
+    "first_non_finite",
+    "is_available",
+    "is_switched_off",
+    "lerp_",
+    "lerp_dithered_",
+    "lerp_widened_",
+    "lines_of",
+    "sgd_",
+    "table_of",
+]

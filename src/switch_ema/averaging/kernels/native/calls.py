@@ -1,0 +1,162 @@
+"""The kernels of kernels.c as functions of tables of addresses.
+
+The kernels believe a table: who makes one has checked that its tensors are on the CPU,
+of one dtype, without gaps in memory and in the same order in it, row by row, and keeps
+them alive.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.kernels.native.library import library
+
+Table: TypeAlias = "array[int]"
+"""Addresses by column, then the sizes of the rows."""
+
+_LINE = 64
+"""Bytes of a cache line."""
+
+
+class SgdNumbers(ctypes.Structure):
+    """What SGD with its average depends on; the same as in kernels.c."""
+
+    _fields_ = (
+        ("rate", ctypes.c_double),
+        ("decay", ctypes.c_double),
+        ("momentum", ctypes.c_double),
+        ("dampening", ctypes.c_double),
+        ("sign", ctypes.c_double),
+        ("share", ctypes.c_double),
+        ("has_momentum", ctypes.c_int64),
+        ("is_nesterov", ctypes.c_int64),
+    )
+
+
+class AdamNumbers(ctypes.Structure):
+    """What Adam and AdamW with their average depend on; the same as in kernels.c."""
+
+    _fields_ = (
+        ("rate", ctypes.c_double),
+        ("beta1", ctypes.c_double),
+        ("beta2", ctypes.c_double),
+        ("epsilon", ctypes.c_double),
+        ("decay", ctypes.c_double),
+        ("sign", ctypes.c_double),
+        ("share", ctypes.c_double),
+        ("is_decoupled", ctypes.c_int64),
+    )
+
+
+class _DitherNumbers(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_double),
+        ("phases", ctypes.c_int64),
+        ("period", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("live_is_half", ctypes.c_int64),
+    )
+
+
+def table_of(columns: Sequence[Iterable[Tensor]], sizes: Iterable[int]) -> Table:
+    """Put addresses and sizes into a table."""
+    table = array("q")
+    for column in columns:
+        table.extend(map(Tensor.data_ptr, column))
+    table.extend(sizes)
+    return table
+
+
+def lines_of(tensors: Iterable[Tensor]) -> Table:
+    """List the cache lines that hold what tensors say of themselves, not their values.
+
+    To ask a tensor for its address or shape reads its Python object, what torch keeps
+    of it and of its storage: a handful of lines, all over the memory.
+    """
+    lines: dict[int, None] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()._cdata
+        for address, count in ((id(tensor), 2), (tensor._cdata, 4), (storage, 2)):
+            first = address - address % _LINE
+            lines |= dict.fromkeys(range(first, first + count * _LINE, _LINE))
+    return array("q", lines)
+
+
+def fetch(lines: Table) -> None:
+    """Have cache lines brought along while something else is done."""
+    _call("fetch", torch.float32, lines, 1)
+
+
+def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:
+    """``shadow += weight * (live - shadow)``; columns: shadow, live."""
+    _call("lerp", dtype, table, 3, weight)
+
+
+def lerp_widened_(table: Table, weight: float) -> None:
+    """The same for float32 shadows of bfloat16 weights."""
+    _call("lerp_widened", torch.float32, table, 3, weight)
+
+
+def lerp_dithered_(
+    table: Table, live: torch.dtype, weight: float, phases: Tensor, offset: int
+) -> None:
+    """The same for bfloat16 shadows of float32 or bfloat16 weights.
+
+    Args:
+        table: of contiguous tensors.
+        live: the dtype of the weights.
+        weight: of the live weights.
+        phases: int32, one threshold for each element of a shadow, repeated.
+        offset: what is added to all thresholds.
+    """
+    is_half = live == torch.bfloat16
+    numbers = _DitherNumbers(weight, phases.data_ptr(), phases.numel(), offset, is_half)
+    _call("lerp_dithered", torch.float32, table, 3, ctypes.byref(numbers))
+
+
+def copy_(table: Table) -> None:
+    """``target = source``; columns: target, source; the sizes are in bytes."""
+    _call("copy", torch.float32, table, 3)
+
+
+def exchange_(table: Table, done: ctypes.c_int64) -> None:
+    """Exchange two columns; the sizes are in bytes.
+
+    Args:
+        table: see above.
+        done: is 1 as soon as it has happened, which an exception that arrives at the
+            same time (Ctrl-C) leaves open.
+    """
+    _call("exchange", torch.float32, table, 3, ctypes.byref(done))
+
+
+def first_non_finite(table: Table, dtype: torch.dtype) -> int | None:
+    """Return the first row that holds a NaN or an infinity; one column."""
+    row: int = _call("first_non_finite", dtype, table, 2)
+    return None if row < 0 else row
+
+
+def sgd_(table: Table, dtype: torch.dtype, numbers: SgdNumbers) -> None:
+    """Step and average; columns: weight, gradient, velocity (with momentum), shadow."""
+    columns = 5 if numbers.has_momentum else 4
+    _call("sgd", dtype, table, columns, ctypes.byref(numbers))
+
+
+def adam_(table: Table, dtype: torch.dtype, numbers: AdamNumbers) -> None:
+    """Step and average; columns: weight, gradient, mean, square, shadow, step.
+
+    The steps are float32 and counted here.
+    """
+    _call("adam", dtype, table, 7, ctypes.byref(numbers))
+
+
+def _call(
+    name: str, dtype: torch.dtype, table: Table, columns: int, *numbers: object
+) -> Any:
+    address, length = table.buffer_info()
+    kernel = getattr(library(dtype), name)
+    return kernel(address, length // columns, torch.get_num_threads(), *numbers)

@@ -1,0 +1,1 @@
+"""One file per method, and the slow reference beside them."""

@@ -1,0 +1,123 @@
+"""Latest weight averaging (Kaddour, 2022)."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from switch_ema._checks import check_count
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.state import (
+    StateMismatch,
+    check_shadow_state,
+    load_shadow_state,
+    shadow_state,
+)
+from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.step.hooks import Optimizers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class LAWA(Averager):
+    """Average the last k snapshots equally; until the first, show the live model.
+
+    It keeps k snapshots beside the average, so it needs k + 1 times the memory of an
+    EMA (``dtype=torch.bfloat16`` and ``device="cpu"`` apply to all of them).
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        k: how many snapshots are averaged.
+        every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
+            finished epochs.
+        start: no snapshot up to here, in the unit of ``every``.
+        options: the options of :class:`Averager`.
+
+    >>> lawa = LAWA(nn.Linear(1, 1), k=2)
+    >>> for _ in range(3):
+    ...     _ = lawa.end_epoch()
+    >>> lawa.averaged_models
+    2
+    """
+
+    name = "lawa"
+    needs_steps = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        k: int = 5,
+        every: ScheduleLike = 1,
+        start: float = 0,
+        **options: "Unpack[AveragerOptions]",
+    ) -> None:
+        self._snapshots: deque[Shadow] = deque(maxlen=check_count("k", k))
+        self._every = as_schedule(every, name="every", start=start)
+        super().__init__(model, optimizer, **options)
+
+    @property
+    def averaged_models(self) -> int:
+        """How many snapshots the average is made of."""
+        return len(self._snapshots)
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is a snapshot yet."""
+        return len(self._snapshots) > 0
+
+    @property
+    def current_decay(self) -> float:
+        """The weight of all but the newest snapshot."""
+        return 1 - 1 / max(len(self._snapshots), 1)
+
+    def refresh(self) -> None:
+        """Look at the model again: new tensors start at their present values."""
+        super().refresh()
+        for snapshot in self._snapshots:
+            snapshot.renew(self._structure.slots)
+
+    def _after_step(self) -> None:
+        if self._every.due_after_step(self.position):
+            self._take()
+
+    def _after_epoch(self) -> bool:
+        if self._every.due_after_epoch(self.position):
+            self._take()
+        return False
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        self._snapshots.append(self._snapshot())
+        # Tensors that are not averaged take the newest value, the rest the mean.
+        self._shadow.read_()
+        averaged = self._shadow.averaged_indices
+        sources = [[shot.tensors[i] for i in averaged] for shot in self._snapshots]
+        torch_ops.mean_([self._shadow.tensors[i] for i in averaged], sources)
+
+    def _snapshot(self) -> Shadow:
+        return Shadow(self._structure.slots, self._shadow.storage.without_flat())
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"snapshots": [shadow_state(shot) for shot in self._snapshots]}
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        for kept in state["snapshots"]:
+            check_shadow_state(self._shadow, kept, "snapshots")
+        k = self._snapshots.maxlen
+        if len(state["snapshots"]) > (k or 0):
+            raise StateMismatch(
+                f"The state has {len(state['snapshots'])} snapshots, more than k={k}."
+            )
+        self._snapshots.clear()
+        for kept in state["snapshots"]:
+            self._snapshots.append(self._snapshot())
+            load_shadow_state(self._snapshots[-1], kept)

@@ -1,0 +1,73 @@
+"""Periodic stochastic weight averaging (Guo et al., 2022)."""
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from switch_ema.averaging.methods.swa import SWA
+from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.step.hooks import Optimizers, check_optimizer_state
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class PSWA(SWA):
+    """Average equally within a period; continue training from the mean at its end.
+
+    Each period begins a new mean. Between periods the last period's mean is shown
+    until the new one has its first weights.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        period: epochs, ``Steps(n)`` or a callable: when the mean is written back.
+        every: epochs, ``Steps(n)`` or a callable: when weights join the mean.
+        start: nothing is averaged up to here, in the unit of ``every``.
+        optimizer_state: "keep" or "reset" the optimizer's moments at a write-back.
+        options: the options of :class:`Averager`.
+
+    >>> pswa = PSWA(nn.Linear(1, 1), period=2)
+    >>> [pswa.end_epoch() for _ in range(4)]
+    [False, True, False, True]
+    """
+
+    name = "pswa"
+    active = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        period: ScheduleLike = 5,
+        every: ScheduleLike = 1,
+        start: float = 0,
+        optimizer_state: str = "keep",
+        **options: "Unpack[AveragerOptions]",
+    ) -> None:
+        self._period = as_schedule(period, name="period")
+        self._resets = check_optimizer_state(optimizer_state, optimizer)
+        super().__init__(model, optimizer, start=start, every=every, **options)
+
+    @property
+    def has_average(self) -> bool:
+        """Whether anything has been averaged yet, in this period or before."""
+        return self._count > 0 or self.switches > 0
+
+    def _after_step(self) -> None:
+        super()._after_step()
+        if self._period.due_after_step(self.position):
+            self._write_back()
+
+    def _after_epoch(self) -> bool:
+        super()._after_epoch()
+        return self._period.due_after_epoch(self.position) and self._write_back()
+
+    def _write_back(self) -> bool:
+        if self._count == 0:
+            return False
+        self._write_live(reset_optimizer=self._resets)
+        self._count = 0
+        return True

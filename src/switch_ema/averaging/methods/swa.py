@@ -1,0 +1,170 @@
+"""Stochastic weight averaging (Izmailov et al., 2018)."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from switch_ema._checks import check_count, check_positive
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.step.hooks import Optimizers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class SWA(Averager):
+    """Average equally: the mean of the live weights at the due points after a start.
+
+    Until the first due point the average shown is the live model itself, so that a run
+    that ends early keeps its trained weights.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        start: nothing is averaged up to here, in the unit of ``every``.
+        every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
+            number of finished epochs.
+        options: the options of :class:`Averager`.
+
+    >>> model = nn.Linear(1, 1)
+    >>> swa = SWA(model, start=1)
+    >>> [swa.end_epoch() for _ in range(3)], swa.averaged_models
+    ([False, False, False], 2)
+    """
+
+    name = "swa"
+    needs_steps = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        start: float = 0,
+        every: ScheduleLike = 1,
+        **options: "Unpack[AveragerOptions]",
+    ) -> None:
+        self._every = as_schedule(every, name="every", start=start)
+        self._count = 0
+        super().__init__(model, optimizer, **options)
+
+    @property
+    def averaged_models(self) -> int:
+        """How many sets of weights the average is made of."""
+        return self._count
+
+    @property
+    def has_average(self) -> bool:
+        """Whether anything has been averaged yet."""
+        return self._count > 0
+
+    @property
+    def current_decay(self) -> float:
+        """The weight of the old average: ``1 - 1/n`` with n sets of weights."""
+        return 1 - 1 / max(self._count, 1)
+
+    def _after_step(self) -> None:
+        if self._every.due_after_step(self.position):
+            self._take()
+
+    def _after_epoch(self) -> bool:
+        if self._every.due_after_epoch(self.position):
+            self._take()
+        return False
+
+    def _take(self) -> None:
+        """``shadow += (live - shadow) / n`` for the n-th set of weights."""
+        self._count += 1
+        if self._count == 1:
+            self._shadow.read_()
+        else:
+            self._shadow.average_(1 / self._count, self.steps)
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"averaged_models": self._count}
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        self._count = int(state["averaged_models"])
+
+
+def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:
+    """Plan the paper's SWA: train as usual, then average for the rest of the budget.
+
+    Returns:
+        The epochs in all and the ``start`` for :class:`SWA`.
+
+    >>> swa_budget(200)
+    (250, 200)
+    """
+    check_count("epochs", epochs)
+    if check_positive("budget", budget) <= 1:
+        raise ValueError(f"budget must be above 1, got {budget!r}.")
+    return max(round(epochs * budget), epochs + 1), epochs
+
+
+class ConstantAfter(LRScheduler):
+    """Follow another schedule up to ``start`` epochs, then keep a constant rate.
+
+    SWA averages weights that a constant, rather large learning rate moves about.
+
+    Args:
+        optimizer: whose learning rate is set.
+        scheduler: the schedule to follow before; step only this one.
+        start: the number of ``step`` calls after which the rate is constant.
+        lr: the constant rate, for all groups or one per group.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+    >>> schedule, rates = ConstantAfter(optimizer, cosine, start=2, lr=0.3), []
+    >>> for epoch in range(4):
+    ...     optimizer.step()
+    ...     schedule.step()
+    ...     rates.append(round(schedule.get_last_lr()[0], 3))
+    >>> rates
+    [0.854, 0.3, 0.3, 0.3]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        *,
+        start: int,
+        lr: float | list[float],
+    ) -> None:
+        groups = len(optimizer.param_groups)
+        rates = lr if isinstance(lr, list) else [lr] * groups
+        if len(rates) != groups:
+            raise ValueError(f"lr must have one rate per group, {groups}, got {lr}.")
+        self._start = check_count("start", start)
+        self._rates = [check_positive("lr", rate) for rate in rates]
+        self._scheduler = scheduler
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[Any]:
+        """Return the rates for the present epoch."""
+        if self.last_epoch >= self._start:
+            return self._rates
+        if self.last_epoch > 0:
+            self._scheduler.step()
+        return list(self._scheduler.get_last_lr())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in both schedules."""
+        return {
+            "last_epoch": self.last_epoch,
+            "last_lr": self.get_last_lr(),
+            "scheduler": self._scheduler.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""
+        self.last_epoch = state_dict["last_epoch"]
+        self._last_lr = state_dict["last_lr"]
+        self._scheduler.load_state_dict(state_dict["scheduler"])

@@ -1,0 +1,82 @@
+"""Switch EMA: the average goes back into training (Li et al., 2024)."""
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from switch_ema._checks import check_range
+from switch_ema.averaging.methods.ema import EMA, EMAOptions
+from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.step.hooks import Optimizers, check_optimizer_state
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class SwitchEMA(EMA):
+    """Average exponentially; at the end of every T epochs continue from the average.
+
+    After each step ``shadow = d * shadow + (1 - d) * live``; after every T epochs
+    ``live = shadow``, and the shadow stays as it is. This is the text and
+    Algorithm 1 of the paper; docs/fidelity.md tells the other readings apart.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, or a callable
+            of the number of finished epochs that says whether to switch.
+        switch_start: no switch up to here, in the unit of ``switch_every``.
+        switch_stop: no switch after this.
+        live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
+        optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
+        options: ``decay``, ``update_every`` and the options of :class:`Averager`.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sema = SwitchEMA(model, optimizer)
+    >>> model(torch.ones(4, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> sema.end_epoch(), sema.switches
+    (True, 1)
+    """
+
+    name = "switch-ema"
+    active = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        switch_every: ScheduleLike = 1,
+        switch_start: float = 0,
+        switch_stop: float | None = None,
+        live_share: float = 0.0,
+        optimizer_state: str = "keep",
+        **options: "Unpack[EMAOptions]",
+    ) -> None:
+        self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
+        self._live_share = check_range("live_share", live_share, 0, 1)
+        self._resets = check_optimizer_state(optimizer_state, optimizer)
+        super().__init__(model, optimizer, **options)
+
+    def switch(self) -> None:
+        """Continue training from the average, now.
+
+        Raises:
+            FloatingPointError: the average is not finite; nothing has changed.
+        """
+        self._refuse_while_shown("switch()")
+        self._write_live(self._live_share, self._resets)
+
+    def _after_step(self) -> None:
+        super()._after_step()
+        if self._schedule.due_after_step(self.position):
+            self.switch()
+
+    def _after_epoch(self) -> bool:
+        due = self._schedule.due_after_epoch(self.position)
+        if due:
+            self.switch()
+        return due

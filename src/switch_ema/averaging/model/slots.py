@@ -1,0 +1,172 @@
+"""Which tensors of a model are averaged, and where they live.
+
+A slot remembers the place of a tensor (a module's dictionary and a key) instead of
+the tensor, so that a buffer that a module replaces, or a model that is moved or cast
+later, is followed without walking through the modules at every update.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from switch_ema.averaging.distributed.fsdp import is_sharded, is_sharder, local_part
+from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense
+from switch_ema.averaging.model.names import plain_name
+
+Filter = Union[str, Iterable[str], Callable[..., bool], None]
+Place = tuple[str, int, str]
+"""A tensor's name, the dictionary that holds it, and its key there."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slot:
+    """The place of one tensor in a model."""
+
+    names: tuple[str, ...]
+    """All names of the tensor, the first being its own; tied weights have several."""
+    owner: dict[str, Tensor]
+    key: str
+    is_buffer: bool
+    sharder: Any = None
+    """The FSDP2 module that gathers the tensor for forward passes, if one does."""
+    is_shared: bool = False
+    """Whether other tensors of the model lie in the same memory."""
+
+    @property
+    def name(self) -> str:
+        """The tensor's own name, without prefixes of wrappers."""
+        return self.names[0]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that is in the slot now, under FSDP2 the sharded one."""
+        tensor = self.owner[self.key]
+        if self.sharder is not None and not is_sharded(tensor):
+            # A forward pass without a backward leaves a gathered copy in the module.
+            # What is written must go to the shards, and must be gathered again.
+            self.sharder.reshard()
+            tensor = self.owner[self.key]
+        return tensor
+
+    @property
+    def local(self) -> Tensor:
+        """What this process holds of the tensor: its shard, or all of it."""
+        return local_part(self.tensor)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the model has given the tensor up."""
+        return self.owner.get(self.key) is None
+
+    @property
+    def stays(self) -> bool:
+        """Whether the object stays: casts and moves replace buffers, not parameters."""
+        return not self.is_buffer
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a lazy module has yet to make the tensor."""
+        return is_lazy(self.tensor)
+
+    @property
+    def place(self) -> "Place":
+        """Equal for two slots that are the same place under the same name."""
+        return self.name, id(self.owner), self.key
+
+
+def all_slots(model: nn.Module) -> list[Slot]:
+    """List every parameter and buffer of a model, tied weights once."""
+    found: dict[Any, list[Slot]] = {}
+    sharders: dict[str, nn.Module | None] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        above = sharders.get(prefix.rpartition(".")[0])
+        sharders[prefix] = sharder = module if is_sharder(module) else above
+        for owner, is_buffer in ((module._parameters, False), (module._buffers, True)):
+            for key, tensor in owner.items():
+                if tensor is not None and not _is_expanded(tensor):
+                    raw = f"{prefix}.{key}" if prefix else key
+                    names = (plain_name(model, raw),)
+                    by = None if is_buffer else sharder
+                    slot = Slot(names, owner, key, is_buffer, by)
+                    found.setdefault(identity(tensor), []).append(slot)
+    return [_tied(slots) if len(slots) > 1 else slots[0] for slots in found.values()]
+
+
+def _tied(slots: list[Slot]) -> Slot:
+    names = tuple(dict.fromkeys(slot.name for slot in slots))
+    objects = {id(slot.owner[slot.key]) for slot in slots}
+    return replace(slots[0], names=names, is_shared=len(objects) > 1)
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether one element stands for many, so that nothing can be written."""
+    if type(tensor) not in PLAIN_TYPES or tensor.layout != torch.strided:
+        return False
+    return 0 in tensor.stride() and not is_lazy(tensor) and not is_dense(tensor)
+
+
+def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
+    """Keep the slots that the filters leave."""
+    if include is not None:
+        slots = _select(slots, "include", include, keep=True)
+    if exclude is not None:
+        slots = _select(slots, "exclude", exclude, keep=False)
+    return slots
+
+
+def identity(tensor: Tensor) -> Any:
+    """Equal for two tensors that are one weight, as objects or by shared memory."""
+    plain = type(tensor) in PLAIN_TYPES
+    if not plain or is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
+        return id(tensor)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _select(slots: list[Slot], argument: str, rule: Filter, keep: bool) -> list[Slot]:
+    if callable(rule):
+        matches = _predicate(rule)
+        chosen = {id(slot) for slot in slots if matches(slot)}
+        if not chosen:
+            raise ValueError(f"{argument} matches no tensor of the model.")
+    else:
+        patterns = [rule] if isinstance(rule, str) else list(rule or ())
+        chosen = set()
+        for pattern in patterns:
+            hits = {id(slot) for slot in slots if _matches(slot, pattern)}
+            if not hits:
+                known = ", ".join(slot.name for slot in slots[:5])
+                raise ValueError(
+                    f"{argument} matches no tensor of the model: {pattern!r}; "
+                    f"the model has {known}{', ...' if len(slots) > 5 else ''}."
+                )
+            chosen |= hits
+    left = [slot for slot in slots if (id(slot) in chosen) is keep]
+    if not left:
+        raise ValueError(f"{argument} leaves no tensor of the model to average.")
+    return left
+
+
+def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
+    """Accept predicates of the name, or of the name and the tensor."""
+    required = [
+        parameter
+        for parameter in inspect.signature(rule).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    if len(required) == 1:
+        return lambda slot: any(rule(name) for name in slot.names)
+    return lambda slot: any(rule(name, slot.tensor) for name in slot.names)
+
+
+def _matches(slot: Slot, pattern: str) -> bool:
+    """Match a name, a glob, or the name of a module that holds the tensor."""
+    return any(
+        fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+        for name in slot.names
+    )

@@ -1,0 +1,1 @@
+"""Averages of files: soups, profiles, synthesis, export."""

@@ -1,0 +1,51 @@
+"""The averaged model as a safetensors file that any library loads."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
+from switch_ema.averaging.offline.soup import require_safetensors
+
+if TYPE_CHECKING:
+    from switch_ema.averaging.shadowed import ShadowedModel
+
+
+def save_averaged(averager: "ShadowedModel", path: str | os.PathLike[str]) -> None:
+    """Write the averaged weights under plain names, in the model's dtypes.
+
+    ``safetensors.torch.load_file`` reads them for ``model.load_state_dict``, timm as
+    ``create_model(..., checkpoint_path=path)``, and transformers as the
+    ``model.safetensors`` beside a ``config.json``. Tied weights are written under each
+    of their names, so that a strict load finds them all. The file appears complete or
+    not at all. Of several processes rank 0 writes; sharded weights are gathered, so
+    call it on all ranks.
+
+    Raises:
+        ValueError: the state dict has something that is not a tensor.
+    """
+    files = require_safetensors("save_averaged")
+    weights = {n: _whole(n, v) for n, v in averager.averaged_state_dict().items()}
+    if not has_the_whole():
+        return
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        files.save_file(weights, partial, metadata={"format": "pt"})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _whole(name: str, value: Any) -> Tensor:
+    """Copy a tensor to dense memory of its own on the CPU."""
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"A safetensors file has tensors only, but {name} of the state dict is "
+            f"{type(value).__name__}."
+        )
+    dense = whole(value).detach().cpu().contiguous()
+    # Tied names share memory, which the format refuses.
+    return dense.clone()

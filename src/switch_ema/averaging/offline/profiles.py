@@ -1,0 +1,171 @@
+"""Averaging profiles: how much each past step weighs, and how to fit a wanted one.
+
+Every average at step ``t`` is a weighted sum of the live weights of the steps
+``s = 1..t``; the weights over ``s`` are its profile. Power-function averages have
+
+    w(s) = (s / t) ** (gamma + 1) - ((s - 1) / t) ** (gamma + 1),
+
+which is exact, not a continuous limit: it sums to 1 and is what
+``beta_t = (1 - 1/t) ** (gamma + 1)`` does step by step. Their width is given as
+``sigma_rel``, the standard deviation as a share of the training so far
+(Karras et al., 2024, https://arxiv.org/abs/2312.02696).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from switch_ema._checks import check_count, check_range
+
+Profile = Callable[[Tensor, int], Tensor]
+"""``profile(steps, t)``: weights at some of the steps 1..t, up to a common factor."""
+
+WIDEST = 1 / math.sqrt(12)
+"""``sigma_rel`` of the mean over all steps, which is gamma = 0."""
+
+_BLOCK = 1 << 21
+"""Numbers in memory at once while profiles are compared (16 MB in float64)."""
+
+_RTOL = 1e-14
+"""Directions below this share of the largest eigenvalue are float64 rounding."""
+
+
+def gamma_to_sigma_rel(gamma: float) -> float:
+    """``sqrt((gamma + 1) / ((gamma + 2)**2 * (gamma + 3)))`` for gamma of at least 0.
+
+    >>> round(gamma_to_sigma_rel(0), 4)
+    0.2887
+    """
+    if not gamma >= 0:
+        raise ValueError(f"gamma must be at least 0, got {gamma!r}.")
+    return math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3)))
+
+
+def sigma_rel_to_gamma(sigma_rel: float) -> float:
+    """Invert :func:`gamma_to_sigma_rel`, by bisection.
+
+    >>> round(sigma_rel_to_gamma(0.05), 2), round(sigma_rel_to_gamma(0.10), 2)
+    (16.97, 6.94)
+    """
+    if not 0 < sigma_rel <= WIDEST:
+        raise ValueError(
+            f"sigma_rel must be in (0, {WIDEST:.6f}] (the bound is the mean of all "
+            f"steps), got {sigma_rel!r}."
+        )
+    # sigma_rel falls as gamma grows, and is below 1 / (gamma + 2).
+    low, high = 0.0, 1 / sigma_rel
+    for _ in range(100):
+        middle = (low + high) / 2
+        if gamma_to_sigma_rel(middle) > sigma_rel:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def power_profile(sigma_rel: float) -> Profile:
+    """Return the profile of a power-function average, with sigma_rel in (0, 0.2886]."""
+    power = sigma_rel_to_gamma(sigma_rel) + 1
+    return lambda steps, t: (steps / t) ** power - ((steps - 1) / t) ** power
+
+
+def exponential_profile(decay: float) -> Profile:
+    """Return the profile ``decay ** (t - s)`` of an EMA with constant decay in [0, 1).
+
+    An EMA also gives its initial value the weight ``decay ** t``. The weights before
+    the first step are in no snapshot, so that share is spread over the steps 1..t; it
+    is negligible after a few times ``1 / (1 - decay)`` steps.
+    """
+    decay = check_range("decay", decay, 0, 1)
+    return lambda steps, t: decay ** (t - steps)
+
+
+def uniform_profile(last: int) -> Profile:
+    """Return the profile of the mean of the ``last`` steps (of all, if fewer)."""
+    check_count("last", last)
+    return lambda steps, t: (steps > t - last).to(steps.dtype)
+
+
+class PowerAverage(NamedTuple):
+    """The power-function average of exponent ``gamma`` as it was at ``step``."""
+
+    step: int
+    gamma: float
+
+
+def solve(
+    stored: Sequence[PowerAverage], profile: Profile, step: int, noise: float
+) -> tuple[list[float], float]:
+    """Find the combination of stored averages whose profile is nearest the wanted one.
+
+    With the columns of W the stored profiles and p the wanted one, minimise
+
+        |W c - p|**2 / |p|**2 + noise**2 * |c|**2    subject to sum(c) = 1.
+
+    The constraint leaves what does not move in training where it is, however bad the
+    fit. The second term is the rounding error of the stored weights, which narrow
+    targets would otherwise amplify by coefficients in the hundreds.
+
+    Args:
+        stored: at least one average, sorted by step, none later than ``step``.
+        profile: the wanted profile.
+        step: the ``t`` at which it is wanted.
+        noise: relative precision of the stored numbers, such as 2**-24 for float32.
+
+    Returns:
+        The coefficients ``c``, and the relative error ``|W c - p| / |p|``, which
+        float64 resolves down to about 1e-8.
+    """
+    gram, inner, square = _inner_products(stored, profile, step)
+    identity = torch.eye(len(stored), dtype=torch.float64)
+    matrix = gram / square + noise**2 * identity
+    # c = (0, ..., 0, 1) + basis @ free, where the columns of the basis sum to 0.
+    basis = identity[:, :-1] - identity[:, -1:]
+    normal = basis.T @ matrix @ basis
+    aim = basis.T @ (inner / square - matrix[:, -1])
+    free = torch.linalg.pinv(normal, rtol=_RTOL, hermitian=True) @ aim
+    coefficients = identity[:, -1] + basis @ free
+    missed = coefficients @ gram @ coefficients - 2 * coefficients @ inner + square
+    return coefficients.tolist(), math.sqrt(max(missed.item() / square, 0.0))
+
+
+def _inner_products(
+    stored: Sequence[PowerAverage], profile: Profile, step: int
+) -> tuple[Tensor, Tensor, float]:
+    """Return ``W'W``, ``W'p`` and ``p'p``, in blocks of steps that fit into memory."""
+    ends = torch.tensor([average.step for average in stored], dtype=torch.float64)
+    powers = torch.tensor([average.gamma + 1 for average in stored], dtype=ends.dtype)
+    size = len(stored)
+    gram = torch.zeros(size, size, dtype=torch.float64)
+    inner = torch.zeros(size, dtype=torch.float64)
+    square = total = 0.0
+    rows = max(_BLOCK // size, 1)
+    for before in range(0, step, rows):
+        edges = torch.arange(before, min(before + rows, step) + 1, dtype=torch.float64)
+        ended = int((ends <= before).sum())  # these have no weight from here on
+        shares = (edges[:, None] / ends[ended:]).clamp_(max=1).pow_(powers[ended:])
+        weights = shares.diff(dim=0)
+        wanted = _evaluate(profile, edges[1:], step)
+        gram[ended:, ended:] += weights.T @ weights
+        inner[ended:] += weights.T @ wanted
+        square += (wanted @ wanted).item()
+        total += wanted.sum().item()
+    if not total > 0:
+        raise ValueError(f"profile must have weights with a sum above 0, got {total}.")
+    return gram, inner / total, square / total**2
+
+
+def _evaluate(profile: Profile, steps: Tensor, t: int) -> Tensor:
+    weights = profile(steps, t)
+    if not isinstance(weights, Tensor) or weights.shape != steps.shape:
+        got = list(weights.shape) if isinstance(weights, Tensor) else type(weights)
+        raise ValueError(
+            "profile(steps, t) must return a tensor with one weight per step, of shape "
+            f"{list(steps.shape)}, got {got}."
+        )
+    if not bool(weights.isfinite().all()):
+        raise ValueError("profile must have finite weights, got NaN or infinity.")
+    return weights.to(torch.float64)

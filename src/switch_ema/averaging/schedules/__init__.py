@@ -1,0 +1,1 @@
+"""When to average and when to switch: decay schedules and intervals."""

@@ -1,0 +1,254 @@
+"""Decay schedules: the weight of the old shadow at the n-th optimizer step.
+
+``shadow = d(n) * shadow + (1 - d(n)) * live``, with ``n = 0`` at the first step.
+A schedule is a frozen dataclass; the functions below are the public way to make one.
+"""
+
+import math
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
+
+from switch_ema._checks import check_positive, check_range
+
+
+class DecaySchedule(ABC):
+    """A rule for the decay, given the step and, once known, the epoch's length."""
+
+    @abstractmethod
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        """Return the decay of step ``n`` (0 is the first)."""
+
+    def __call__(self, n: int, steps_per_epoch: int | None = None) -> float:
+        """Return the decay of step ``n``, checked to lie in [0, 1)."""
+        decay = self.at(n, steps_per_epoch)
+        if type(decay) is float and 0 <= decay < 1:
+            return decay
+        return check_range(f"decay at step {n}", decay, 0, 1)
+
+
+DecayLike = Union[float, DecaySchedule, Callable[[int], float]]
+
+
+def as_schedule(decay: DecayLike) -> DecaySchedule:
+    """Turn a number, a schedule or a callable of the step into a schedule."""
+    if isinstance(decay, DecaySchedule):
+        return decay
+    if callable(decay):
+        return _Custom(decay)
+    return constant(decay)
+
+
+def constant(decay: float) -> DecaySchedule:
+    """Use the same decay at every step.
+
+    >>> constant(0.99)(0)
+    0.99
+    """
+    return _Constant(_final(decay))
+
+
+def count_warmup(decay: float = 0.999) -> DecaySchedule:
+    """Grow with the count: ``min(decay, (1 + n) / (10 + n))``.
+
+    The shadow always spans about the last tenth of the steps so far, so that it
+    never drags the initial weights along.
+
+    >>> count_warmup(0.999)(0), count_warmup(0.999)(10_000)
+    (0.1, 0.999)
+    """
+    return _CountWarmup(_final(decay))
+
+
+def power_warmup(
+    decay: float = 0.9999, *, power: float = 2 / 3, inv_gamma: float = 1.0
+) -> DecaySchedule:
+    """Grow by a power: ``min(decay, 1 - (1 + n / inv_gamma) ** -power)``.
+
+    >>> round(power_warmup(0.9999)(999), 6)
+    0.99
+    """
+    check_positive("power", power)
+    check_positive("inv_gamma", inv_gamma)
+    return _PowerWarmup(_final(decay), power, inv_gamma)
+
+
+def linear_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
+    """Rise linearly from ``ratio * decay`` at step 0 to ``decay`` at ``steps``.
+
+    >>> round(linear_warmup(0.99, steps=100, ratio=0.5)(50), 6)
+    0.7425
+    """
+    return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "linear")
+
+
+def exponential_warmup(
+    decay: float, *, steps: int, ratio: float = 0.9
+) -> DecaySchedule:
+    """Rise geometrically: ``decay * ratio ** (1 - n / steps)``, then ``decay``."""
+    return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "exponential")
+
+
+def constant_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
+    """Stay at ``ratio * decay`` up to step ``steps``, then use ``decay``."""
+    return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "constant")
+
+
+def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
+    """Go from ``decay`` to ``final`` along half a cosine, as momentum teachers do.
+
+    ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
+    ``final=1`` the shadow stands still in the end (the largest float below 1 is used).
+    """
+    check_positive("steps", steps)
+    if not 0 <= final <= 1:
+        raise ValueError(f"final must be in [0, 1], got {final}.")
+    return _Cosine(_final(decay), steps, final)
+
+
+def half_life(
+    span: str | None = None,
+    *,
+    n_epochs: float | None = None,
+    n_steps: float | None = None,
+) -> DecaySchedule:
+    """Give the time after which a weight's share in the shadow has halved.
+
+    ``decay = 2 ** (-1 / steps)``. A span in epochs needs no number of steps per
+    epoch: during the first epoch the steps so far stand for it, which warms the
+    decay up and meets the final value without a jump.
+
+    Args:
+        span: such as ``"0.1ep"`` (epochs) or ``"500it"`` (optimizer steps).
+        n_epochs: the same in epochs, instead of ``span``.
+        n_steps: the same in steps, instead of ``span``.
+
+    >>> half_life("1it")(0)
+    0.5
+    >>> half_life("0.1ep")(0, steps_per_epoch=100) == half_life(n_steps=10)(0)
+    True
+    """
+    given = [value for value in (span, n_epochs, n_steps) if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            "half_life takes exactly one of span, n_epochs and n_steps, "
+            f"got {len(given)}."
+        )
+    if span is not None:
+        match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*(ep|it)\s*", span)
+        if not match or not _is_number(match[1]):
+            raise ValueError(
+                "half_life must look like '0.1ep' (epochs) or '500it' (steps), "
+                f"got {span!r}."
+            )
+        number = float(match[1])
+        n_epochs, n_steps = (number, None) if match[2] == "ep" else (None, number)
+    if n_epochs is not None:
+        return _HalfLife(check_positive("half_life in epochs", n_epochs), True)
+    assert n_steps is not None
+    return _HalfLife(check_positive("half_life in steps", n_steps), False)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _final(decay: float) -> float:
+    decay = check_range("decay", decay, 0, 1)
+    if decay < 0.5:
+        warnings.warn(
+            f"decay={decay} keeps less than half of the old shadow at every step; "
+            "decay weights the old shadow, so the usual values are 0.9 to 0.9999. "
+            f"Did you mean {1 - decay:g}?",
+            stacklevel=3,
+        )
+    return decay
+
+
+def _warmup(steps: int, ratio: float) -> tuple[int, float]:
+    check_positive("warm-up steps", steps)
+    if not 0 < ratio <= 1:
+        raise ValueError(f"warm-up ratio must be in (0, 1], got {ratio}.")
+    return steps, ratio
+
+
+@dataclass(frozen=True)
+class _Constant(DecaySchedule):
+    decay: float
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        return self.decay
+
+
+@dataclass(frozen=True)
+class _CountWarmup(DecaySchedule):
+    decay: float
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        return min(self.decay, (1 + n) / (10 + n))
+
+
+@dataclass(frozen=True)
+class _PowerWarmup(DecaySchedule):
+    decay: float
+    power: float
+    inv_gamma: float
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        return min(self.decay, 1 - math.pow(1 + n / self.inv_gamma, -self.power))
+
+
+@dataclass(frozen=True)
+class _RatioWarmup(DecaySchedule):
+    """The three warm-ups of the paper's code, by iteration."""
+
+    decay: float
+    steps: int
+    ratio: float
+    shape: str
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        if n > self.steps:
+            return self.decay
+        remaining = 1 - n / self.steps
+        if self.shape == "linear":
+            return self.decay * (1 - remaining * (1 - self.ratio))
+        if self.shape == "exponential":
+            return self.decay * math.pow(self.ratio, remaining)
+        return self.decay * self.ratio
+
+
+@dataclass(frozen=True)
+class _Cosine(DecaySchedule):
+    decay: float
+    steps: int
+    final: float
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        share = (1 + math.cos(math.pi * min(n / self.steps, 1))) / 2
+        return min(self.final - (self.final - self.decay) * share, 1 - 2**-53)
+
+
+@dataclass(frozen=True)
+class _HalfLife(DecaySchedule):
+    span: float
+    in_epochs: bool
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        epoch = (steps_per_epoch or n + 1) if self.in_epochs else 1
+        return math.pow(2, -1 / (self.span * epoch))
+
+
+@dataclass(frozen=True)
+class _Custom(DecaySchedule):
+    function: Callable[[int], float]
+
+    def at(self, n: int, steps_per_epoch: int | None) -> float:
+        return self.function(n)

@@ -1,0 +1,178 @@
+"""When to act: every T epochs, every n steps, a fraction of an epoch, or a rule.
+
+Nobody has to know the number of steps per epoch. Whole epochs are counted by
+``end_epoch``; fractions of an epoch use the length of the last finished one.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Union
+
+from switch_ema._checks import check_count, check_positive
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands."""
+
+    steps: int
+    """Optimizer steps so far."""
+    epochs: int
+    """Epochs finished so far."""
+    step_in_epoch: int
+    """Steps since the last epoch ended."""
+    steps_per_epoch: int | None
+    """Length of an epoch, when known."""
+
+
+class Schedule(ABC):
+    """A rule that is asked after every step and after every epoch."""
+
+    def due_after_step(self, position: Position) -> bool:
+        """Whether to act after this optimizer step."""
+        return False
+
+    def due_after_epoch(self, position: Position) -> bool:
+        """Whether to act at this end of an epoch."""
+        return False
+
+    @abstractmethod
+    def progress(self, position: Position) -> float:
+        """Position in the unit in which start and stop are given."""
+
+
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """Every ``n`` optimizer steps.
+
+    >>> Steps(100).due_after_step(Position(300, 2, 40, 130))
+    True
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count("Steps", self.n)
+
+    def due_after_step(self, position: Position) -> bool:
+        """Whether the count of steps is a multiple of ``n``."""
+        return position.steps % self.n == 0
+
+    def progress(self, position: Position) -> float:
+        """Return the steps so far."""
+        return position.steps
+
+
+@dataclass(frozen=True)
+class Epochs(Schedule):
+    """Every ``interval`` epochs, which may be a fraction such as 0.5.
+
+    Points inside an epoch are placed with the length of the last finished epoch, so
+    the first epoch has none unless ``steps_per_epoch`` was given to the averager.
+    """
+
+    interval: float
+
+    def __post_init__(self) -> None:
+        check_positive("the interval in epochs", self.interval)
+
+    @property
+    def _exact(self) -> Fraction:
+        return Fraction(self.interval).limit_denominator(1_000_000)
+
+    def due_after_step(self, position: Position) -> bool:
+        """Whether this step crossed a multiple of the interval inside an epoch."""
+        length, step = position.steps_per_epoch, position.step_in_epoch
+        if float(self.interval).is_integer() or not length or step >= length:
+            return False
+        now, before = (
+            math.floor((position.epochs + Fraction(at, length)) / self._exact)
+            for at in (step, step - 1)
+        )
+        return now > before
+
+    def due_after_epoch(self, position: Position) -> bool:
+        """Whether the last step of the epoch reached a multiple of the interval."""
+        length = position.steps_per_epoch
+        if float(self.interval).is_integer() or not length:
+            return position.epochs % self._exact == 0
+        before = position.epochs - Fraction(1, length)
+        return position.epochs // self._exact > before // self._exact
+
+    def progress(self, position: Position) -> float:
+        """Return the epochs so far, with the fraction where it is known."""
+        if not position.steps_per_epoch:
+            return position.epochs
+        inside = min(position.step_in_epoch / position.steps_per_epoch, 1)
+        return position.epochs + inside
+
+
+@dataclass(frozen=True)
+class When(Schedule):
+    """At the end of each epoch for which ``rule(epochs_finished)`` is true."""
+
+    rule: Callable[[int], bool]
+
+    def due_after_epoch(self, position: Position) -> bool:
+        """Ask the rule."""
+        return bool(self.rule(position.epochs))
+
+    def progress(self, position: Position) -> float:
+        """Return the epochs so far."""
+        return position.epochs
+
+
+@dataclass(frozen=True)
+class Window(Schedule):
+    """Another schedule, restricted to ``start < progress <= stop``."""
+
+    inner: Schedule
+    start: float
+    stop: float | None
+
+    def due_after_step(self, position: Position) -> bool:
+        """Ask the inner schedule, within the window."""
+        return self.inner.due_after_step(position) and self._open(position)
+
+    def due_after_epoch(self, position: Position) -> bool:
+        """Ask the inner schedule, within the window."""
+        return self.inner.due_after_epoch(position) and self._open(position)
+
+    def progress(self, position: Position) -> float:
+        """Return the inner schedule's progress."""
+        return self.inner.progress(position)
+
+    def _open(self, position: Position) -> bool:
+        progress = self.progress(position)
+        return self.start < progress and (self.stop is None or progress <= self.stop)
+
+
+ScheduleLike = Union[float, Schedule, Callable[[int], bool]]
+
+
+def as_schedule(
+    every: ScheduleLike,
+    *,
+    name: str = "switch_every",
+    start: float = 0,
+    stop: float | None = None,
+) -> Schedule:
+    """Turn a number of epochs, a schedule or a rule into a schedule with a window."""
+    if isinstance(every, Schedule):
+        schedule = every
+    elif callable(every):
+        schedule = When(every)
+    else:
+        check_positive(name, every)
+        schedule = Epochs(every)
+    stem = name.removesuffix("every")
+    if not start >= 0:
+        raise ValueError(f"{stem}start must be at least 0, got {start!r}.")
+    if stop is not None and not stop > start:
+        raise ValueError(
+            f"{stem}stop must be None or above {stem}start={start!r}, got {stop!r}."
+        )
+    return Window(schedule, start, stop) if start > 0 or stop is not None else schedule

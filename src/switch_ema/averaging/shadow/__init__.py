@@ -1,0 +1,1 @@
+"""Where the average lives: tensors, their storage, their groups, their state."""

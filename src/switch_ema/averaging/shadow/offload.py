@@ -1,0 +1,68 @@
+"""A shadow on the CPU for a model on an accelerator.
+
+The live weights are copied into page-locked memory on a stream of their own. Nobody
+waits for the copy on the host: the arithmetic runs at the next update, or when the
+average is needed, while the accelerator is busy with the step in between.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.model.slots import Slot
+from switch_ema.averaging.shadow.groups import Group
+
+
+class OffloadedGroup(Group):
+    """Tensors on an accelerator whose shadow is on the CPU.
+
+    It needs page-locked memory for one more copy of them, in their own dtype.
+    """
+
+    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(kind, slots, shadow)
+        self._staged = [_page_locked_like(tensor) for tensor in self._seen]
+        self._streams = {device: _new_stream(device) for device in set(self._devices)}
+        self._copied: list[Any] = []
+        self._weight = 0.0
+
+    @torch.no_grad()
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Start to copy; the average follows."""
+        self.finish()  # the copies of the last update are overwritten below
+        self._copied = [self._copy(device, live) for device in self._streams]
+        self._weight = weight
+
+    def finish(self) -> None:
+        """Take the average that the last update has left to do."""
+        if self._copied:
+            for event in self._copied:
+                event.synchronize()
+            torch_ops.lerp_cast_(self.shadow, self._staged, self._weight)
+            self._copied = []
+
+    def _copy(self, device: torch.device, live: list[Tensor]) -> Any:
+        """Copy the tensors of one device; return the event that says it is done."""
+        module, side = torch.get_device_module(device), self._streams[device]
+        main = module.current_stream(device)
+        side.wait_stream(main)  # the optimizer's step comes first
+        with module.stream(side):
+            for source, target in zip(live, self._staged, strict=True):
+                if source.device == device:
+                    target.copy_(source, non_blocking=True)
+            done = side.record_event()
+        # What the accelerator does next may write the weights: not only a step of the
+        # optimizer, but also a clamp by hand, a switch, or the statistics of a layer.
+        main.wait_event(done)
+        return done
+
+
+def _page_locked_like(tensor: Tensor) -> Tensor:
+    # The strides are kept, so that the copy is one transfer.
+    return torch.empty_like(tensor, device="cpu", pin_memory=True)
+
+
+def _new_stream(device: torch.device) -> Any:
+    return torch.get_device_module(device).Stream(device)

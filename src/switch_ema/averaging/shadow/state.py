@@ -1,0 +1,133 @@
+"""Snapshots of models and averagers, and the strict way back."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema.averaging.distributed import fsdp
+from switch_ema.averaging.model.names import plain_name
+from switch_ema.averaging.model.slots import identity
+from switch_ema.averaging.shadow.shadow import Shadow
+
+
+class StateMismatch(RuntimeError, ValueError):
+    """A state dict does not fit; nothing has been changed.
+
+    torch's modules raise RuntimeError here and its optimizers ValueError, so both
+    ways of catching it work.
+    """
+
+
+def snapshot(model: nn.Module, full: bool = False) -> dict[str, Any]:
+    """Copy a model's state dict under plain names; tied weights stay tied.
+
+    Args:
+        model: is not changed.
+        full: gather sharded tensors; rank 0 returns them, the others nothing.
+    """
+    copies: dict[Any, Any] = {}
+    result = {}
+    # Variables are kept because only they tell a tie of sharded weights on all ranks
+    # alike, also on one whose shard is empty; all have to gather the same tensors.
+    for name, value in model.state_dict(keep_vars=True).items():
+        key = identity(value) if isinstance(value, Tensor) else id(value)
+        if key not in copies:
+            copies[key] = _copy(value, full)
+        result[plain_name(model, name)] = copies[key]
+    return result if not full or fsdp.has_the_whole() else {}
+
+
+def _copy(value: Any, full: bool) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if not full or not fsdp.is_sharded(value):
+        return value.detach().clone()
+    # One after the other: no device ever holds more than one whole tensor.
+    gathered = fsdp.whole(value.detach())
+    return gathered.cpu() if fsdp.has_the_whole() else None
+
+
+def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
+    """Copy a shadow's averages by name."""
+    averages = zip(shadow.slots, shadow.averages(), strict=True)
+    return {slot.name: average.detach().clone() for slot, average in averages}
+
+
+def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
+    """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
+    pairs = zip(shadow.slots, shadow.tensors, strict=True)
+    expected = {s.name: fsdp.in_form_of(s.tensor, tensor) for s, tensor in pairs}
+    for name, tensor in expected.items():
+        mismatch = fsdp.division_mismatch(state.get(name), tensor)
+        if mismatch:
+            raise StateMismatch(
+                f"The state dict holds {mismatch}; only torch.distributed.checkpoint "
+                "loads into another number of processes. Nothing was loaded."
+            )
+    shapes = [
+        f"{name} is {_shape(state[name])}, expected {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in state and _shape(state[name]) != list(tensor.shape)
+    ]
+    problems = {
+        "missing": [name for name in expected if name not in state],
+        "unexpected": [name for name in state if name not in expected],
+        "of another shape": shapes,
+    }
+    found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
+    if found:
+        raise StateMismatch(
+            "The state dict is of another model, so nothing was loaded; "
+            f"{'. '.join(found)}."
+        )
+
+
+def _shape(value: Any) -> list[int] | str:
+    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    rest = f"; and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + rest
+
+
+@torch.no_grad()
+def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
+    """Copy checked averages into a shadow."""
+    shadow.settle()
+    for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
+        tensor.copy_(fsdp.part_of(state[slot.name], slot.tensor))
+
+
+def check_counters(
+    state: Any, method: str, counters: Sequence[str], others: Sequence[str]
+) -> None:
+    """Raise StateMismatch unless the state is of this method and has its counters."""
+    names = [*counters, *others]
+    if not isinstance(state, Mapping) or "method" not in state:
+        raise StateMismatch("This is not the state_dict() of an averager.")
+    if state["method"] != method:
+        raise StateMismatch(
+            f"The state dict is of the method {state['method']!r}, not {method!r}. "
+            "Nothing was loaded."
+        )
+    missing = [name for name in names if name not in state]
+    wrong = [
+        name
+        for name in counters
+        if name in state and not isinstance(state[name], (int, type(None)))
+    ]
+    if wrong:
+        raise StateMismatch(
+            f"The state dict has {', '.join(wrong)} that is no whole number. "
+            "Nothing was loaded."
+        )
+    if missing:
+        raise StateMismatch(
+            f"The state dict lacks {', '.join(missing)}. Nothing was loaded."
+        )

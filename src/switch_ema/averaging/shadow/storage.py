@@ -1,0 +1,75 @@
+"""How a shadow is kept: which tensors, in which dtype, where."""
+
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import torch
+
+from switch_ema._checks import check_choice
+from switch_ema.averaging.model.slots import Filter, Slot
+
+
+class AveragerOptions(TypedDict, total=False):
+    """The options that every method takes; :class:`Averager` explains them."""
+
+    buffers: str
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    include: Filter
+    exclude: Filter
+    flat: bool
+    steps_per_epoch: int | None
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a shadow is kept."""
+
+    dtype: torch.dtype | None = None
+    """Of real parameters; None: the model's, but at least float32."""
+    device: torch.device | None = None
+    """None: beside the live tensor."""
+    average_buffers: bool = True
+    """Whether floating-point buffers are averaged; if not they are copied."""
+    flat: bool = False
+    """Whether live and shadow tensors are laid into one buffer each."""
+
+    def averages(self, slot: Slot) -> bool:
+        """Whether the slot's tensor is averaged, not copied."""
+        tensor = slot.tensor
+        number = tensor.is_floating_point() or tensor.is_complex()
+        return number and (self.average_buffers or not slot.is_buffer)
+
+    def without_flat(self) -> "Storage":
+        """Return the same storage in separate tensors."""
+        return replace(self, flat=False)
+
+    def place_of(self, slot: Slot) -> tuple[torch.device, torch.dtype]:
+        """Choose where and in which dtype the slot's tensor is kept."""
+        return self.device or slot.tensor.device, self._dtype_of(slot)
+
+    def _dtype_of(self, slot: Slot) -> torch.dtype:
+        own = slot.tensor.dtype
+        if not own.is_floating_point:
+            return own
+        # Statistics are small and need their precision: bfloat16 is for weights.
+        if self.dtype and not (slot.is_buffer and self.dtype == torch.bfloat16):
+            return self.dtype
+        return torch.promote_types(own, torch.float32)
+
+
+def as_storage(
+    buffers: str,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    flat: bool,
+) -> Storage:
+    """Check an averager's arguments and turn them into a storage."""
+    check_choice("buffers", buffers, ("average", "copy"))
+    if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
+        raise ValueError(
+            "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
+            f"got {dtype}."
+        )
+    device = None if device is None else torch.device(device)
+    return Storage(dtype, device, buffers == "average", flat)

@@ -1,0 +1,185 @@
+"""Going through lists of tensors in blocks that fit into the cache."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.kernels.native import Table
+
+BLOCK = 1 << 20
+"""Elements per block: parameter, gradient, two moments and shadow are 20 MB.
+
+Smaller blocks would fit into nearer caches, but between two calls the threads go to
+sleep, and waking them costs more than that saves.
+"""
+
+Columns = list[list[Tensor]]
+"""Lists of the same length: all parameters, all gradients, and so on."""
+Row = tuple[Tensor, ...]
+
+
+Shadows = dict[int, tuple[Tensor, Tensor]]
+"""By the parameter's id, since tensors are slow as keys: parameter and shadow."""
+
+
+@dataclass
+class StepAverage:
+    """What an averager wants to be done within the coming step of an optimizer."""
+
+    weight: float
+    """Of the live weights: ``shadow += weight * (live - shadow)``."""
+    shadows: Shadows
+    """Of the same form and place as their parameters; the same object from step to
+    step as long as nothing changes."""
+    done: set[int] = field(default_factory=set)
+    """Ids of the parameters that are averaged already."""
+    is_finished: bool = False
+
+    def shadow_of(self, parameter: Tensor) -> Tensor | None:
+        """Return the shadow if it is to be averaged and is not yet."""
+        found = self.shadows.get(id(parameter))
+        return None if found is None or id(parameter) in self.done else found[1]
+
+    def finish(self) -> None:
+        """Average what the step has not updated."""
+        if len(self.done) < len(self.shadows):
+            left = [pair for i, pair in self.shadows.items() if i not in self.done]
+            lives, shadows = map(list, zip(*left, strict=True))
+            torch_ops.lerp_(shadows, lives, self.weight)
+        self.is_finished = True
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What a kernel does to a row, for those who do the same in one pass."""
+
+    numbers: list[float]
+    """What it depends on besides the row."""
+    row: Callable[..., None]
+    """In torch, for a compiler: of the tensors of a row and the numbers, as tensors."""
+    native: Callable[[Table, torch.dtype, float], None]
+    """In C: of a table of all rows, their dtype, and the share of the live weights."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an optimizer updates with one kind of kernel call."""
+
+    columns: Columns
+    """The parameters first."""
+    kernel: Callable[[Columns, list[Tensor]], None]
+    """Updates the columns, or the same part of each, given their steps."""
+    steps: list[Tensor] = field(default_factory=list)
+    """For each row, if the kernel wants them; who does the work counts them first."""
+    formula: Formula | None = None
+    """None if what the kernel does has no other form here."""
+
+    def averaged_rows(self, average: StepAverage) -> list[Row]:
+        """Return the rows that are averaged: with their shadow, and their step."""
+        shadows = [average.shadow_of(parameter) for parameter in self.columns[0]]
+        columns = [*self.columns, shadows, *([self.steps] if self.steps else [])]
+        return [
+            row
+            for row, shadow in zip(zip(*columns, strict=True), shadows, strict=True)
+            if shadow is not None
+        ]
+
+    def without(self, done: set[int]) -> "Work | None":
+        """Return the work on parameters that are not done, None if there are none."""
+        left = [i for i, tensor in enumerate(self.columns[0]) if id(tensor) not in done]
+        if not left:
+            return None
+        columns, steps = self.part(left)
+        return replace(self, columns=columns, steps=steps, formula=None)
+
+    def part(self, rows: list[int]) -> tuple[Columns, list[Tensor]]:
+        """Return the columns and the steps of some rows."""
+        columns = [[column[i] for i in rows] for column in self.columns]
+        return columns, [self.steps[i] for i in rows] if self.steps else []
+
+
+def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    """Return gradients in the order of their parameters in memory.
+
+    Those of autograd are already; torch's fused kernels take others for such, too.
+    """
+    return [
+        gradient
+        if (gradient.is_contiguous() and parameter.is_contiguous())
+        or gradient.stride() == parameter.stride()
+        else torch.empty_like(parameter).copy_(gradient)
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+    ]
+
+
+def step_and_average(work: Work, average: StepAverage) -> None:
+    """Update block by block, and average each block while it is in the cache."""
+    shadows = [average.shadow_of(parameter) for parameter in work.columns[0]]
+    average.done.update(
+        id(parameter)
+        for parameter, shadow in zip(work.columns[0], shadows, strict=True)
+        if shadow is not None
+    )
+    if work.steps:
+        torch._foreach_add_(work.steps, 1)
+    for columns, steps, targets in _blocks(work, shadows):
+        work.kernel(columns, steps)
+        pairs = [
+            (target, live)
+            for target, live in zip(targets, columns[0], strict=True)
+            if target is not None
+        ]
+        if pairs:
+            averages, lives = map(list, zip(*pairs, strict=True))
+            torch_ops.lerp_dense_(averages, lives, average.weight)
+
+
+def _blocks(
+    work: Work, shadows: list[Tensor | None]
+) -> Iterator[tuple[Columns, list[Tensor], list[Tensor | None]]]:
+    """Cut the rows into blocks: several small ones, or a part of a large one."""
+    rows: list[int] = []
+    size = 0
+    for i, parameter in enumerate(work.columns[0]):
+        if parameter.numel() > BLOCK and _have_one_form(work.columns, i):
+            yield from _cut(work, i, shadows[i])
+            continue
+        if rows and size + parameter.numel() > BLOCK:
+            yield _gather(work, rows, shadows)
+            rows, size = [], 0
+        rows.append(i)
+        size += parameter.numel()
+    if rows:
+        yield _gather(work, rows, shadows)
+
+
+def _gather(
+    work: Work, rows: list[int], shadows: list[Tensor | None]
+) -> tuple[Columns, list[Tensor], list[Tensor | None]]:
+    return *work.part(rows), [shadows[i] for i in rows]
+
+
+def _cut(
+    work: Work, row: int, shadow: Tensor | None
+) -> Iterator[tuple[Columns, list[Tensor], list[Tensor | None]]]:
+    step = work.steps[row : row + 1]
+    pieces = zip(*(_split(column[row]) for column in work.columns), strict=True)
+    targets = iter(_split(shadow)) if shadow is not None else None
+    for piece in pieces:
+        target = next(targets) if targets is not None else None
+        yield [[part] for part in piece], step, [target]
+
+
+def _split(tensor: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(torch_ops.in_memory_order(tensor.detach()), BLOCK)
+
+
+def _have_one_form(columns: Columns, row: int) -> bool:
+    """Whether a tensor's companions lie in memory as it does."""
+    first = columns[0][row]
+    return torch_ops.is_dense(first) and all(
+        column[row].stride() == first.stride() for column in columns[1:]
+    )

@@ -1,0 +1,102 @@
+"""What torch's optimizers do to a parameter, with the average: in torch and in C."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.kernels import native
+from switch_ema.averaging.step.blocks import Formula
+
+
+def sgd_formula(group: dict[str, Any]) -> Formula:
+    """Return the formula of SGD with the options of a parameter group."""
+    keys = ("lr", "weight_decay", "momentum", "dampening")
+    numbers = [*(float(group[key]) for key in keys), _sign(group)]
+    flags = bool(group["momentum"]), bool(group["nesterov"])
+
+    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
+        native.sgd_(table, dtype, native.SgdNumbers(*numbers, share, *flags))
+
+    with_momentum = nesterov_row if group["nesterov"] else momentum_row
+    return Formula(numbers, with_momentum if group["momentum"] else sgd_row, in_c)
+
+
+def adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
+    """Return the formula of AdamW, or of Adam, whose weight decay is not decoupled."""
+    rate, betas = float(group["lr"]), map(float, group["betas"])
+    numbers = [rate, *betas, group["eps"], group["weight_decay"], _sign(group)]
+
+    def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
+        native.adam_(table, dtype, native.AdamNumbers(*numbers, share, decoupled))
+
+    return Formula(numbers, adam_row if decoupled else coupled_adam_row, in_c)
+
+
+def _sign(group: dict[str, Any]) -> float:
+    return -1.0 if group["maximize"] else 1.0
+
+
+def adam_row(
+    weight: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    shadow: Tensor,
+    step: Tensor,
+    numbers: list[Tensor],
+    decoupled: bool = True,
+) -> None:
+    """One parameter of Adam or AdamW, in the form of torch's fused kernel."""
+    rate, beta1, beta2, epsilon, decay, sign, share = numbers
+    gradient = sign * gradient
+    if decoupled:
+        old = weight * (1 - rate * decay)
+    else:
+        old, gradient = weight, gradient + decay * weight
+    mean_now = mean + (gradient - mean) * (1 - beta1)
+    square_now = square * beta2 + gradient * gradient * (1 - beta2)
+    count = step + 1
+    size, scale = rate / (1 - beta1**count), (1 - beta2**count).rsqrt()
+    weight_now = old - size * mean_now / (square_now.sqrt() * scale + epsilon)
+    shadow.copy_(shadow + (weight_now - shadow) * share)
+    weight.copy_(weight_now)
+    mean.copy_(mean_now)
+    square.copy_(square_now)
+    step.copy_(count)
+
+
+coupled_adam_row = partial(adam_row, decoupled=False)
+
+
+def sgd_row(
+    weight: Tensor, gradient: Tensor, shadow: Tensor, numbers: list[Tensor]
+) -> None:
+    """One parameter of SGD without momentum."""
+    rate, decay, _, _, sign, share = numbers
+    weight_now = weight - rate * (sign * gradient + decay * weight)
+    shadow.copy_(shadow + (weight_now - shadow) * share)
+    weight.copy_(weight_now)
+
+
+def momentum_row(
+    weight: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    shadow: Tensor,
+    numbers: list[Tensor],
+    nesterov: bool = False,
+) -> None:
+    """One parameter of SGD with momentum."""
+    rate, decay, momentum, dampening, sign, share = numbers
+    gradient = sign * gradient + decay * weight
+    velocity_now = momentum * velocity + (1 - dampening) * gradient
+    step = gradient + momentum * velocity_now if nesterov else velocity_now
+    weight_now = weight - rate * step
+    shadow.copy_(shadow + (weight_now - shadow) * share)
+    weight.copy_(weight_now)
+    velocity.copy_(velocity_now)
+
+
+nesterov_row = partial(momentum_row, nesterov=True)

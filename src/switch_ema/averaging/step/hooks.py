@@ -1,0 +1,209 @@
+"""Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
+
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Union
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from switch_ema._checks import check_choice
+
+Optimizers = Union[Optimizer, Iterable[Optimizer], None]
+"""None, one or several."""
+
+_WRAPPERS_FILE = Optimizer.profile_hook_step.__code__.co_filename
+"""Where torch's wrapper around ``step`` is, which runs the hooks."""
+
+
+def check_optimizer_state(policy: str, optimizer: Optimizers) -> bool:
+    """Check the argument optimizer_state; return whether it asks for a reset."""
+    check_choice("optimizer_state", policy, ("keep", "reset"))
+    if policy == "reset" and optimizer is None:
+        raise ValueError(
+            "optimizer_state='reset' needs the optimizer; pass it as second argument."
+        )
+    return policy == "reset"
+
+
+class StepHook:
+    """Calls back once for each round of real steps of the given optimizers.
+
+    With one optimizer a round is a step. With several it is complete when each has
+    stepped at least once: one update for a body and a head that step in turn.
+
+    The optimizers hold what is called back, and are held weakly here: without a cycle,
+    a training that nobody holds any more frees its memory at once.
+    """
+
+    def __init__(
+        self,
+        optimizers: list[Optimizer],
+        before_step: Callable[[], None],
+        after_round: Callable[[], None],
+    ) -> None:
+        self.waiting_for = set(range(len(optimizers)))
+        self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
+        self._asking: list[weakref.ref[Any]] = []
+        self._handles: list[RemovableHandle] = []
+        for index, optimizer in enumerate(optimizers):
+            may_nest = _step_definitions(optimizer) > 1
+            after = partial(self._finish, index, may_nest, after_round)
+            self._handles += [
+                optimizer.register_step_pre_hook(_before(before_step)),
+                optimizer.register_step_post_hook(_after(after)),
+            ]
+
+    def offer(self, ask: Callable[[], Any]) -> None:
+        """Let an optimizer that can average in its step ask what to average.
+
+        One optimizer serves one averager; a second one averages after the step, as does
+        one whose hook is not the first: others may change the weights before it.
+        """
+        for reference in self._optimizers if len(self._optimizers) == 1 else ():
+            hooks = getattr(reference(), "_optimizer_step_post_hooks", {})
+            if next(iter(hooks), None) != self._handles[-1].id:
+                continue
+            average_with = getattr(reference(), "average_with", None)
+            if average_with is not None and average_with(_unless_initialising(ask)):
+                self._asking = [reference]
+
+    def wait_for(self, indices: Iterable[int]) -> None:
+        """Take back which optimizers have yet to step, of those that there are."""
+        known = set(range(len(self._optimizers)))
+        self.waiting_for = known.intersection(indices) or known
+
+    def remove(self) -> None:
+        """Take the hooks off the optimizers."""
+        for optimizer in _existing(self._asking):
+            optimizer.average_with(None)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def forget_state(self) -> None:
+        """Drop the optimizers' moments, which they then build up anew."""
+        for optimizer in _existing(self._optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state.pop(parameter, None)
+
+    def _finish(
+        self,
+        index: int,
+        may_nest: bool,
+        after_round: Callable[[], None],
+        optimizer: Optimizer,
+    ) -> None:
+        if was_skipped(optimizer) or is_initialising():
+            return
+        if may_nest and _is_inner_step(optimizer):
+            return
+        self.waiting_for.discard(index)
+        if not self.waiting_for:
+            self.waiting_for.update(range(len(self._optimizers)))
+            after_round()
+
+
+def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
+    found = [reference() for reference in references]
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def _before(call: Callable[[], None]) -> Callable[[Optimizer, Any, Any], None]:
+    def start() -> None:
+        if not is_initialising():
+            call()
+
+    return lambda optimizer, args, kwargs: outside_of_graphs(start)
+
+
+def _after(
+    call: Callable[[Optimizer], None],
+) -> Callable[[Optimizer, Any, Any], None]:
+    return lambda optimizer, args, kwargs: outside_of_graphs(call, optimizer)
+
+
+def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function as it is, also where torch.compile is tracing a step."""
+    if torch.compiler.is_compiling():
+        return _as_it_is(call, *arguments)
+    return call(*arguments)
+
+
+@_disable_dynamo
+def _as_it_is(call: Callable[..., Any], *arguments: Any) -> Any:
+    return call(*arguments)
+
+
+def was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer has just skipped its step under a GradScaler.
+
+    The scaler calls a fused optimizer even on non-finite gradients and the kernel
+    skips inside, so the step's hooks run although nothing has moved.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf.item())
+
+
+def is_initialising() -> bool:
+    """Whether torch.distributed.checkpoint is making an optimizer's state.
+
+    To save or load an optimizer without state, be it fresh or a plain SGD, it steps
+    with zero gradients and a learning rate of zero, which is no step of the training.
+    """
+    checkpoint = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if checkpoint is None:
+        return False
+    names, frame = vars(checkpoint), sys._getframe().f_back
+    while frame is not None:
+        if frame.f_globals is names:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: None if is_initialising() else ask()
+
+
+def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
+    """List the optimizers given and check that they can be hooked."""
+    if optimizer is None:
+        return []
+    single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)
+    optimizers: list[Any] = [optimizer] if single else [*optimizer]  # type: ignore
+    for candidate in optimizers:
+        if not hasattr(candidate, "_optimizer_step_post_hooks"):
+            raise TypeError(
+                "optimizer must be a torch.optim.Optimizer (or several), got "
+                f"{type(candidate).__name__}; of a wrapper, pass the optimizer inside."
+            )
+    return optimizers
+
+
+def _step_definitions(optimizer: Optimizer) -> int:
+    """Count the classes that define a step, not those for which torch wraps one."""
+    classes = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
+    return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
+
+
+def _is_inner_step(optimizer: Optimizer) -> bool:
+    """Whether this step was called by another step of the same optimizer.
+
+    torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
+    the hooks run twice. The call stack tells which one is outermost, and unlike a
+    counter it cannot be left wrong by an exception: there is one such wrapper on it,
+    or there are two.
+    """
+    wrappers, frame = 0, sys._getframe().f_back
+    while frame is not None and wrappers < 2:
+        is_wrapper = frame.f_code.co_filename == _WRAPPERS_FILE
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return wrappers == 2

@@ -1,0 +1,90 @@
+"""Exchanging the contents of tensors in place, completely or not at all."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from switch_ema.averaging.kernels import native
+from switch_ema.averaging.kernels.torch_ops import (
+    CHUNK,
+    byte_table,
+    pairs_by_memory,
+    pieces,
+)
+
+
+class Exchanged:
+    """Whether two lists are exchanged, true whenever a Ctrl-C comes."""
+
+    def __init__(self) -> None:
+        self.yes = False
+
+
+def exchange_(first: list[Tensor], second: list[Tensor], now: Exchanged) -> None:
+    """Exchange contents pairwise through a small buffer, completely or not at all.
+
+    An exception on the way, Ctrl-C included, undoes what was done, so that nobody
+    is left with a model that is half averaged.
+
+    Args:
+        first: tensors.
+        second: as many of the same forms.
+        now: is turned round when all is done.
+    """
+    before = now.yes
+    by_memory, others = pairs_by_memory(first, second)
+    table, at_once = byte_table(by_memory), ctypes.c_int64(0)
+    exchange = _Exchange()
+    pairs = list(pieces([a for a, _ in others], [b for _, b in others]))
+    try:
+        for done, (a, b) in enumerate(pairs):
+            exchange.run(a, b)
+            exchange.done = done + 1, ""
+        if by_memory:
+            native.exchange_(table, at_once)
+            increment_version([tensor for pair in by_memory for tensor in pair])
+        now.yes = not before
+    except BaseException:
+        if at_once.value:
+            native.exchange_(table, ctypes.c_int64(0))
+        done, copying = exchange.done
+        if copying:
+            exchange.finish(*pairs[done])
+        for a, b in pairs[: done + bool(copying)]:
+            exchange.run(a, b)
+        now.yes = before
+        raise
+
+
+class _Exchange:
+    """An exchange on its way, which knows what a half exchanged pair lacks."""
+
+    def __init__(self) -> None:
+        self.done: tuple[int, str] = 0, ""
+        """Pairs exchanged, and what is being copied now: in one assignment, which
+        cannot be torn."""
+        self._buffers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._kept = torch.empty(0)
+
+    def run(self, a: Tensor, b: Tensor) -> None:
+        """Exchange one pair."""
+        done, _ = self.done
+        self._kept = self._room(a).copy_(a)
+        self.done = done, "b to a"
+        a.copy_(b)
+        self.done = done, "a to b"
+        b.copy_(self._kept)
+
+    def finish(self, a: Tensor, b: Tensor) -> None:
+        """Exchange the rest of a pair; a copy made twice does no harm."""
+        if self.done[1] == "b to a":
+            a.copy_(b)
+        b.copy_(self._kept)
+
+    def _room(self, piece: Tensor) -> Tensor:
+        kind = piece.dtype, piece.device
+        if kind not in self._buffers:
+            self._buffers[kind] = piece.new_empty(CHUNK)
+        return self._buffers[kind][: piece.numel()].view(piece.shape)

@@ -1,0 +1,240 @@
+"""`switch-ema boundary`: train in the plane, then measure the decision boundaries."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from switch_ema.analysis.boundary.contours import Floats
+from switch_ema.analysis.boundary.measures import (
+    Boundary,
+    Grid,
+    accuracy,
+    measure_boundaries,
+)
+from switch_ema.analysis.boundary.summary import (
+    Interval,
+    MethodBoundaries,
+    summarize,
+)
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.numbers import NONE, fixed
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.tasks import TASKS, create_task, load_task_class
+from switch_ema.bench.tasks.toy.two_d import TwoD
+from switch_ema.bench.train.loop import Place, Training
+
+Progress = Callable[[int, int], None]
+"""Told the epochs done and the epochs in all, over all trainings."""
+
+SHOWN = ("accuracy", "width", "local_width", "roughness", "length")
+TABLE_HEADER = (
+    *("measure", "method", "mean", "95% CI", "n"),
+    *("difference", "95% CI", "pairs"),
+)
+_AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundaryComparison:
+    """Boundaries of all methods on the same data, seed by seed."""
+
+    task: str
+    """As typed, options included."""
+    epochs: int
+    seeds: tuple[int, ...]
+    grid: Grid
+    """The same for all, around the points of all seeds."""
+    x: Floats
+    """Labelled points, (seeds, points, 2)."""
+    y: Floats
+    """Their classes, (seeds, points)."""
+    x_test: Floats
+    y_test: Floats
+    methods: tuple[MethodBoundaries, ...]
+    """In the order asked for; the first is the baseline."""
+    problems: tuple[str, ...]
+    """Trainings that diverged, one sentence each; their numbers are NaN."""
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What the seeds of one cell became under one method."""
+
+    boundaries: tuple[Boundary, ...]
+    probabilities: Floats
+
+
+def compare_boundaries(
+    task: str = "circles",
+    methods: Sequence[str] = ("plain", "ema", "switch-ema"),
+    seeds: int = 24,
+    *,
+    first_seed: int = 0,
+    epochs: int | None = None,
+    optimizer: str | None = None,
+    grid_size: int = 201,
+    progress: Progress = lambda done, total: None,
+) -> BoundaryComparison:
+    """Train every method on the same seeds and measure the boundaries of its weights.
+
+    Args:
+        task: circles or moons, with options (``moons:noise=0.2,lr=0.1``), or a class
+            of the user's that derives from ``TwoD``.
+        methods: names with options, such as ``ema:decay=0.99``; the first is the
+            baseline.
+        seeds: how many, at least 1; intervals need 2.
+        first_seed: the others follow.
+        epochs: the task's own by default.
+        optimizer: name with options; the task's own by default.
+        grid_size: points along the longer side of the window, at least 10.
+        progress: told the epochs done and the epochs in all.
+    """
+    if grid_size < 10:
+        raise UsageError(f"grid_size must be at least 10, got {grid_size}.")
+    _check_plane(task)
+    config = CompareConfig(
+        tasks=(task,),
+        methods=tuple(methods),
+        seeds=seeds,
+        first_seed=first_seed,
+        epochs=epochs,
+        optimizer=optimizer,
+    )
+    cells = make_plan(config)
+    chosen = tuple(range(first_seed, first_seed + seeds))
+    data = cast(TwoD, create_task(task, chosen))
+    x, y, x_test, y_test = (
+        part.double().numpy() for part in (data.x, data.y, data.x_eval, data.y_eval)
+    )
+    grid = Grid.around(np.concatenate([x, x_test], axis=1), size=grid_size)
+    found, problems = _train(cells, grid, progress)
+    return BoundaryComparison(
+        task=task,
+        epochs=cells[0].recipe.epochs,
+        seeds=chosen,
+        grid=grid,
+        x=x,
+        y=y,
+        x_test=x_test,
+        y_test=y_test,
+        # An optimizer with an average of its own adds it as a method, at the end.
+        methods=tuple(
+            _join(label, found[label], y_test)
+            for label in dict.fromkeys((*methods, *found))
+        ),
+        problems=problems,
+    )
+
+
+def table_rows(
+    comparison: BoundaryComparison, measures: Sequence[str] = SHOWN
+) -> list[tuple[str, ...]]:
+    """Spell the comparison for a table with ``TABLE_HEADER``, measure by measure.
+
+    n counts the seeds that have a value. Differences are to the baseline, of the seeds
+    where both have one: the pairs.
+    """
+    rows: list[tuple[str, ...]] = []
+    for measure, method, value, paired in summarize(comparison.methods, measures):
+        digits = 2 if measure == "accuracy" else 3
+        row = (measure.replace("_", " "), method, *_spelled(value, digits))
+        if paired is None:
+            rows.append((*row, "baseline", "", ""))
+        else:
+            rows.append((*row, *_spelled(paired, digits, "+")))
+    return rows
+
+
+def _check_plane(task: str) -> None:
+    task_class, spec = load_task_class(task)
+    if not issubclass(task_class, TwoD):
+        known = [name for name, (cls, _) in TASKS.items() if issubclass(cls, TwoD)]
+        raise UsageError(
+            f"boundaries are drawn in the plane, where {spec.name} is not; "
+            f"choose {' or '.join(known)}."
+        )
+
+
+def _train(
+    cells: Sequence[Cell], grid: Grid, progress: Progress
+) -> tuple[dict[str, list[_Trained]], tuple[str, ...]]:
+    """Train and measure cell by cell; return what each method's seeds became."""
+    total, done = sum(cell.recipe.epochs for cell in cells), 0
+    found: dict[str, list[_Trained]] = {}
+    problems = []
+
+    def advance(epoch: int) -> None:
+        progress(done + epoch, total)
+
+    # Checkpoints serve nobody afterwards, and go after Ctrl-C as well.
+    with TemporaryDirectory(prefix="switch-ema-") as folder:
+        for cell in cells:
+            training = Training(cell, Place(Path(folder), "cpu"))
+            result = training.run(advance)
+            done += cell.recipe.epochs
+            if result.status != "done":
+                problems.append(f"{cell}: {result.status}, {result.message}.")
+            for label in cell.methods:
+                found.setdefault(label, []).append(_measure(training, label, grid))
+    return found, tuple(problems)
+
+
+def _measure(training: Training, label: str, grid: Grid) -> _Trained:
+    """Measure the weights of a method at the end of its training.
+
+    The loop ends with an evaluation, so model and optimizer are in that mode.
+    """
+    tested = cast(TwoD, training.task).x_eval
+    if training.result.status != "done":
+        # One seed stops the others of its stack: none of them is at its end.
+        shape = tuple(tested.shape[:2])
+        return _Trained((Boundary(),) * shape[0], np.full(shape, math.nan))
+    averager = training.averagers[label]
+    model = training.model
+    with averager.averaged() if averager is not None else nullcontext():
+        boundaries = measure_boundaries(
+            lambda points: probabilities_of(model, torch.as_tensor(points)), grid
+        )
+        return _Trained(boundaries, probabilities_of(model, tested))
+
+
+@torch.no_grad()
+def probabilities_of(model: nn.Module, points: Tensor) -> Floats:
+    """Compute the probability of class 1, (seeds, points), in float64.
+
+    Args:
+        model: a stack with two outputs per network.
+        points: (points, 2) for all networks, or (seeds, points, 2).
+    """
+    parts = []
+    for some in torch.split(points.float(), _AT_ONCE, dim=-2):
+        outputs = model(some).double()
+        # Of the difference, as float32 cannot tell probabilities near 1 apart.
+        parts.append(torch.sigmoid(outputs[..., 1] - outputs[..., 0]))
+    return cast(Floats, torch.cat(parts, dim=-1).numpy())
+
+
+def _join(label: str, parts: Sequence[_Trained], y_test: Floats) -> MethodBoundaries:
+    """Put the cells of one method together again, which are in the order of seeds."""
+    probabilities = np.concatenate([part.probabilities for part in parts])
+    return MethodBoundaries(
+        method=label,
+        boundaries=tuple(one for part in parts for one in part.boundaries),
+        probabilities=probabilities,
+        accuracy=accuracy(probabilities, y_test),
+    )
+
+
+def _spelled(found: Interval, digits: int, sign: str = "") -> tuple[str, str, str]:
+    low, high = (fixed(end, digits, sign) for end in (found.low, found.high))
+    known = NONE if NONE in (low, high) else f"{low} to {high}"
+    return fixed(found.mean, digits, sign), known, str(found.n)

@@ -1,0 +1,61 @@
+"""How a comparison is run, as far as the numbers do not depend on it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from switch_ema.bench.execute import check_executor
+from switch_ema.bench.spec import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a comparison is run; the numbers do not depend on it."""
+
+    out: Path = Path("runs")
+    """Folder that run folders are made in."""
+    name: str | None = None
+    """Of the run folder; by default made from the tasks and the settings."""
+    jobs: int = 0
+    """Cells trained at a time, each with its share of the cores; 0: one per core."""
+    executor: str = "local"
+    """Where cells are trained: local (processes) or ray (a cluster)."""
+    address: str | None = None
+    """Of the Ray cluster; None: the one that runs on this machine, or a new one."""
+    device: str | None = None
+    """cpu, or None for what Accelerate finds."""
+    track: tuple[str, ...] = ()
+    """Accelerate's trackers, such as tensorboard."""
+    keep_checkpoints: str = "first"
+    """Whose weights are kept, for switch-ema landscape: first (seed), all or none."""
+    dry_run: bool = False
+    """Print the plan and stop."""
+
+    def __post_init__(self) -> None:
+        if self.keep_checkpoints not in ("first", "all", "none"):
+            raise UsageError(
+                "keep_checkpoints must be first, all or none, "
+                f"got {self.keep_checkpoints!r}."
+            )
+        if self.jobs < 0:
+            raise UsageError(f"jobs must be at least 0, got {self.jobs}.")
+        check_device(self.device)
+        if self.name is not None and not _is_folder_name(self.name):
+            raise UsageError(f"name must be that of one folder, got {self.name!r}.")
+        check_executor(self.executor, self.address)
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that would be ignored."""
+    if device not in (None, "cpu"):
+        raise UsageError(
+            f"device must be cpu or None (what Accelerate finds), got {device!r}."
+        )
+
+
+def _is_folder_name(name: str) -> bool:
+    """Tell a name from a path, which would lead elsewhere.
+
+    >>> [_is_folder_name(name) for name in ("mine", "", ".", "..", "a/b")]
+    [True, False, False, False, False]
+    """
+    return name != ".." and Path(name).name == name != ""

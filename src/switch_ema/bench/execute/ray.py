@@ -1,0 +1,222 @@
+"""Trains cells on a Ray cluster: each is a task, and the driver alone writes results.
+
+A task whose worker or node is lost is started again by Ray. Where the folder of the
+comparison is on storage that the workers share, it continues from its checkpoint.
+"""
+
+import logging
+import os
+import socket
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError
+
+from switch_ema.bench.execute.board import Board
+from switch_ema.bench.execute.local import Progress, train_or_explain
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.train.loop import CellResult, Place
+
+RETRIES = 3
+"""How often a cell is started again after its worker or node was lost."""
+
+LARGEST = 64 << 20
+"""Bytes of files that a worker sends to the driver with a result."""
+
+POLL_SECONDS = 0.5
+"""How often the driver looks for epochs that workers have finished."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one cell occupies of its node."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told."""
+
+    cell: Cell
+    place: Place
+    mark: str
+    """Name of a file in the run folder: who sees it shares the folder's storage."""
+    home: str
+    """The driver's current folder, which a task's file may be named relative to."""
+    threads: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back."""
+
+    result: CellResult
+    files: dict[str, bytes] | None
+    """By path in the run folder; empty if they lie there, None if too large."""
+
+
+def train_on_ray(
+    cells: Sequence[Cell],
+    place: Callable[[Cell], Place],
+    jobs: int,
+    progress: Progress,
+    *,
+    address: str | None = None,
+) -> Iterator[tuple[Cell, CellResult]]:
+    """Yield each cell with its result, as they finish; failures are results too.
+
+    Ray starts as many at a time as the cluster has room for, at most ``jobs`` of them
+    if that is not 0. When the caller stops, the rest is cancelled.
+    """
+    if not cells:
+        return
+    _connect(address)
+    places = {cell.id: _absolute(place(cell)) for cell in cells}
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    share = share_of(nodes, jobs, gpus=places[cells[0].id].device != "cpu")
+    task = ray.remote(_task).options(
+        num_cpus=share.cpus, num_gpus=share.gpus, max_retries=RETRIES
+    )
+    waiting, running = deque(cells), dict[Any, Cell]()
+    folders = {place.folder for place in places.values()}
+    with _marked(folders) as mark, Board() as board:
+        try:
+            while waiting or running:
+                while waiting and (jobs == 0 or len(running) < jobs):
+                    cell = waiting.popleft()
+                    job = Job(cell, places[cell.id], mark, os.getcwd(), share.cpus)
+                    running[task.remote(job, board.actor)] = cell
+                done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
+                board.tell(running.values(), progress)
+                for reference in done:
+                    cell = running.pop(reference)
+                    progress(cell, cell.recipe.epochs)
+                    yield cell, _fetch(reference, cell, places[cell.id].folder)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+
+def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Share:
+    """Divide the cluster: a GPU per cell if there are any, and a share of the CPUs.
+
+    Args:
+        nodes: As :func:`ray.nodes` lists them.
+        jobs: Cells at a time; 0 for one per GPU or CPU.
+        gpus: Whether GPUs may be used.
+    """
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    useful = [node for node in alive if gpus and node.get("GPU", 0) >= 1]
+    unit = "GPU" if useful else "CPU"
+    useful = useful or [node for node in alive if node.get("CPU", 0) >= 1]
+    if not useful:  # a cluster that starts its nodes when they are asked for
+        return Share(cpus=1, gpus=0)
+    slots = jobs or sum(int(node[unit]) for node in useful)
+    cpus = [int(node.get("CPU", 0)) for node in useful]
+    # No more than the smallest node has, so that every node can take a cell.
+    return Share(max(1, min(sum(cpus) // slots, *cpus)), int(unit == "GPU"))
+
+
+def train_anywhere(job: Job, progress: Callable[[int], None]) -> Outcome:
+    """Train a cell in its folder or, if that is not seen here, in a temporary one."""
+    if Path(job.home).is_dir():
+        os.chdir(job.home)
+    if (job.place.folder / job.mark).exists():
+        return Outcome(train_or_explain(job.cell, job.place, progress), {})
+    with TemporaryDirectory(prefix="switch-ema-") as folder:
+        place = replace(job.place, folder=Path(folder))
+        result = train_or_explain(job.cell, place, progress)
+        # Checkpoints of cells that are not kept have served their purpose here.
+        kept = "**/*" if job.place.keeps_trajectory else "trackers/**/*"
+        return Outcome(result, _pack(place.folder, kept))
+
+
+def _task(job: Job, board: Any) -> Outcome:
+    """What runs on the cluster."""
+    torch.set_num_threads(job.threads)
+    return train_anywhere(job, lambda epoch: board.note.remote(job.cell.id, epoch))
+
+
+def _pack(folder: Path, pattern: str) -> dict[str, bytes] | None:
+    paths = [path for path in folder.glob(pattern) if path.is_file()]
+    if sum(path.stat().st_size for path in paths) > LARGEST:
+        return None
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def _fetch(reference: Any, cell: Cell, folder: Path) -> CellResult:
+    """Get a finished cell's result and write the files that came with it."""
+    try:
+        outcome: Outcome = ray.get(reference)
+    except RayError as error:
+        reason = str(error).strip().partition("\n")[0]
+        why = f"Ray gave it up: {type(error).__name__}: {reason}"
+        return CellResult("failed", why)
+    if outcome.files is None:
+        warnings.warn(
+            f"{cell}: the weights are not kept, since they exceed {LARGEST >> 20} MB "
+            "and the worker does not see the run folder.",
+            stacklevel=2,
+        )
+    for name, content in (outcome.files or {}).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return outcome.result
+
+
+def _connect(address: str | None) -> None:
+    """Join a cluster or start one here; Ray itself leaves it when the process ends."""
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        _knock(address or "")
+        ray.init(
+            address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"Ray cannot be used at {address or 'this machine'}: {reason}."
+        ) from None
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody listens; Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+@contextmanager
+def _marked(folders: set[Path]) -> Iterator[str]:
+    """Leave a file in the folders that tells them from others of the same name."""
+    mark = f".ray-{uuid.uuid4().hex}"
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / mark).touch()
+        yield mark
+    finally:
+        for folder in folders:
+            (folder / mark).unlink(missing_ok=True)
+
+
+def _absolute(place: Place) -> Place:
+    return replace(place, folder=place.folder.resolve())

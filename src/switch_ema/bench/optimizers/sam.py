@@ -1,0 +1,175 @@
+"""One step of any optimizer, in one pass or, for SAM, in two."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from switch_ema._checks import check_range
+
+
+def has_modes(optimizer: Optimizer) -> bool:
+    """Whether it trains and evaluates with different weights (schedule-free)."""
+    return hasattr(_unwrap(optimizer), "train")
+
+
+def set_mode(optimizer: Optimizer, *, training: bool) -> None:
+    """Put the weights for training, or those for evaluation, into the model.
+
+    Only does something where ``has_modes``. Do it outside of ``averaged()``, because
+    it writes the weights; it rounds, so a round trip may change the last bit.
+    """
+    if has_modes(optimizer):
+        inner: Any = _unwrap(optimizer)
+        inner.train() if training else inner.eval()
+
+
+def take_step(
+    optimizer: Optimizer, model: nn.Module, compute_gradients: Callable[[], Tensor]
+) -> Tensor:
+    """Clear the gradients, compute them and step; for SAM, in two passes.
+
+    SAM's second pass leaves the running statistics of normalisation layers alone, as
+    they belong to the weights and not to the perturbed ones, and restores the weights
+    whatever happens in it.
+
+    Args:
+        optimizer: Bare, or as prepared by Accelerate.
+        model: Its parameters are those of the optimizer.
+        compute_gradients: Runs forward and backward on one (accumulated) batch,
+            without clearing gradients, and returns the loss.
+
+    Returns:
+        The loss at the weights before the step, detached.
+    """
+    optimizer.zero_grad()
+    loss = compute_gradients().detach()
+    sam = _unwrap(optimizer)
+    if not isinstance(sam, SAM):
+        optimizer.step()
+        return loss
+    sam.first_step()
+    try:
+        optimizer.zero_grad()
+        with _frozen_statistics(model):
+            compute_gradients()
+    finally:
+        sam.restore()
+    optimizer.step()
+    return loss
+
+
+class SAM(Optimizer):
+    """Sharpness-aware minimisation around another optimizer (Foret et al., 2021).
+
+    With the gradient ``g`` at the weights ``w``::
+
+        first_step:   v = w + rho * g / |g|                  the worst point nearby
+        second_step:  w = base step from w with the gradient at v
+
+    or, if adaptive, ``v = w + rho * w**2 * g / |w * g|`` (Kwon et al., 2021). Shares
+    parameter groups and state with the base, so that schedules and checkpoints need
+    not know of it. Step hooks run once, at the end of the second step.
+    """
+
+    def __init__(
+        self, base: Optimizer, *, rho: float = 0.05, adaptive: bool = False
+    ) -> None:
+        self.rho = check_range("rho", rho, 0, math.inf)
+        self.adaptive = adaptive
+        self.base = base
+        self._saved: list[tuple[Tensor, Tensor]] = []
+        self._has_climbed = False
+        super().__init__(base.param_groups, base.defaults)
+        self._share()
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        """Climb to the worst point nearby, for the gradients there."""
+        if self._saved:
+            raise RuntimeError("first_step() was called twice; call second_step().")
+        params = [p for group in self.param_groups for p in group["params"]]
+        params = [p for p in params if p.grad is not None]
+        slopes = [p.grad * p.abs() if self.adaptive else p.grad for p in params]
+        norm = nn.utils.get_total_norm(slopes)
+        self._saved = [(p, p.clone()) for p in params]
+        self._has_climbed = True
+        for p, slope in zip(params, slopes, strict=True):
+            ascent = slope * (self.rho / (norm + 1e-12)).to(p.device)
+            p.add_(ascent * p.abs() if self.adaptive else ascent)
+
+    def second_step(self) -> None:
+        """Go back and step with the gradients found up there."""
+        self.restore()  # first, so that hooks before the step see the weights
+        self.step()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Finish the step, or do all of it with a closure that computes gradients."""
+        loss = None if closure is None else self._climb(closure)
+        if not self._has_climbed:
+            raise RuntimeError("call first_step() before, or give step a closure.")
+        self.restore()
+        self.base.step()
+        self._has_climbed = False
+        return loss
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Go back to the weights before ``first_step``, if not yet done."""
+        for p, before in self._saved:
+            p.copy_(before)
+        self._saved = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the base."""
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of the base."""
+        self.base.load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+
+    def _climb(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+            self.first_step()
+            self.zero_grad()
+            try:
+                closure()
+            finally:
+                self.restore()
+        return loss
+
+
+def _unwrap(optimizer: Optimizer) -> Optimizer:
+    """Take off the wrapper that Accelerate puts around an optimizer."""
+    inner: Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return inner
+
+
+@contextmanager
+def _frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Normalise by the batch without recording its statistics.
+
+    Unlike a momentum of 0 this also holds back the count of batches.
+    """
+    recording: list[Any] = [
+        module
+        for module in model.modules()
+        if module.training and getattr(module, "track_running_stats", False)
+    ]
+    for module in recording:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in recording:
+            module.track_running_stats = True

@@ -1,0 +1,145 @@
+"""Learning-rate schedules by name, one value per optimizer step.
+
+A schedule is a function of the step ``t`` (from 0) that the learning rate of every
+parameter group is multiplied by. With ``T`` steps in all, of which ``W`` warm up:
+
+| name | factor of the learning rate |
+| --- | --- |
+| constant | 1 |
+| step | ``factor ** n`` after ``n`` of the milestones, which are fractions of ``T`` |
+| cosine | from 1 to ``final`` by ``(1 + cos(pi * (t - W) / (T - W))) / 2`` |
+| one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
+
+Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle warms up by itself:
+there, ``W`` is the length of the rise.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from switch_ema._checks import check_count
+from switch_ema.bench.optimizers.sam import has_modes
+from switch_ema.bench.spec import Spec, UsageError, parse_spec
+
+
+def constant(t: int, total: int, warmup: int) -> float:
+    """Stay at the learning rate."""
+    return _warmup(t, warmup)
+
+
+def step(
+    t: int,
+    total: int,
+    warmup: int,
+    *,
+    factor: float = 0.1,
+    milestones: Sequence[float] = (0.5, 0.75),
+) -> float:
+    """Drop by a factor at each milestone."""
+    passed = sum(t >= milestone * total for milestone in milestones)
+    return _warmup(t, warmup) * factor**passed
+
+
+def cosine(t: int, total: int, warmup: int, *, final: float = 0.0) -> float:
+    """Fall to the final fraction, reached after the last step."""
+    progress = max(t - warmup, 0) / max(total - warmup, 1)
+    return _warmup(t, warmup) * _anneal(1.0, final, progress)
+
+
+def one_cycle(
+    t: int,
+    total: int,
+    warmup: int,
+    *,
+    rise: float = 0.3,
+    start: float = 1 / 25,
+    end: float = 1 / 25e4,
+) -> float:
+    """Rise to the learning rate and fall to almost nothing, as torch's OneCycleLR."""
+    peak = max((warmup or rise * total) - 1, 0)
+    if t < peak:
+        return _anneal(start, 1.0, t / peak)
+    return _anneal(1.0, end, min((t - peak) / max(total - 1 - peak, 1), 1.0))
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "constant": constant,
+    "step": step,
+    "cosine": cosine,
+    "one-cycle": one_cycle,
+}
+
+
+def check_schedule(schedule: str | Spec, *, schedule_free: bool = False) -> Spec:
+    """Check the name and the options, and that a schedule-free optimizer has none.
+
+    >>> check_schedule("cosine:final=0.01")
+    Spec(name='cosine', options={'final': 0.01})
+    """
+    spec = parse_spec(schedule) if isinstance(schedule, str) else schedule
+    if spec.name not in SCHEDULES:
+        raise UsageError(
+            f"schedule must be one of {', '.join(SCHEDULES)}, got {spec.name!r}."
+        )
+    parameters = inspect.signature(SCHEDULES[spec.name]).parameters.values()
+    valid = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    unknown = [option for option in spec.options if option not in valid]
+    if unknown:
+        raise UsageError(
+            f"{spec.name} has no option {', '.join(unknown)}; "
+            f"valid ones are {', '.join(valid) or 'none'}."
+        )
+    if schedule_free and spec.name != "constant":
+        raise UsageError(
+            "a schedule-free optimizer needs the schedule constant (with or without "
+            f"warm-up), got {spec.name!r}."
+        )
+    return spec
+
+
+def create_schedule(
+    schedule: str | Spec,
+    optimizer: Optimizer,
+    *,
+    total_steps: int,
+    warmup_steps: int = 0,
+) -> LambdaLR:
+    """Make a schedule, to be stepped after each optimizer step.
+
+    Its ``state_dict`` resumes exactly. Make it before the optimizer loads its own
+    state: a new schedule takes the learning rates that it finds for the full ones.
+
+    Args:
+        schedule: Name, with options (``cosine:final=0.01``).
+        optimizer: Whose groups are scheduled, each from its own learning rate.
+        total_steps: Steps of the whole training; afterwards nothing changes.
+        warmup_steps: How many of them warm up.
+    """
+    spec = check_schedule(schedule, schedule_free=has_modes(optimizer))
+    total = check_count("total_steps", total_steps)
+    warmup = check_count("warmup_steps", warmup_steps, least=0)
+    if warmup > total:
+        raise UsageError(
+            f"warm-up must fit into the {total} steps of training, got {warmup} steps."
+        )
+    shape, options = SCHEDULES[spec.name], dict(spec.options)
+    try:
+        factors = [shape(t, total, warmup, **options) for t in (0, total // 2, total)]
+    except TypeError as error:
+        raise UsageError(f"{spec}: {error}") from error
+    if not all(0 <= factor < math.inf for factor in factors):
+        raise UsageError(f"{spec} would make the learning rate negative or infinite.")
+    return LambdaLR(optimizer, lambda t: shape(min(t, total), total, warmup, **options))
+
+
+def _warmup(t: int, warmup: int) -> float:
+    return (t + 1) / warmup if t < warmup else 1.0
+
+
+def _anneal(begin: float, end: float, progress: float) -> float:
+    """Go from one value to another along half a cosine."""
+    return end + (begin - end) * (1 + math.cos(math.pi * progress)) / 2

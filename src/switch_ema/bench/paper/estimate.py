@@ -1,0 +1,92 @@
+"""How long the rows of a table will take, from one epoch or from what is stored."""
+
+import os
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from switch_ema.bench.compare import RESULTS
+from switch_ema.bench.execute import default_jobs, train_cells
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.paper.reproduce import RowPlan
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.results.store import Results
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.stats.summarize import FINISHED
+from switch_ema.bench.train.loop import Place
+
+
+def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
+    """Estimate how long the rest of a row takes.
+
+    A training of a kind that has finished before takes as long as it did then. For the
+    others one epoch of the first is trained and thrown away.
+    """
+    took, todo = _stored_seconds(plan)
+    jobs = min(options.jobs or default_jobs(), len(todo))
+    new = [cell for cell in todo if cell.methods not in took]
+    setup = 0.0
+    if new:
+        epoch = _measure_epoch(new[0], jobs, options.device)
+        took |= {cell.methods: epoch.seconds(cell) for cell in new}
+        setup = epoch.setup
+    return setup + sum(took[cell.methods] for cell in todo) / max(jobs, 1)
+
+
+def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:
+    """Return how long trainings took, by their methods, and which are left to do."""
+    cells = make_plan(plan.config)
+    if not (plan.folder / RESULTS).is_file():
+        return {}, cells
+    with closing(Results(plan.folder / RESULTS)) as results:
+        statuses = results.statuses()
+        done = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
+        took: dict[tuple[str, ...], float] = {}
+        for cell in done:
+            cost = results.cell(cell)
+            took[cell.methods] = sum(
+                float(cost[key]) for key in ("train_seconds", "evaluate_seconds")
+            )
+    return took, [cell for cell in cells if cell not in done]
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """What one epoch took, in seconds."""
+
+    setup: float
+    """Imports and data; counted once, since a process keeps most of it."""
+    train: float
+    evaluate: float
+    """Of one method."""
+
+    def seconds(self, cell: Cell) -> float:
+        each = self.train + self.evaluate * len(cell.methods)
+        return cell.recipe.epochs * each
+
+
+def _measure_epoch(cell: Cell, jobs: int, device: str | None) -> _Epoch:
+    """Train one epoch of a cell with the threads that it will have."""
+    short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
+    threads = torch.get_num_threads()
+    if jobs > 1:  # one training alone stays in this process, with all its threads
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    started = time.perf_counter()
+    try:
+        with TemporaryDirectory() as folder:
+            place = Place(Path(folder), device)
+            [(_, result)] = train_cells([short], lambda _: place, 1, lambda *_: None)
+    finally:
+        torch.set_num_threads(threads)
+    if result.status == "failed":
+        raise UsageError(f"{cell}: {result.message}")
+    busy = result.train_seconds + result.evaluate_seconds
+    return _Epoch(
+        setup=time.perf_counter() - started - busy,
+        train=result.train_seconds,
+        evaluate=result.evaluate_seconds / len(cell.methods),
+    )

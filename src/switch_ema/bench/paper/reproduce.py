@@ -1,0 +1,168 @@
+"""Tables of the paper, trained row by row and collected from what is stored."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from switch_ema.bench.compare import (
+    CONFIG,
+    RESULTS,
+    open_run,
+    run_comparison,
+)
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
+from switch_ema.bench.paper.presets import RowSettings, row_config
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.numbers import fixed, mean_and_spread
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.stats.summary import TaskSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPlan:
+    """One row of a table, and the comparison that trains it."""
+
+    table: PaperTable
+    row: PaperRow
+    config: CompareConfig
+    folder: Path
+    """Where its results are, or will be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproducedRow:
+    """One row of a table, and what we have found for it so far."""
+
+    row: PaperRow
+    task: TaskSummary
+    config: CompareConfig
+
+
+def select_tables(names: Sequence[str]) -> list[PaperTable]:
+    """Look tables up by their names; all of them if none is given."""
+    unknown = [name for name in names if name not in TABLES]
+    if unknown:
+        raise UsageError(
+            f"unknown table {unknown[0]!r}; known are {', '.join(TABLES)}."
+        )
+    return [TABLES[name] for name in dict.fromkeys(names)] or list(TABLES.values())
+
+
+def select_rows(
+    tables: Sequence[PaperTable], patterns: Sequence[str]
+) -> list[tuple[PaperTable, PaperRow]]:
+    """Find the rows that one of the patterns matches; all if there is no pattern."""
+    rows = [(table, row) for table in tables for row in table.rows]
+    for pattern in patterns:
+        if not any(fnmatchcase(row.name, pattern) for _, row in rows):
+            known = ", ".join(dict.fromkeys(row.name for _, row in rows))
+            names = " and ".join(table.name for table in tables)
+            raise UsageError(
+                f"no row of {names} is called {pattern!r}; there are {known}."
+            )
+    return [
+        (table, row)
+        for table, row in rows
+        if not patterns or any(fnmatchcase(row.name, p) for p in patterns)
+    ]
+
+
+def plan_rows(
+    tables: Sequence[PaperTable],
+    patterns: Sequence[str],
+    settings: RowSettings,
+    out: Path,
+) -> list[RowPlan]:
+    """Plan one comparison for each row, and refuse folders that hold another one."""
+    plans = [
+        RowPlan(
+            table=table,
+            row=row,
+            config=row_config(row, settings),
+            folder=table_folder(out, table, settings.scale) / row.name,
+        )
+        for table, row in select_rows(tables, patterns)
+    ]
+    for plan in plans:
+        _refuse_other_settings(plan)
+    return plans
+
+
+def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
+    """Return the folder in which the rows of a table have theirs."""
+    return out / f"reproduce-{table.name}{'' if scale == 'small' else f'-{scale}'}"
+
+
+def _refuse_other_settings(plan: RowPlan) -> None:
+    stored = plan.folder / CONFIG
+    if stored.is_file() and stored.read_text() != plan.config.to_json():
+        raise UsageError(
+            f"{plan.folder} holds this row with other settings, such as the number of "
+            "seeds; choose another --out, or delete it."
+        )
+
+
+def run_rows(plans: Sequence[RowPlan], options: RunOptions, console: Console) -> None:
+    """Train what is left of each row; one that fails does not stop the others.
+
+    Each row has one line of progress and one of its result.
+    """
+    failed: list[tuple[str, UsageError]] = []
+    for number, plan in enumerate(plans, start=1):
+        title = f"{number} of {len(plans)}: {plan.table.name} {plan.row.name}"
+        place = replace(options, out=plan.folder.parent, name=plan.folder.name)
+        started = time.perf_counter()
+        try:
+            run_comparison(plan.config, place, console, title=title)
+        except UsageError as error:
+            failed.append((plan.row.name, error))
+            line = f"{plan.row.name} failed: {error}"
+            console.print(escape(line), style="red", soft_wrap=True)
+        else:
+            seconds = time.perf_counter() - started
+            line = f"{row_line(plan)} ({seconds:.0f} s)"
+            console.print(escape(line), soft_wrap=True)
+    if len(plans) == len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        raise UsageError(
+            f"{len(failed)} of {len(plans)} rows could not be trained "
+            f"({', '.join(name for name, _ in failed)}); the reasons are above."
+        )
+
+
+def row_line(plan: RowPlan) -> str:
+    """Say in one line what each method of a finished row reached."""
+    config, results = open_run(plan.folder)
+    with closing(results):
+        tasks = summarize(config, results, plan.row.name).tasks
+    parts = []
+    for result in (r for task in tasks for r in task.results[task.metrics[0].name]):
+        difference = result.difference
+        if difference is None:
+            parts.append(f"{result.method} {mean_and_spread(result.last, 1)}")
+        else:
+            parts.append(f"{result.method} {fixed(difference.mean, 1, '+')}")
+    return f"{plan.row.name}: {', '.join(parts)}, n = {config.seeds}"
+
+
+def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow]:
+    """Read what is stored of a table; rows without a finished baseline are left out."""
+    found = []
+    for row in table.rows:
+        folder = table_folder(out, table, scale) / row.name
+        if not (folder / RESULTS).is_file():
+            continue
+        config, results = open_run(folder)
+        with closing(results):
+            for task in summarize(config, results, row.name).tasks:
+                found.append(ReproducedRow(row=row, task=task, config=config))
+    return found

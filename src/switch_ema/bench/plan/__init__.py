@@ -1,0 +1,1 @@
+"""From a configuration to cells, the trainings that can run apart."""

@@ -1,0 +1,148 @@
+"""From a configuration to cells: trainings that can run apart and resume alone."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from switch_ema.bench.methods import DESCRIPTIONS, Method, parse_method
+from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
+from switch_ema.bench.optimizers.schedules import check_schedule
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.facts import TaskFacts, facts_of
+from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.task import Recipe, SelfTeachingTask, Task
+from switch_ema.bench.tasks import load_task_class
+
+SEEDS_AT_ONCE = 128
+"""Seeds per cell of a task that trains its seeds stacked."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a task, a group of methods that share it, and its seeds."""
+
+    task: str
+    optimizer: str | None
+    recipe: Recipe
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    split: str = "test"
+
+    @property
+    def id(self) -> str:
+        """A name that changes with anything the result depends on."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha1(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """Tell the cell to a person."""
+        seeds = str(self.seeds[0])
+        if len(self.seeds) > 1:
+            seeds += f" to {self.seeds[-1]}"
+        return f"{self.task}, {' + '.join(self.methods)}, seed {seeds}"
+
+
+def make_plan(
+    config: CompareConfig, stored: Mapping[str, TaskFacts] | None = None
+) -> list[Cell]:
+    """List the cells of a comparison, baseline first, seed by seed.
+
+    Seed by seed, so that a comparison that is interrupted has complete pairs.
+
+    Args:
+        config: Of the comparison.
+        stored: What a run has noted of its tasks, which then are not looked up again.
+    """
+    cells: list[Cell] = []
+    for task in config.tasks:
+        facts = _checked(config, task) if stored is None else stored[task]
+        cells += _task_cells(config, task, facts)
+    return sorted(cells, key=lambda cell: cell.seeds[0])
+
+
+def labels_of(config: CompareConfig) -> list[str]:
+    """Name the methods of a comparison, also one that its optimizer brings along."""
+    labels = list(config.methods)
+    if config.optimizer is not None:
+        averaging = optimizer_info(parse_spec(config.optimizer).name).averaging
+        if averaging and averaging not in labels:
+            labels.append(averaging)
+    return labels
+
+
+def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[Cell]:
+    recipe = config.recipe_for(facts.recipe)
+    methods = [Method(label, parse_spec(label)) for label in labels_of(config)]
+    # An average that teaches changes the training of its own student.
+    alone = facts.teaches_itself
+    shared = tuple(m.label for m in methods if m.shares_training and not alone)
+    groups = [shared] if shared else []
+    groups += [(m.label,) for m in methods if alone or not m.shares_training]
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    size = SEEDS_AT_ONCE if facts.is_stacked else 1
+    for start in range(0, len(seeds), size):
+        for group in groups:
+            chosen = tuple(seeds[start : start + size])
+            yield Cell(task, config.optimizer, recipe, group, chosen)
+
+
+def _checked(config: CompareConfig, task: str) -> TaskFacts:
+    """Look a task up and refuse what cannot be trained before anything is."""
+    facts = facts_of(task)
+    recipe = config.recipe_for(facts.recipe)
+    _check(config, recipe, task, facts.is_stacked)
+    _check_memory(config, task, load_task_class(task)[0])
+    _check_options(recipe, task)
+    for label in labels_of(config):
+        parse_method(label, recipe.methods)
+    return facts
+
+
+def _check_options(recipe: Recipe, task: str) -> None:
+    """Refuse options for no method, and those that another process cannot be sent."""
+    for name, options in recipe.methods.items():
+        if name not in DESCRIPTIONS:
+            raise UsageError(
+                f"{task}: the recipe has options for an unknown method {name!r}; "
+                f"known are {', '.join(DESCRIPTIONS)}."
+            )
+        for key, value in options.items():
+            if inspect.isroutine(value):
+                raise UsageError(
+                    f"{task}: the recipe's {key} of {name} must be a plain value, not "
+                    "a function, which a run can neither store nor send to a process."
+                )
+
+
+def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> None:
+    """Refuse a bad optimizer or schedule before anything is trained."""
+    schedule_free = False
+    if config.optimizer is not None:
+        info = check_optimizer(parse_spec(config.optimizer))
+        schedule_free = info.has_modes
+        if stacked and not info.elementwise:
+            raise UsageError(
+                f"{task} trains its seeds stacked, which {info.name} would mix; "
+                "choose another optimizer or task."
+            )
+    if stacked and recipe.clip is not None:
+        raise UsageError(f"{task} trains its seeds stacked, which clip would mix.")
+    check_schedule(recipe.schedule, schedule_free=schedule_free)
+    if recipe.precision not in ("no", "bf16", "fp16"):
+        raise UsageError(
+            f"precision must be no, bf16 or fp16, got {recipe.precision!r}."
+        )
+
+
+def _check_memory(config: CompareConfig, task: str, task_class: type[Task]) -> None:
+    """Refuse an optimizer that would fill a queue twice per step."""
+    remembers = issubclass(task_class, SelfTeachingTask) and bool(task_class.memory)
+    if remembers and config.optimizer is not None:
+        info = optimizer_info(parse_spec(config.optimizer).name)
+        if info.two_pass:
+            raise UsageError(
+                f"{task} keeps a queue, which {info.name} would fill twice per step; "
+                "choose another optimizer or task."
+            )

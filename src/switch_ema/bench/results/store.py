@@ -1,0 +1,135 @@
+"""The results of a comparison: one SQLite file, written by one process."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.train.loop import CellResult
+
+_APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE cells (
+    id TEXT PRIMARY KEY, task TEXT NOT NULL, optimizer TEXT, methods TEXT NOT NULL,
+    seeds TEXT NOT NULL, split TEXT NOT NULL, status TEXT NOT NULL,
+    message TEXT NOT NULL, train_seconds REAL NOT NULL, evaluate_seconds REAL NOT NULL,
+    memory_mb REAL NOT NULL, finished REAL NOT NULL);
+CREATE TABLE metrics (
+    cell TEXT NOT NULL REFERENCES cells (id), method TEXT NOT NULL,
+    seed INTEGER NOT NULL, metric TEXT NOT NULL, epoch INTEGER NOT NULL, value REAL,
+    PRIMARY KEY (cell, method, seed, metric, epoch)) WITHOUT ROWID;
+"""
+
+
+class Results:
+    """A comparison's results, open for writing or reading."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path = path
+        if not create and not path.is_file():
+            raise UsageError(f"{path} does not exist; is it the folder of a run?")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._errors():
+            self._connection = sqlite3.connect(path)
+            self._check(create)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _check(self, create: bool) -> None:
+        application = self._pragma("application_id")
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master")
+        if create and application == 0 and tables.fetchone()[0] == 0:
+            with self._connection:
+                self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                self._connection.execute(f"PRAGMA user_version = {_VERSION}")
+                for statement in _SCHEMA.strip().split(";\n"):
+                    self._connection.execute(statement)
+        elif application != _APPLICATION:
+            raise UsageError(f"{self.path} is an SQLite file of another program.")
+        elif self._pragma("user_version") != _VERSION:
+            raise UsageError(
+                f"{self.path} was written by another version of switch-ema."
+            )
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Note something about the comparison as a whole."""
+        with self._errors(), self._connection:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)
+            )
+
+    def meta(self) -> dict[str, str]:
+        """Return all notes."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT key, value FROM meta"))
+
+    def add(self, cell: Cell, result: CellResult) -> None:
+        """Store a finished cell, in one transaction."""
+        row = (
+            *(cell.id, cell.task, cell.optimizer, json.dumps(cell.methods)),
+            *(json.dumps(cell.seeds), cell.split, result.status, result.message),
+            *(result.train_seconds, result.evaluate_seconds, result.memory_mb),
+            time.time(),
+        )
+        metrics = [
+            (cell.id, method, seed, metric, epoch, value)
+            for method, by_metric in result.values.items()
+            for metric, epochs in by_metric.items()
+            for epoch, values in enumerate(epochs, start=1)
+            for seed, value in zip(cell.seeds, values, strict=True)
+        ]
+        with self._errors(), self._connection:
+            self._connection.execute("DELETE FROM metrics WHERE cell = ?", (cell.id,))
+            self._connection.execute(
+                f"INSERT OR REPLACE INTO cells VALUES ({','.join('?' * 12)})", row
+            )
+            self._connection.executemany(
+                "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", metrics
+            )
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of each stored cell."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT id, status FROM cells"))
+
+    def cell(self, cell: Cell) -> dict[str, str | float]:
+        """Return a stored cell's status, message and cost."""
+        columns = "status, message, train_seconds, evaluate_seconds, memory_mb"
+        with self._errors():
+            query = f"SELECT {columns} FROM cells WHERE id = ?"
+            row = self._connection.execute(query, (cell.id,)).fetchone()
+        return dict(zip(columns.split(", "), row, strict=True))
+
+    def curves(self, cell: Cell) -> Iterator[tuple[str, int, str, list[float]]]:
+        """Yield (method, seed, metric, value per epoch); NaN is stored as NULL."""
+        query = (
+            "SELECT method, seed, metric, value FROM metrics WHERE cell = ? "
+            "ORDER BY method, seed, metric, epoch"
+        )
+        curves: dict[tuple[str, int, str], list[float]] = {}
+        with self._errors():
+            for *key, value in self._connection.execute(query, (cell.id,)):
+                number = float("nan") if value is None else value
+                curves.setdefault(tuple(key), []).append(number)
+        for (method, seed, metric), values in curves.items():
+            yield method, seed, metric, values
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Say in one sentence what is wrong with the file."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise UsageError(f"{self.path} cannot be used: {error}.") from None

@@ -1,0 +1,1 @@
+"""From values to paired differences and verdicts."""

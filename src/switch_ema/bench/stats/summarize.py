@@ -1,0 +1,113 @@
+"""From stored results to a summary: pairing, statistics and cost, task by task."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from switch_ema.bench.optimizers.catalog import describe_optimizer
+from switch_ema.bench.plan.cells import Cell, labels_of, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
+from switch_ema.bench.results.store import Results
+from switch_ema.bench.stats.paired import Curves, MethodResult, compare
+from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.task import Metric
+
+FINISHED = ("done", "diverged")
+
+
+def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonSummary:
+    """Summarise what has been trained so far."""
+    meta = results.meta()
+    environment = {
+        key.removeprefix("environment."): value
+        for key, value in meta.items()
+        if key.startswith("environment.")
+    }
+    facts = load_facts(meta, config.tasks)
+    tasks = [_summarize_task(config, results, task, facts) for task in config.tasks]
+    started = [task for task in tasks if task.results[task.metrics[0].name]]
+    return ComparisonSummary(name, started, config.to_json(), environment)
+
+
+def _summarize_task(
+    config: CompareConfig,
+    results: Results,
+    task: str,
+    stored: Mapping[str, TaskFacts],
+) -> TaskSummary:
+    facts, labels = stored[task], labels_of(config)
+    recipe = config.recipe_for(facts.recipe)
+    cells = [cell for cell in make_plan(config, stored) if cell.task == task]
+    statuses = results.statuses()
+    finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
+    curves = _curves(results, finished, facts.metrics, labels)
+    return TaskSummary(
+        task=task,
+        description=facts.description,
+        optimizer=describe_optimizer(config.optimizer, recipe.layer_decay),
+        epochs=recipe.epochs,
+        metrics=facts.metrics,
+        curves=curves,
+        results={
+            metric.name: _compare(curves[metric.name], metric, labels[0])
+            for metric in facts.metrics
+        },
+        costs=_costs(results, finished),
+        problems=[*change_of(task, facts), *_problems(results, cells, statuses)],
+        missing=len(cells) - len(finished),
+    )
+
+
+def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult]:
+    if not curves.get(baseline):
+        return []
+    better = metric.higher_is_better
+    return compare(curves, higher_is_better=better, baseline=baseline)
+
+
+def _curves(
+    results: Results,
+    cells: list[Cell],
+    metrics: tuple[Metric, ...],
+    labels: list[str],
+) -> dict[str, dict[str, dict[int, list[float]]]]:
+    """Collect values by metric, method and seed, in the order of the methods."""
+    found: dict[str, dict[str, dict[int, list[float]]]] = {
+        metric.name: {label: {} for label in labels} for metric in metrics
+    }
+    for cell in cells:
+        for method, seed, metric, values in results.curves(cell):
+            found[metric][method][seed] = values
+    return {
+        metric: {label: seeds for label, seeds in by_method.items() if seeds}
+        for metric, by_method in found.items()
+    }
+
+
+def _costs(results: Results, cells: list[Cell]) -> list[Cost]:
+    groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.methods].append(cell)
+    costs = []
+    for methods, members in groups.items():
+        rows = [results.cell(cell) for cell in members]
+        seeds = sum(len(cell.seeds) for cell in members)
+        train, evaluate = (
+            sum(float(row[key]) for row in rows) / seeds
+            for key in ("train_seconds", "evaluate_seconds")
+        )
+        memory = max(float(row["memory_mb"]) for row in rows)
+        costs.append(Cost(methods, seeds, train, evaluate, memory))
+    return costs
+
+
+def _problems(
+    results: Results, cells: list[Cell], statuses: dict[str, str]
+) -> list[str]:
+    problems = []
+    for cell in cells:
+        status = statuses.get(cell.id)
+        message = results.cell(cell)["message"] if status is not None else ""
+        if message or status not in ("done", None):
+            problems.append(f"{cell}: {status}, {message}.")
+    return problems

@@ -1,0 +1,54 @@
+"""What a comparison found on one task: all that a report needs, and nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from switch_ema.bench.stats.paired import Curves, MethodResult
+from switch_ema.bench.task import Metric
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it took to train one group of methods (they share one trajectory)."""
+
+    methods: tuple[str, ...]
+    seeds: int
+    train_seconds: float
+    """Mean per seed, evaluation not counted."""
+    evaluate_seconds: float
+    memory_mb: float
+    """Largest resident memory of the process."""
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task's part of a comparison."""
+
+    task: str
+    """As typed, options included."""
+    description: str
+    optimizer: str
+    epochs: int
+    metrics: tuple[Metric, ...]
+    """The first one decides."""
+    curves: Mapping[str, Curves]
+    """By metric name."""
+    results: Mapping[str, list[MethodResult]]
+    """By metric name, in the order of the methods."""
+    costs: list[Cost]
+    problems: list[str]
+    """Cells that diverged or failed, and a changed file; one sentence each."""
+    missing: int = 0
+    """Cells that have not been trained (yet)."""
+
+
+@dataclass(frozen=True)
+class ComparisonSummary:
+    """A whole comparison."""
+
+    name: str
+    tasks: list[TaskSummary]
+    config: str
+    """The resolved configuration as JSON."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Versions, machine, git state."""

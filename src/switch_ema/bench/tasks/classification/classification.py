@@ -1,0 +1,234 @@
+"""Image classification with every network and training procedure of the paper."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from torch.optim import Optimizer
+
+from switch_ema._checks import check_count, check_range
+from switch_ema.bench.data.selection import split_and_redraw, subset
+from switch_ema.bench.data.splits import check_split
+from switch_ema.bench.data.vision import DATASETS, TRAINING_IMAGES, load_vision
+from switch_ema.bench.models.networks import NETWORKS, create_network
+from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.procedures import (
+    TrainingProcedure,
+    classification_loss,
+    create_procedure,
+    default_procedure,
+)
+from switch_ema.bench.procedures.small import IMAGES, RESOLUTIONS
+from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.task import Loader, Recipe, Task
+from switch_ema.bench.tasks.classification.image_batches import (
+    ImageBatches,
+    evaluation_batches,
+)
+from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+
+DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
+
+
+class Classification(Task):
+    """Image classification: the paper's networks and procedures, small or in full.
+
+    Args:
+        seed: Of everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        network: One of the paper's, such as ``deit-s``.
+        dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
+        scale: ``small`` trains the small sibling of the network on few images in some
+            seconds, with the optimizer of the procedure; ``paper`` takes everything in
+            full.
+        procedure: Such as ``rsb-a2``; None is the one that the paper uses.
+        size: Training images; None is all, or 1,000 at small scale.
+        test_size: Test images, likewise.
+        image_size: Height and width, instead of the procedure's.
+        noise: Share of the training labels that are redrawn.
+        batch: Images per forward pass; gradients are accumulated up to the procedure's
+            batch. None is all at once.
+        folder: Of ``imagenet``, with train/ and val/.
+        workers: Processes that read images from files.
+        download: Whether torchvision may download the data.
+    """
+
+    metrics = (ACCURACY, NLL)
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Take over what the procedure says about the training loop."""
+        network, dataset, scale = (
+            str(options.get(key, default)) for key, default in DEFAULTS.items()
+        )
+        procedure = find_procedure(network, dataset, scale, options.get("procedure"))
+        images = options.get("size") or (
+            IMAGES if scale == "small" else TRAINING_IMAGES[dataset]
+        )
+        steps = max(images // procedure.batch_size, 3)
+        # With (1 - d) * steps = 1.5 a switch keeps about half of an epoch's progress.
+        two_thirds = round(1 - 1.5 / steps, 5)
+        methods: dict[str, dict[str, Any]] = {
+            "ema": {"decay": procedure.ema_decay or two_thirds},
+            "switch-ema": {"decay": procedure.switch_ema_decay or two_thirds},
+        }
+        if scale == "small":
+            # A fifth of an epoch, as the paper's 100 steps are on CIFAR-100.
+            methods["lookahead"] = {"k": max(steps // 5, 1)}
+        batch = options.get("batch") or procedure.batch_size
+        return Recipe(
+            epochs=procedure.epochs,
+            schedule=procedure.schedule,
+            warmup_epochs=procedure.warmup_epochs,
+            clip=procedure.clip,
+            accumulate=max(procedure.batch_size // batch, 1),
+            methods=methods,
+        )
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        network: str = DEFAULTS["network"],
+        dataset: str = DEFAULTS["dataset"],
+        scale: str = DEFAULTS["scale"],
+        procedure: str | None = None,
+        size: int | None = None,
+        test_size: int | None = None,
+        image_size: int | None = None,
+        noise: float = 0.0,
+        batch: int | None = None,
+        folder: str | None = None,
+        workers: int = 0,
+        download: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        self.procedure = find_procedure(network, dataset, scale, procedure)
+        self.network, self.scale = NETWORKS[network], scale
+        self.batch = _check_batch(batch, self.procedure)
+        self.workers = check_count("workers", workers, 0)
+        check_range("noise", noise, 0, 1)
+        data = load_vision(dataset, seed, folder=folder, download=download)
+        if scale == "small":
+            most, most_tested = (
+                min(IMAGES, len(y)) for y in (data.y_train, data.y_test)
+            )
+            size = most if size is None else size
+            test_size = most_tested if test_size is None else test_size
+        data = subset(data, size, test_size, seed)
+        validation = check_split(split)
+        self.data = split_and_redraw(data, noise, seed, validation=validation)
+        self.train_resolution, self.test_resolution = self._resolutions(image_size)
+
+    @property
+    def x(self) -> Any:
+        """The training images."""
+        return self.data.x_train
+
+    @property
+    def x_eval(self) -> Any:
+        """The images that are evaluated."""
+        return self.data.x_test
+
+    def _resolutions(self, image_size: int | None) -> tuple[int, int]:
+        """Return the height and width in training and in tests."""
+        images, procedure = self.data.x_train, self.procedure
+        if image_size is not None:
+            check_count("image_size", image_size)
+        own = images.shape[-1] if isinstance(images, Tensor) else 224
+        if self.scale == "small":
+            least, most = RESOLUTIONS
+            own = min(max(own, least), most)
+        train = image_size or procedure.train_resolution or own
+        test = image_size or procedure.test_resolution or own
+        # Networks of patches fit one size, that of the tests.
+        patched = self.network.family in ("transformer", "mlp")
+        return test if patched else train, test
+
+    def model(self) -> nn.Module:
+        """Make the network, with the procedure's dropout and stochastic depth."""
+        model = create_network(
+            self.network.name,
+            num_classes=self.data.classes,
+            image_size=self.train_resolution,
+            scale=self.scale,
+            in_channels=len(self.data.mean),
+            drop_path=self.procedure.stochastic_depth if self.network.residual else 0.0,
+        )
+        if self.procedure.dropout:
+            _drop_inputs_of_classifier(model, self.procedure.dropout)
+        return model
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the procedure's optimizer."""
+        return create_optimizer(parse_spec(self.procedure.optimizer), model)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images and augment them as the procedure says."""
+        return ImageBatches(
+            self.data,
+            self.procedure,
+            resolution=self.train_resolution,
+            batch=self.batch,
+            seed=self.seed,
+            epoch=epoch,
+            workers=self.workers,
+        )
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the procedure's loss."""
+        x, y = batch
+        return classification_loss(model(x), y, self.procedure)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy and likelihood."""
+        return classification(*self.predictions(model))
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Classify the images that were not trained on."""
+        batches = evaluation_batches(
+            self.data,
+            self.procedure,
+            resolution=self.test_resolution,
+            workers=self.workers,
+        )
+        return predict(model, batches), self.data.y_test
+
+
+def find_procedure(
+    network: str, dataset: str, scale: str, name: str | None
+) -> TrainingProcedure:
+    """Return the procedure that was asked for, or that the paper uses."""
+    if dataset not in DATASETS:
+        raise UsageError(
+            f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}."
+        )
+    name = name or default_procedure(network, dataset)
+    return create_procedure(name, network=network, scale=scale)
+
+
+def _check_batch(batch: int | None, procedure: TrainingProcedure) -> int:
+    """Return the images per forward pass, of which some make an optimizer step."""
+    if batch is None:
+        return procedure.batch_size
+    check_count("batch", batch)
+    if procedure.batch_size % batch or (procedure.mixes and batch % 2):
+        even = "even and " if procedure.mixes else ""
+        raise UsageError(
+            f"batch must be {even}a divisor of the procedure's {procedure.batch_size}, "
+            f"got {batch}."
+        )
+    return batch
+
+
+def _drop_inputs_of_classifier(model: nn.Module, share: float) -> None:
+    """Drop inputs of the last linear layer in training, the weights' names kept."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    linear[-1].register_forward_pre_hook(partial(_dropped, share=share))
+
+
+def _dropped(module: nn.Module, inputs: tuple[Tensor], share: float) -> tuple[Tensor]:
+    return (dropout(inputs[0], share, module.training),)

@@ -1,0 +1,1 @@
+"""Small tasks that train in seconds."""

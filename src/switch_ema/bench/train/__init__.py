@@ -1,0 +1,1 @@
+"""One cell to its values: the loop, its checks, its checkpoints."""

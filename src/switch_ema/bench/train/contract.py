@@ -1,0 +1,123 @@
+"""What a task's methods return, checked: an error names the method, not our code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from switch_ema.bench.optimizers.catalog import choose_optimizer, create_optimizer
+from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.task import Loader, Task
+from switch_ema.bench.usable import is_usable
+
+Values = dict[str, dict[str, list[list[float]]]]
+"""By method and metric: per epoch, one value per seed."""
+
+
+def check_seed(task: Task) -> None:
+    """Refuse a task whose constructor has not called that of its base."""
+    if not hasattr(task, "seed"):
+        raise _wrong(task, "__init__", "must call super().__init__(seed)")
+
+
+def make_model(task: Task) -> nn.Module:
+    """Ask a task for its model."""
+    model: Any = task.model()
+    if not isinstance(model, nn.Module):
+        raise _wrong(task, "model", "must return a module", model)
+    return model
+
+
+def make_optimizer(
+    task: Task, model: nn.Module, name: str | None, layer_decay: float | None
+) -> Optimizer:
+    """Make the optimizer of that name, or ask the task for its own."""
+    chosen = choose_optimizer(name, layer_decay)
+    if chosen is not None:
+        return create_optimizer(parse_spec(chosen), model, layer_decay=layer_decay)
+    optimizer: Any = task.optimizer(model)
+    if not isinstance(optimizer, Optimizer):
+        raise _wrong(task, "optimizer", "must return a torch Optimizer", optimizer)
+    return optimizer
+
+
+def make_loader(task: Task, epoch: int) -> Loader:
+    """Ask a task for the batches of an epoch, of which there is at least one."""
+    loader: Any = task.train_loader(epoch)
+    try:
+        count = len(loader)
+    except TypeError:
+        wanted = "must return batches whose number len() tells"
+        raise _wrong(task, "train_loader", wanted, loader) from None
+    if count < 1:
+        raise _wrong(task, "train_loader", "must return at least one batch, got none")
+    batches: Loader = loader
+    return batches
+
+
+def loss_of(task: Task, model: nn.Module, batch: Any) -> Tensor:
+    """Ask a task for the loss of a batch."""
+    loss: Any = task.loss(model, batch)
+    if not isinstance(loss, Tensor) or loss.ndim > 0:
+        raise _wrong(task, "loss", "must return a tensor of no dimensions", loss)
+    return loss
+
+
+def measure(task: Task, model: nn.Module, seeds: int) -> dict[str, list[float]]:
+    """Evaluate a model: by metric, one value per seed."""
+    measured: Any = task.evaluate(model)
+    if not isinstance(measured, Mapping):
+        raise _wrong(task, "evaluate", "must return a dict of metrics", measured)
+    return {m.name: _values(task, m.name, measured, seeds) for m in task.metrics}
+
+
+def name_missing(values: Values, seeds: tuple[int, ...]) -> str:
+    """Name what has no usable value in the end, though the training was finite."""
+    found = [
+        f"{metric} of {method} with seed {seed}"
+        for method, metrics in values.items()
+        for metric, epochs in metrics.items()
+        for seed, value in zip(seeds, epochs[-1], strict=True)
+        if not is_usable(value)
+    ]
+    return f"evaluate gave no finite number for {', '.join(found)}" if found else ""
+
+
+def _values(
+    task: Task, metric: str, measured: Mapping[str, Any], seeds: int
+) -> list[float]:
+    if metric not in measured:
+        given = ", ".join(map(str, measured)) or "nothing"
+        raise _wrong(task, "evaluate", f"must measure {metric!r}, got {given}")
+    value = measured[metric]
+    wanted = f"must give {_numbers(seeds)} for {metric!r}"
+    try:
+        values = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise _wrong(task, "evaluate", wanted, value) from None
+    if values.numel() != seeds or values.ndim > 1:
+        raise _wrong(task, "evaluate", wanted, value)
+    numbers: list[float] = values.reshape(-1).tolist()
+    return numbers
+
+
+def _numbers(seeds: int) -> str:
+    return "one number" if seeds == 1 else f"{seeds} numbers, one per seed,"
+
+
+def _wrong(task: Task, member: str, wanted: str, *got: Any) -> UsageError:
+    end = "".join(f", got {_described(value)}" for value in got)
+    return UsageError(f"{type(task).__name__}.{member} {wanted}{end}.")
+
+
+def _described(value: Any) -> str:
+    """Tell a value in few words; large ones by their kind."""
+    if value is None:
+        return "None (is a return missing?)"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,258 @@
+"""The one training loop: every task, method, optimizer and device goes through it."""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import send_to_device, set_seed
+from torch import Tensor, nn
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.bench.methods import CONTROL, Method, parse_method
+from switch_ema.bench.optimizers.sam import set_mode, take_step
+from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.task import SelfTeachingTask
+from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import check_unchanged
+from switch_ema.bench.teacher import as_teacher
+from switch_ema.bench.train import contract
+from switch_ema.bench.train.checkpoints import (
+    Unreadable,
+    load_checkpoint,
+    save_checkpoint,
+)
+from switch_ema.bench.train.trajectory import save_point
+
+_TRAINING, _EVALUATION, _CONTROL = 0, 2**30, 2**31
+"""Purposes of random numbers: far apart, so that no epoch's seed is another's."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a cell is trained; the numbers do not depend on it."""
+
+    folder: Path
+    """Of the comparison: checkpoints and trackers' files go below it."""
+    device: str | None = None
+    """None: Accelerate chooses."""
+    trackers: tuple[str, ...] = ()
+    keeps_trajectory: bool = False
+    """Whether the weights of every epoch are written, too."""
+    sources: str | None = None
+    """Fingerprints of the tasks' files when the run began; None: not compared."""
+
+
+@dataclass
+class CellResult:
+    """What a cell has produced."""
+
+    status: str = "done"
+    message: str = ""
+    values: contract.Values = field(default_factory=dict)
+    train_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    memory_mb: float = 0.0
+
+
+class Training:
+    """One cell, from its checkpoint or from the beginning to its last epoch."""
+
+    def __init__(self, cell: Cell, place: Place) -> None:
+        self.cell, self.place, recipe = cell, place, cell.recipe
+        if place.sources is not None:
+            check_unchanged(cell.task, place.sources)
+        # A task that draws its data here must draw the same for every method.
+        set_seed(cell.seeds[0])
+        self.task = create_task(cell.task, cell.seeds, split=cell.split)
+        contract.check_seed(self.task)
+        # Accelerate keeps the precision of the first cell of a process for good.
+        AcceleratorState._reset_state()
+        self.accelerator = Accelerator(
+            cpu=place.device == "cpu",
+            mixed_precision=recipe.precision,
+            log_with=list(place.trackers) or None,
+            project_dir=str(place.folder / "trackers"),
+        )
+        set_seed(self.task.seed)
+        model = contract.make_model(self.task)
+        self.optimizer = contract.make_optimizer(
+            self.task, model, cell.optimizer, recipe.layer_decay
+        )
+        batches = len(contract.make_loader(self.task, 0))
+        self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
+        self.schedule = create_schedule(
+            recipe.schedule,
+            self.optimizer,
+            total_steps=recipe.epochs * self.steps_per_epoch,
+            warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
+        )
+        self.averagers = self._attach(model)
+        if isinstance(self.task, SelfTeachingTask):
+            (teacher,) = self.averagers.values()
+            self.task.teach(teacher)
+        self.model = self.accelerator.prepare_model(model)
+        # With float16 the wrapper scales the loss and skips steps that overflow;
+        # otherwise it only takes time, a fifth of that of a small network's step.
+        scales = self.accelerator.scaler is not None
+        prepared = self.accelerator.prepare_optimizer(self.optimizer)
+        self.stepper = prepared if scales else self.optimizer
+        self.result = CellResult()
+        self.epoch = 0
+
+    def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
+        folder = self.place.folder / "cells" / self.cell.id
+        averagers = {}
+        for label in self.cell.methods:
+            averagers[label] = self._method(label).make(
+                model,
+                self.optimizer,
+                epochs=self.cell.recipe.epochs,
+                folder=folder / label.replace("/", "-").replace(":", "-"),
+            )
+        return averagers
+
+    def _method(self, label: str) -> Method:
+        method = parse_method(label, self.cell.recipe.methods)
+        if not isinstance(self.task, SelfTeachingTask):
+            return method
+        steps = self.cell.recipe.epochs * self.steps_per_epoch
+        final, memory = self.task.final_decay, self.task.memory
+        return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
+
+    def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
+        """Train to the end; a checkpoint after each epoch makes it resumable."""
+        with suppress(Unreadable):  # then it is trained anew
+            load_checkpoint(self)
+        self._start_trackers()
+        self._keep_point()
+        while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
+            try:
+                self._train_epoch()
+                self._evaluate()
+            except FloatingPointError as error:
+                self._diverged(str(error))
+            self.epoch += 1
+            self._log()
+            self._keep_point()
+            save_checkpoint(self)
+            progress(self.epoch)
+        self.accelerator.end_training()
+        if self.result.status == "done":
+            seeds = self.cell.seeds
+            self.result.message = contract.name_missing(self.result.values, seeds)
+        self.result.memory_mb = _peak_memory_mb()
+        return self.result
+
+    def _seed(self, purpose: int) -> None:
+        """Seed this epoch's random numbers for one of the purposes below."""
+        set_seed((self.task.seed * 100_003 + self.epoch + 1 + purpose) % 2**32)
+
+    def _train_epoch(self) -> None:
+        started = time.perf_counter()
+        is_control = CONTROL in self.cell.methods
+        self._seed(_CONTROL if is_control else _TRAINING)
+        self.model.train()
+        set_mode(self.optimizer, training=True)
+        # The control's epochs are numbered otherwise, which gives other orders.
+        epoch = self.epoch + (500_000 if is_control else 0)
+        loader = contract.make_loader(self.task, epoch)
+        total = torch.zeros((), device=self.accelerator.device)
+        held: list[Any] = []
+        for index, batch in enumerate(loader, start=1):
+            held.append(batch)
+            if len(held) == self.cell.recipe.accumulate or index == len(loader):
+                gradients = partial(self._gradients, held)
+                total += take_step(self.stepper, self.model, gradients)
+                self.schedule.step()
+                held = []
+        for averager in self.averagers.values():
+            if averager is not None:
+                averager.end_epoch()
+        self.result.train_seconds += time.perf_counter() - started
+        if not bool(torch.isfinite(total)):
+            raise FloatingPointError("the training loss is not finite")
+
+    def _gradients(self, batches: list[Any]) -> Tensor:
+        """Back-propagate one batch or, when accumulating, several."""
+        total = torch.zeros((), device=self.accelerator.device)
+        for batch in batches:
+            batch = send_to_device(batch, self.accelerator.device)
+            with self.accelerator.autocast():
+                loss = contract.loss_of(self.task, self.model, batch) / len(batches)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+        if self.cell.recipe.clip is not None:
+            self.accelerator.clip_grad_norm_(
+                self.model.parameters(), self.cell.recipe.clip
+            )
+        return total
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        started = time.perf_counter()
+        set_mode(self.optimizer, training=False)
+        for label, averager in self.averagers.items():
+            # For each method anew, since evaluate may change the mode, and so that
+            # none depends on the random numbers that the one before it has used.
+            self.model.eval()
+            self._seed(_EVALUATION)
+            with averager.averaged() if averager is not None else nullcontext():
+                seeds = len(self.cell.seeds)
+                measured = contract.measure(self.task, self.model, seeds)
+            self._note(label, measured)
+        self.result.evaluate_seconds += time.perf_counter() - started
+
+    def _note(self, label: str, measured: dict[str, list[float]]) -> None:
+        for metric, values in measured.items():
+            method = self.result.values.setdefault(label, {})
+            method.setdefault(metric, []).append(values)
+
+    def _diverged(self, why: str) -> None:
+        """Fill the rest with NaN: the seed stays in the count, without a value."""
+        self.result.status, self.result.message = "diverged", why
+        for label in self.averagers:
+            nan = {m.name: [math.nan] * len(self.cell.seeds) for m in self.task.metrics}
+            done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
+            for _ in range(self.cell.recipe.epochs - len(done)):
+                self._note(label, nan)
+
+    def _keep_point(self) -> None:
+        if self.place.keeps_trajectory:
+            save_point(self)
+
+    def _start_trackers(self) -> None:
+        if self.place.trackers:
+            self.accelerator.init_trackers(f"{self.cell.id}")
+
+    def _log(self) -> None:
+        if not self.place.trackers:
+            return
+        logged = {
+            f"{label}/{metric}": epochs[self.epoch - 1][0]
+            for label, metrics in self.result.values.items()
+            for metric, epochs in metrics.items()
+        }
+        self.accelerator.log(logged, step=self.epoch)
+
+
+def train_cell(
+    cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
+) -> CellResult:
+    """Train one cell."""
+    return Training(cell, place).run(progress)
+
+
+def _peak_memory_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 if sys.platform != "darwin" else 1024**2)

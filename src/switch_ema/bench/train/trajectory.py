@@ -1,0 +1,68 @@
+"""The weights of every epoch, kept for those who want to see the way they went."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from switch_ema.averaging.model.names import unwrap
+
+if TYPE_CHECKING:
+    from switch_ema.bench.plan.cells import Cell
+    from switch_ema.bench.train.loop import Training
+
+LARGEST = 64 << 20
+"""Bytes of all epochs of a training; the way of a larger model is not kept."""
+
+_BETWEEN = "\n"
+"""Stands between method and parameter; neither has line breaks in its name."""
+
+Weights = dict[str, Tensor]
+
+
+def save_point(training: "Training") -> None:
+    """Write the parameters of every method as they are now, unless too large."""
+    live: Weights = dict(unwrap(training.model).named_parameters())
+    size = sum(parameter.nbytes for parameter in live.values())
+    if size * len(training.averagers) * (training.cell.recipe.epochs + 1) > LARGEST:
+        return
+    point: Weights = {}
+    for label, averager in training.averagers.items():
+        weights = live if averager is None else averager.averaged_state_dict()
+        # Clones, since the format refuses views that share a buffer.
+        point |= {
+            f"{label}{_BETWEEN}{name}": weights[name]
+            .detach()
+            .cpu()
+            .clone(memory_format=torch.contiguous_format)
+            for name in live
+        }
+    folder = _folder(training.place.folder, training.cell)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "partial"
+    save_file(point, partial)
+    partial.replace(folder / f"{training.epoch:06d}.safetensors")
+
+
+def load_trajectory(folder: Path, cell: "Cell") -> dict[str, list[Weights]]:
+    """Read the parameters of each method from the beginning on, epoch by epoch.
+
+    Empty if they were not kept.
+    """
+    trajectory: dict[str, list[Weights]] = {}
+    for path in sorted(_folder(folder, cell).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            point: dict[str, Weights] = {}
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                label, _, name = key.partition(_BETWEEN)
+                point.setdefault(label, {})[name] = file.get_tensor(key)
+        for label, weights in point.items():
+            trajectory.setdefault(label, []).append(weights)
+    return trajectory
+
+
+def _folder(folder: Path, cell: "Cell") -> Path:
+    return folder / "cells" / f"{cell.id}.trajectory"

@@ -1,0 +1,78 @@
+"""Weights that share memory: by one object, by one place, by a part of it."""
+
+import pytest
+import torch
+from torch import nn
+
+from switch_ema import EMA, FusedAdamW, FusedSGD
+from tests.averaging.helpers import assert_same, copy_of
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
+
+def transposed() -> nn.Module:
+    """An autoencoder whose decoder is its encoder, transposed."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 3, bias=False))
+    model[1].weight.data = model[0].weight.data.t()
+    return model
+
+
+def sliced() -> nn.Module:
+    model = nn.Sequential(nn.Embedding(6, 2), nn.Linear(2, 3, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.data[2:5])
+    return model
+
+
+@pytest.mark.parametrize("make", [transposed, sliced])
+def test_a_weight_within_another_is_averaged_once(make):
+    model = make()
+    before = copy_of(model.state_dict())
+    ema = EMA(model, decay=0.75)
+    model[0].weight.data += 1
+    live = copy_of(model.state_dict())
+    ema.update()
+    with ema.averaged():
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, before[name] + 0.25)
+    assert_same(model.state_dict(), live)
+    ema.load_state_dict(ema.state_dict())
+
+
+def test_a_part_of_memory_in_two_weights_is_refused():
+    memory = torch.zeros(6)
+    model = nn.ParameterList([memory[:4], memory[2:]])
+    with pytest.raises(ValueError, match="0 and 1 share a part of their memory"):
+        EMA(model)
+    EMA(model, exclude="1")
+
+
+@pytest.mark.parametrize("make", [transposed, sliced])
+def test_flat_storage_refuses_what_it_would_tear_apart(make):
+    with pytest.raises(ValueError, match=r"cannot move 0\.weight: other tensors"):
+        EMA(make(), flat=True)
+
+
+@pytest.mark.filterwarnings("ignore:No C compiler")
+@pytest.mark.parametrize("optimizer_class", [FusedSGD, FusedAdamW])
+def test_fused_steps_leave_two_parameters_of_one_memory_to_the_update(optimizer_class):
+    """Both are stepped, one after the other: the average is that of the second."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight.data = model[0].weight.data
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
+    ema = EMA(model, optimizer, decay=0.75)
+    average = model[0].weight.detach().clone()
+    for _ in range(3):
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+        average.lerp_(model[0].weight.detach(), 0.25)
+        torch.testing.assert_close(ema.averaged_state_dict()["0.weight"], average)
+
+
+def test_buffers_in_which_one_element_stands_for_many_are_left_alone():
+    model = nn.Linear(2, 2)
+    model.register_buffer("ones", torch.ones(1).expand(4))
+    ema = EMA(model, decay=0.5)
+    ema.update()
+    with ema.averaged():
+        assert model.ones.tolist() == [1.0] * 4
+    assert ema.averaged_state_dict()["ones"].tolist() == [1.0] * 4

@@ -1,0 +1,145 @@
+"""Schedules against their formulas."""
+
+import math
+
+import pytest
+
+from switch_ema import (
+    EMA,
+    SwitchEMA,
+    constant,
+    constant_warmup,
+    count_warmup,
+    exponential_warmup,
+    half_life,
+    linear_warmup,
+    power_warmup,
+)
+from switch_ema.averaging.schedules.decay import cosine
+from tests.averaging.helpers import move, scalar_model, shadow
+
+approx = pytest.approx
+
+
+def test_a_float_is_that_constant_exactly():
+    ema = EMA(scalar_model(), decay=0.9973)
+    assert ema.current_decay == 0.9973
+    for _ in range(3):
+        ema.update()
+        assert ema.current_decay == 0.9973
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (constant(0.9), {0: 0.9, 10**6: 0.9}),
+        (count_warmup(0.99), {0: 0.1, 1: 2 / 11, 90: 0.91, 890: 0.99, 10**6: 0.99}),
+        (power_warmup(0.999), {0: 0.0, 7: 1 - 8 ** (-2 / 3), 10**6: 0.999}),
+        (power_warmup(0.9, power=1, inv_gamma=2), {2: 0.5, 100: 0.9}),
+        # the paper's code: decay * (1 - (1 - n/N) * (1 - ratio)) up to n = N
+        (linear_warmup(0.99, steps=10), {0: 0.891, 5: 0.9405, 10: 0.99, 11: 0.99}),
+        (
+            exponential_warmup(0.99, steps=10, ratio=0.5),
+            {0: 0.495, 5: 0.99 * 0.5**0.5, 10: 0.99, 11: 0.99},
+        ),
+        (constant_warmup(0.99, steps=10), {0: 0.891, 10: 0.891, 11: 0.99}),
+        # BYOL: 1 - (1 - d) * (cos(pi * n / N) + 1) / 2
+        (cosine(0.9, steps=4), {0: 0.9, 1: 1 - 0.05 * (1 + 0.5**0.5), 2: 0.95, 9: 1}),
+        (cosine(0.998, steps=2, final=0.999), {0: 0.998, 1: 0.9985, 2: 0.999}),
+        (half_life("500it"), {0: 2 ** (-1 / 500), 999: 2 ** (-1 / 500)}),
+        (half_life(n_steps=500), {3: 2 ** (-1 / 500)}),
+    ],
+)
+def test_values(schedule, values):
+    for n, value in values.items():
+        assert schedule(n) == approx(value, abs=1e-12)
+
+
+def test_a_half_life_halves_the_initial_weights_share():
+    model = scalar_model(1.0)
+    ema = EMA(model, decay=half_life("20it"))
+    move(model, 0.0)
+    for _ in range(20):
+        ema.update()
+    assert shadow(ema) == approx(0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize("spelled", ["0.1ep", "1e-1 ep"])
+def test_half_life_in_epochs_learns_the_length(spelled):
+    assert half_life(spelled) == half_life(n_epochs=0.1)
+    ema = EMA(scalar_model(), decay=half_life(spelled))
+    first = []
+    for _ in range(50):
+        ema.update()
+        first.append(ema.current_decay)
+    assert first == sorted(first)  # it warms up, with the steps so far as the epoch
+    ema.end_epoch()
+    ema.update()
+    assert ema.current_decay == approx(2 ** (-1 / 5))
+    assert first[-1] == approx(2 ** (-1 / 5))  # without a jump
+
+
+def test_half_life_can_be_told_the_length():
+    ema = EMA(scalar_model(), decay=half_life("0.1ep"), steps_per_epoch=50)
+    ema.update()
+    assert ema.current_decay == approx(2 ** (-1 / 5))
+
+
+def test_a_callable_gets_the_index_of_the_step():
+    seen = []
+    ema = EMA(scalar_model(), decay=lambda n: seen.append(n) or 0.5)
+    for _ in range(3):
+        ema.update()
+    assert sorted(set(seen)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.0, 1.5, math.nan, "0.9", None, True])
+def test_decays_out_of_range_are_refused(bad):
+    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got"):
+        SwitchEMA(scalar_model(), decay=bad)
+
+
+def test_a_callable_out_of_range_is_refused_when_it_happens():
+    ema = EMA(scalar_model(), decay=lambda n: 1.0 if n == 1 else 0.9)
+    ema.update()
+    with pytest.raises(ValueError, match=r"decay at step 1 must be in \[0, 1\)"):
+        ema.update()
+
+
+def test_a_decay_that_looks_inverted_warns():
+    with pytest.warns(UserWarning, match=r"Did you mean 0\.999\?"):
+        EMA(scalar_model(), decay=0.001)
+
+
+@pytest.mark.parametrize("bad", ["500", "it", "0.1 epochs", "-1it", "0ep", "1..2it"])
+def test_half_lives_that_cannot_be_read(bad):
+    with pytest.raises(ValueError, match="half_life"):
+        half_life(bad)
+
+
+def test_half_life_takes_one_argument():
+    for arguments in ({}, {"n_epochs": 1, "n_steps": 2}):
+        with pytest.raises(ValueError, match="exactly one"):
+            half_life(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 5, "ratio": 0}])
+def test_warmups_check_their_arguments(options):
+    with pytest.raises(ValueError, match="warm-up"):
+        linear_warmup(0.9, **options)
+
+
+def test_a_cosine_that_ends_at_one_stands_still_and_is_accepted():
+    model = scalar_model(1.0)
+    ema = EMA(model, decay=cosine(0.5, steps=2))
+    for value in (0.0, 0.0, 7.0, 7.0):
+        move(model, value)
+        ema.update()
+    # 1 -> 0.5 (d = 0.5) -> 0.375 (d = 0.75) -> it stays
+    assert shadow(ema) == approx(0.375, abs=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 5, "final": 1.1}])
+def test_cosines_check_their_arguments(options):
+    with pytest.raises(ValueError, match=next(reversed(options))):
+        cosine(0.9, **options)

@@ -1,0 +1,360 @@
+"""Layouts, dtypes, devices and memory of the shadow."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from switch_ema import EMA, SwitchEMA
+from tests.averaging.helpers import (
+    Odd,
+    assert_same,
+    batches,
+    copy_of,
+    network,
+    nudge,
+    sgd,
+    train_step,
+)
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+def test_tensors_of_every_kind(dtype):
+    model = Odd()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    ema = EMA(model, decay=0.5, dtype=dtype)
+    nudge(model)
+    ema.update()
+    live = copy_of(model.state_dict())
+    with ema.averaged():
+        for name, parameter in model.named_parameters():
+            middle = (before[name] + live[name]) / 2
+            torch.testing.assert_close(parameter.detach(), middle, rtol=0.01, atol=0.02)
+            assert parameter.stride() == dict(model.named_parameters())[name].stride()
+    assert_same(copy_of(model.state_dict()), live)
+    average = ema.averaged_state_dict()
+    assert average["counts"].tolist() == [1000, 2**40]
+    assert average["flags"].tolist() == [True, False]
+    assert "scratch" not in average
+
+
+def test_a_part_that_was_cast_is_followed():
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
+    ema = EMA(model, decay=0.5)
+    ema.update()
+    for dtype in (torch.bfloat16, torch.float64):
+        before = ema.averaged_state_dict()
+        model[1].to(dtype)
+        nudge(model)
+        ema.update()
+        after = ema.averaged_state_dict()
+        for name, live in model.state_dict().items():
+            middle = (before[name].double() + live.double()) / 2
+            torch.testing.assert_close(
+                after[name].double(), middle, rtol=0.01, atol=0.02
+            )
+
+
+def test_a_model_turned_to_channels_last_later_is_followed():
+    sizes = [(8, 3, 3, 3), (64, 64), (16, 16, 1, 1), (64, 1, 3, 3)]
+    model = nn.ParameterList([nn.Parameter(torch.randn(size)) for size in sizes])
+    ema = EMA(model, decay=0.75)
+    for _ in range(3):
+        before = ema.averaged_state_dict()
+        nudge(model)
+        ema.update()
+        after = ema.averaged_state_dict()
+        for name, live in model.state_dict().items():
+            middle = 0.75 * before[name] + 0.25 * live
+            torch.testing.assert_close(after[name], middle)
+        for parameter in model:
+            if parameter.ndim == 4:
+                changed = parameter.data.to(memory_format=torch.channels_last)
+                parameter.data = changed
+
+
+def test_a_parameter_that_has_shrunk_is_an_error_and_nothing_is_averaged():
+    model = nn.ParameterList([nn.Parameter(torch.zeros(4, 4)) for _ in range(3)])
+    ema = EMA(model, decay=0.9)
+    nudge(model)
+    model[1].data = torch.ones(2, 4)
+    with pytest.raises(RuntimeError, match=r"1 was \[4, 4\] when .* is \[2, 4\] now"):
+        ema.update()
+    model[1].data = torch.ones(4, 4)
+    assert all(not average.any() for average in ema.averaged_state_dict().values())
+
+
+def test_the_shadow_of_dense_parameters_lies_in_one_buffer():
+    model = nn.Sequential(*[nn.Linear(20, 20, bias=False) for _ in range(5)])
+    ema = EMA(model, decay=0.9)
+    shadow = ema._shadow.tensors
+    assert len({tensor.untyped_storage().data_ptr() for tensor in shadow}) == 1
+    model[2].weight.data = model[2].weight.data.t()  # the same memory, another order
+    before = ema.averaged_state_dict()["2.weight"]
+    ema.update()
+    torch.testing.assert_close(
+        ema.averaged_state_dict()["2.weight"],
+        0.9 * before + 0.1 * model[2].weight.detach(),
+    )
+
+
+def test_a_round_trip_of_dtypes_does_not_lose_the_buffers():
+    model = nn.BatchNorm1d(3)
+    ema = EMA(model, decay=0.9)
+    model.double().float()  # replaces the buffers
+    model.running_mean.fill_(1.0)
+    ema.update()
+    torch.testing.assert_close(
+        ema.averaged_state_dict()["running_mean"], torch.full((3,), 0.1)
+    )
+
+
+def test_strides_survive():
+    model = Odd()
+    strides = {name: p.stride() for name, p in model.named_parameters()}
+    ema = SwitchEMA(model, decay=0.5)
+    ema.update()
+    ema.end_epoch()
+    with ema.averaged():
+        pass
+    assert {name: p.stride() for name, p in model.named_parameters()} == strides
+
+
+def test_small_vectors_are_averaged_in_packs_of_any_number(arithmetic):
+    """More vectors than fit into one gathering, and of two dtypes."""
+    sizes = [8192, 8192, 8192, 8192, 5, 8192, 1, 9000]
+    parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
+    parameters += [nn.Parameter(torch.randn(3, dtype=torch.float64))]
+    model = nn.ParameterList(parameters)
+    ema = EMA(model, decay=0.75)
+    kinds = {group.kind for group in ema._shadow._groups}
+    assert kinds == ({"dense"} if arithmetic == "c" else {"packed", "dense"})
+    before = [parameter.detach().clone() for parameter in parameters]
+    nudge(model)
+    ema.update()
+    average = ema.averaged_state_dict()
+    for index, start in enumerate(before):
+        torch.testing.assert_close(average[str(index)], start + 0.25)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_cast_model_takes_the_shadow_along(flat):
+    model = network()
+    ema = EMA(model, decay=0.5, flat=flat)
+    nudge(model)
+    ema.update()
+    average = ema.averaged_state_dict()["stem.weight"]
+    model.double()
+    nudge(model)
+    ema.update()
+    after = ema.averaged_state_dict()["stem.weight"]
+    assert after.dtype == torch.float64
+    expected = 0.5 * average.double() + 0.5 * model.stem.weight
+    torch.testing.assert_close(after, expected.detach(), rtol=0, atol=0)
+    assert ema.state_dict()["shadow"]["stem.weight"].dtype == torch.float64
+
+
+def test_a_half_precision_model_is_averaged_in_float32():
+    """At decay 0.999 a bfloat16 average would never move."""
+    model = nn.Linear(4, 4).bfloat16()
+    nn.init.constant_(model.weight, 1.0)
+    ema = EMA(model, decay=0.999)
+    assert ema.state_dict()["shadow"]["weight"].dtype == torch.float32
+    nn.init.constant_(model.weight, 2.0)
+    for _ in range(100):
+        ema.update()
+    moved = ema.state_dict()["shadow"]["weight"].mean().item() - 1
+    assert moved == pytest.approx(1 - 0.999**100, rel=1e-4)
+    live = model.weight.detach().clone()
+    with ema.averaged():
+        assert model.weight.dtype == torch.bfloat16
+    assert torch.equal(model.weight, live)
+    assert ema.state_dict()["shadow"]["weight"].mean().item() - 1 == moved
+
+
+def test_a_bfloat16_shadow_does_not_stall():
+    """It follows a float32 shadow within 1% over 10,000 steps at decay 0.9999."""
+    model = nn.Linear(64, 64, bias=False)
+    coarse = EMA(model, decay=0.9999, dtype=torch.bfloat16)
+    exact = EMA(model, decay=0.9999)
+    start = model.weight.detach().clone()
+    target = start + torch.randn(64, 64)
+    with torch.no_grad():
+        model.weight.copy_(target)
+    for _ in range(10_000):
+        coarse.update()
+        exact.update()
+    a, b = (e.averaged_state_dict()["weight"] for e in (coarse, exact))
+    assert (b - start).norm() > 0.6 * (target - start).norm()
+    assert (a - b).norm() < 0.01 * b.norm()
+
+
+def test_a_shadow_on_an_explicit_device_and_dtype():
+    model = network()
+    optimizer = sgd(model)
+    ema = EMA(model, optimizer, device="cpu", dtype=torch.float64)
+    twin = network()
+    twin_optimizer = sgd(twin)
+    exact = EMA(twin, twin_optimizer)
+    for batch in batches(3):
+        train_step(model, optimizer, batch)
+        train_step(twin, twin_optimizer, batch)
+    shadow = ema.state_dict()["shadow"]["stem.weight"]
+    assert (shadow.dtype, shadow.device.type) == (torch.float64, "cpu")
+    assert_close = torch.testing.assert_close
+    assert_close(shadow.float(), exact.averaged_state_dict()["stem.weight"])
+    live = copy_of(model.state_dict())
+    with ema.averaged():
+        assert model.stem.weight.dtype == torch.float32
+    assert_same(copy_of(model.state_dict()), live)
+    assert torch.equal(ema.state_dict()["shadow"]["stem.weight"], shadow)
+
+
+def test_a_model_cast_inside_averaged_is_put_back():
+    model = network()
+    optimizer = sgd(model)
+    ema = EMA(model, optimizer)
+    train_step(model, optimizer, next(batches(1)))
+    live = copy_of(model.state_dict())
+    with pytest.warns(UserWarning, match="cast or moved inside averaged"):  # noqa: SIM117
+        with ema.averaged():
+            model.bfloat16()
+    assert_same(copy_of(model.state_dict()), live)
+
+
+@pytest.mark.parametrize("kind", ["weight_norm", "parametrized", "lazy"])
+def test_modules_that_cannot_be_deep_copied(kind):
+    if kind == "lazy":
+        model = nn.Sequential(nn.LazyBatchNorm1d(), nn.LazyLinear(4), nn.LazyLinear(2))
+    else:
+        wrap = (
+            nn.utils.weight_norm
+            if kind == "weight_norm"
+            else nn.utils.parametrizations.weight_norm
+        )
+        model = nn.Sequential(wrap(nn.Linear(3, 4)), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema = EMA(model, optimizer, decay=0.5)
+    start = None
+    for _ in range(3):
+        model(torch.randn(8, 3)).square().mean().backward()
+        if start is None:
+            start = {n: p.detach().clone() for n, p in model.named_parameters()}
+        optimizer.step()
+        optimizer.zero_grad()
+    state = ema.state_dict()["shadow"]
+    assert set(start) <= set(state)
+    live = copy_of(model.state_dict())
+    with ema.averaged(), torch.no_grad():
+        model(torch.randn(8, 3))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, live[name])
+        assert not torch.equal(state[name], live[name])
+
+
+def test_a_lazy_models_average_starts_at_its_first_weights():
+    model = nn.LazyLinear(1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    ema = EMA(model, optimizer, decay=0.75)
+    model(torch.ones(1, 1)).sum().backward()
+    first = model.weight.item()
+    optimizer.step()  # live = first - 1, average = first - 0.25
+    assert ema.averaged_state_dict()["weight"].item() == pytest.approx(first - 0.25)
+
+
+def large_model():
+    return nn.Sequential(*[nn.Linear(1024, 1024, bias=False) for _ in range(8)])
+
+
+def bytes_of(model):
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def grown(function) -> int:
+    """Peak growth of the process' memory, in bytes of new tensors."""
+    gc.collect()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        function()
+    now = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+def test_the_profilers_count_is_right_on_a_known_case():
+    model = large_model()
+    copy = grown(lambda: [p.detach().clone() for p in model.parameters()])
+    assert copy == pytest.approx(bytes_of(model), rel=0.01)
+
+
+def test_averaged_and_update_allocate_no_second_model():
+    model = large_model()
+    ema = SwitchEMA(model)
+    size = bytes_of(model)
+
+    def enter_and_leave():
+        with ema.averaged():
+            pass
+
+    ema.update()
+    assert grown(enter_and_leave) < 0.15 * size
+    assert grown(ema.update) < 0.01 * size
+    assert grown(ema.end_epoch) < 0.15 * size
+
+
+@pytest.mark.parametrize(
+    ("dtype", "copies"), [(None, 1), (torch.bfloat16, 0.5), (torch.float64, 2)]
+)
+def test_extra_memory_is_one_copy_and_half_with_bfloat16(dtype, copies):
+    model = large_model()
+    made = []
+    peak = grown(lambda: made.append(SwitchEMA(model, dtype=dtype)))
+    assert peak == pytest.approx(copies * bytes_of(model), rel=0.01)
+    made[0].update()
+    assert grown(made[0].update) < 0.15 * bytes_of(model)
+
+
+def test_a_parameter_replaced_by_another_kind_of_tensor_is_not_read_by_memory():
+    """Whose memory is elsewhere: the kernels in C would read at address zero."""
+
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            if function == torch.ops.aten.detach.default:
+                return cls(args[0].inner)
+            raise NotImplementedError(f"no {function}")
+
+    model = nn.Linear(2, 2)
+    ema = EMA(model, decay=0.5)
+    ema.update()
+    inner = torch.ones(2, 2)
+    model.weight = nn.Parameter(Wrapped(inner), requires_grad=False)
+    with pytest.raises(NotImplementedError, match="no aten"):
+        ema.update()
+
+
+def test_a_model_that_gets_its_memory_later_is_averaged_from_then_on():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    ema = EMA(model, decay=0.75)
+    model.to_empty(device="cpu")
+    for tensor in model.state_dict().values():
+        tensor.fill_(1)
+    ema.update()
+    nn.init.constant_(model[0].weight, 5.0)
+    ema.update()
+    assert ema.averaged_state_dict()["0.weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]

@@ -1,0 +1,134 @@
+"""Workers on this machine: what may go wrong in them, and that they leave."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+
+import pytest
+
+from switch_ema.bench.execute import train_cells
+from switch_ema.bench.execute.local import _how_it_died
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.train.loop import Place
+from tests.bench.conftest import TINY_TASK
+
+TASKS = (
+    TINY_TASK
+    + """
+
+import os, sys, time
+from pathlib import Path
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Data(TensorDataset):
+    pass
+
+
+class Loaded(Tiny):
+    def train_loader(self, epoch):
+        data = Data(self.x, self.y)
+        return DataLoader(data, 8, shuffle=True, num_workers=1)
+
+
+class Stays(Loaded):
+    def loss(self, model, batch):
+        note = Path(__file__).with_name(f"{os.getpid()}.pid")
+        note.write_text("")
+        time.sleep(600)
+
+
+class Exits(Tiny):
+    def model(self):
+        sys.exit("enough")
+"""
+)
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    path = tmp_path / "tasks.py"
+    path.write_text(TASKS)
+    return path
+
+
+def results_of(task, folder, jobs):
+    config = CompareConfig(tasks=(task,), methods=("plain",), seeds=2)
+    place = Place(folder, "cpu")
+    found = train_cells(make_plan(config), lambda _: place, jobs, lambda *_: None)
+    return [result for _, result in found]
+
+
+def test_a_task_may_load_its_data_in_processes(tasks, tmp_path):
+    """Its own classes among them, which a spawned process could not import."""
+    serial, parallel = (
+        results_of(f"{tasks}:Loaded", tmp_path / str(jobs), jobs) for jobs in (1, 2)
+    )
+    assert [(r.status, r.message) for r in parallel] == [("done", "")] * 2
+    numbers = [sorted(str(r.values) for r in results) for results in (serial, parallel)]
+    assert numbers[0] == numbers[1]
+
+
+def test_an_exit_in_a_task_is_told_with_its_line(tasks, tmp_path):
+    results = results_of(f"{tasks}:Exits", tmp_path, jobs=1)
+    line = TASKS[: TASKS.index("sys.exit")].count("\n") + 1
+    expected = ("failed", f"{tasks}, line {line}: SystemExit: enough")
+    assert [(r.status, r.message) for r in results] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("end", "argument", "told"),
+    [
+        (os._exit, 3, "with exit code 3"),
+        (signal.raise_signal, 9, "by signal 9 (9: often for want of memory)"),
+    ],
+)
+def test_a_worker_that_died_tells_how(end, argument, told):
+    process = get_context("fork").Process(target=end, args=(argument,))
+    process.start()
+    assert _how_it_died(process) == told
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_leave_with_their_parent(tasks, tmp_path, how):
+    """Also those that have processes of their own."""
+    command = [
+        *(sys.executable, "-m", "switch_ema", "compare", f"{tasks}:Stays"),
+        *("--methods", "plain", "--seeds", "2", "--jobs", "2", "--device", "cpu"),
+        *("--out", str(tmp_path / "runs")),
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, **quiet)
+
+    def workers():
+        return [int(path.stem) for path in tmp_path.glob("*.pid")]
+
+    try:
+        wait_for(lambda: len(workers()) == 2)
+        process.send_signal(how)
+        process.wait(timeout=120)
+        wait_for(lambda: not any(map(is_alive, workers())))
+    finally:
+        for number in (process.pid, *workers()):
+            if is_alive(number):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
+
+
+def is_alive(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

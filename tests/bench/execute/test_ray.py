@@ -1,0 +1,319 @@
+"""Comparisons on Ray: the numbers of a local run, whatever happens to the nodes."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from rich.console import Console
+
+from switch_ema.bench.compare import RunOptions, open_run, run_comparison
+from switch_ema.bench.execute import ray as executor
+from switch_ema.bench.execute import train_cells
+from switch_ema.bench.execute.board import Board
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.store import Results
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.train.loop import CellResult, Place
+
+pytestmark = pytest.mark.timeout(180)
+
+NODE = {
+    "num_cpus": 1,
+    "num_gpus": 0,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+}
+
+# A task that can be made to wait in its second epoch, and that counts its steps.
+WAITING = """
+
+class Waiting(Tiny):
+    def train_loader(self, epoch):
+        import os, time
+        from pathlib import Path
+        import ray
+
+        here = Path(__file__).parent
+        if ray.is_initialized() and epoch == 1:
+            node = ray.get_runtime_context().get_node_id()
+            stops = here / f"stop-{node}", here / f"stop-{self.seed}"
+            while any(stop.exists() for stop in stops):
+                (here / "waiting").write_text(str(os.getpid()))
+                time.sleep(0.05)
+        return super().train_loader(epoch)
+
+    def loss(self, model, batch):
+        from pathlib import Path
+
+        with (Path(__file__).parent / "steps").open("a") as file:
+            file.write(".")
+        return super().loss(model, batch)
+
+
+class Crashing(Tiny):
+    def model(self):
+        import os
+
+        os._exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head of one CPU, where the driver is; tests add nodes and take them away."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture
+def file(tiny):
+    """The user's file, with tasks that go wrong."""
+    path = Path(tiny.partition(":")[0])
+    path.write_text(path.read_text() + WAITING)
+    return path
+
+
+@pytest.fixture
+def config(file):
+    """Four cells of twelve steps."""
+    methods = ("plain", "ema", "switch-ema")
+    return CompareConfig(tasks=(f"{file}:Waiting",), methods=methods, seeds=2)
+
+
+def run(config, folder, **more):
+    options = RunOptions(out=folder, name="run", device="cpu", **more)
+    path = run_comparison(config, options, Console(file=io.StringIO()))
+    found, results = open_run(path.parent)
+    tasks = summarize(found, results, "run").tasks
+    return [(task.curves, task.results, task.missing) for task in tasks]
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_node_killed_during_the_comparison_costs_nothing(config, cluster, tmp_path):
+    local = run(config, tmp_path / "local", jobs=1)
+    steps, waiting = tmp_path / "steps", tmp_path / "waiting"
+    assert len(steps.read_text()) == 48
+    node = cluster.add_node(**NODE)
+    (tmp_path / f"stop-{node.node_id}").touch()
+
+    def kill():
+        wait_for(waiting.exists)
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    remote = run(config, tmp_path / "ray", executor="ray", address=cluster.address)
+    killer.join()
+    assert waiting.exists()
+    assert remote == local
+    # The lost cell went on from its checkpoint: no step was taken twice.
+    assert len(steps.read_text()) == 2 * 48
+    assert kept(tmp_path / "ray" / "run") == kept(tmp_path / "local" / "run")
+    assert not list((tmp_path / "ray" / "run").glob(".ray-*"))
+
+
+def kept(folder):
+    paths = (folder / "cells").glob("**/*")
+    return {str(path.relative_to(folder)) for path in paths if path.is_file()}
+
+
+def test_workers_that_do_not_see_the_folder_send_what_is_kept(
+    config, cluster, tmp_path, monkeypatch
+):
+    cells, told = make_plan(config)[:2], []
+    here, there = tmp_path / "local", tmp_path / "ray"
+    local = {cell.id: result for cell, result in trained(cells, here)}
+    monkeypatch.setattr(executor, "_marked", lambda folders: nullcontext(".unseen"))
+    for cell, result in trained(
+        cells,
+        there,
+        lambda cell, epoch: told.append((cell.id, epoch)),
+        executor="ray",
+        address=cluster.address,
+    ):
+        assert result.values == local[cell.id].values
+    assert {(cell.id, 3) for cell in cells} <= set(told)
+    # Of the first cell the weights of each epoch and the checkpoint, of the other none.
+    assert len(kept(there)) == 5
+    assert kept(there) == {name for name in kept(here) if cells[0].id in name}
+
+
+def trained(cells, folder, progress=lambda *_: None, **where):
+    def place(cell):
+        return Place(folder, "cpu", keeps_trajectory=cell.id == cells[0].id)
+
+    return train_cells(cells, place, 1, progress, **where)
+
+
+def test_progress_is_told_by_the_epoch(config, cluster, tmp_path):
+    stop, told = tmp_path / "stop-0", []
+    stop.touch()  # after the first epoch, until that was told
+
+    def progress(cell, epoch):
+        told.append(epoch)
+        stop.unlink(missing_ok=True)
+
+    where = {"executor": "ray", "address": cluster.address}
+    list(trained(make_plan(config)[:1], tmp_path, progress, **where))
+    assert told[0] == 1 and told[-1] == 3 and told == sorted(told)
+
+
+def silent_notes():
+    class Silent:
+        def note(self, cell, epoch):
+            time.sleep(600)
+
+        def read(self):
+            time.sleep(600)
+
+    return Silent
+
+
+def test_a_board_that_does_not_answer_delays_nothing(
+    config, cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Board, "_notes", staticmethod(silent_notes))
+    where = {"executor": "ray", "address": cluster.address}
+    [(_, result)] = trained(make_plan(config)[:1], tmp_path, **where)
+    assert result.status == "done"
+
+
+def test_an_error_in_the_users_task_is_one_line(file, cluster, tmp_path):
+    config = CompareConfig(tasks=(f"{file}:Tiny:fail=True",), methods=("plain",))
+    with pytest.raises(UsageError, match=r"tiny\.py, line \d+: KeyError: 'lost key'"):
+        run(config, tmp_path, executor="ray", address=cluster.address)
+
+
+def test_a_cell_that_always_kills_its_worker_is_given_up(
+    file, cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(executor, "RETRIES", 0)
+    config = CompareConfig(tasks=(f"{file}:Crashing",), methods=("plain",), seeds=1)
+    where = {"executor": "ray", "address": cluster.address}
+    [(_, result)] = trained(make_plan(config), tmp_path, **where)
+    assert result.status == "failed"
+    assert result.message.startswith("Ray gave it up: WorkerCrashedError: ")
+    assert "\n" not in result.message
+
+
+def test_weights_too_large_to_send_are_dropped_with_a_sentence(
+    config, cluster, tmp_path, monkeypatch
+):
+    cell = make_plan(config)[0]
+    place = Place(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
+    job = executor.Job(cell, place, ".not-there", str(tmp_path), 1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(executor, "LARGEST", 1000)
+    outcome = executor.train_anywhere(job, lambda epoch: None)
+    assert outcome.result.status == "done" and outcome.files is None
+    executor._connect(cluster.address)
+    with pytest.warns(UserWarning, match="weights are not kept"):
+        fetched = executor._fetch(ray.put(outcome), cell, tmp_path)
+    assert isinstance(fetched, CellResult) and fetched.values == outcome.result.values
+
+
+def test_ctrl_c_cancels_and_leaves_a_report_of_what_finished(config, cluster, tmp_path):
+    (tmp_path / "stop-1").touch()  # the second seed never finishes
+    saved, waiting = tmp_path / "config.json", tmp_path / "waiting"
+    saved.write_text(config.to_json())
+    command = [
+        *(sys.executable, "-m", "switch_ema", "compare", "--config", str(saved)),
+        *("--out", str(tmp_path), "--name", "run", "--device", "cpu"),
+        *("--executor", "ray", "--address", cluster.address),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    results = tmp_path / "run" / "results.sqlite"
+    wait_for(lambda: stored(results) == 2 and waiting.exists() and waiting.read_text())
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.strip() == "switch-ema: stopped; the same command continues."
+    assert stored(results) == 2
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    worker = int(waiting.read_text())
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=30)
+
+
+def stored(path):
+    with contextlib.suppress(UsageError):  # not there, or not complete, yet
+        return len(Results(path).statuses())
+    return 0
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install \"switch-ema\[bench,ray\]\""):
+        RunOptions(executor="ray")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "slurm"}, "executor must be local or ray, got 'slurm'"),
+        ({"address": "auto"}, "address is for --executor ray alone, got 'auto'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        RunOptions(**options)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
+def test_an_address_where_nobody_listens_is_one_sentence(address, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(UsageError, match=f"Ray cannot be used at {address}: .*[.]$"):
+        executor._connect(address)
+
+
+def node(cpus, gpus=0, alive=True):
+    return {"Alive": alive, "Resources": {"CPU": float(cpus), "GPU": float(gpus)}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "gpus", "share"),
+    [
+        ([node(8)], 0, True, (1, 0)),  # one cell per core
+        ([node(8)], 2, True, (4, 0)),
+        ([node(8)], 20, True, (1, 0)),  # more than fit: they wait
+        ([node(8), node(2)], 1, True, (2, 0)),  # the small node can take it, too
+        ([node(0), node(8), node(99, alive=False)], 0, True, (1, 0)),
+        ([node(64, 8)], 0, True, (8, 1)),  # one cell per GPU
+        ([node(64, 8), node(64)], 0, True, (8, 1)),  # not on the node without
+        ([node(64, 8)], 0, False, (1, 0)),
+        ([], 0, True, (1, 0)),
+    ],
+)
+def test_a_cell_gets_its_share_of_the_cluster(nodes, jobs, gpus, share):
+    assert executor.share_of(nodes, jobs, gpus=gpus) == executor.Share(*share)

@@ -1,0 +1,63 @@
+"""How long the rest of a row takes: from one epoch, or from what is stored."""
+
+import pytest
+
+from switch_ema.bench.compare import RunOptions
+from switch_ema.bench.paper import estimate
+from switch_ema.bench.paper.estimate import estimate_seconds
+from switch_ema.bench.paper.reproduce import run_rows
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.spec import UsageError
+
+from .test_reproduce import OPTIONS, plan, quiet, tiny_rows
+
+__all__ = ["tiny_rows"]  # a fixture
+
+
+def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
+    """Setup once, training each epoch, evaluation each epoch and method."""
+    [one] = plan(tmp_path, "swin-t", epochs=10)
+    epoch = estimate._Epoch(setup=1.0, train=2.0, evaluate=0.5)
+    measured = []
+
+    def measure(cell, jobs, device):
+        measured.append(cell)
+        return epoch
+
+    monkeypatch.setattr(estimate, "_measure_epoch", measure)
+    # Two seeds of plain with EMA, and of Switch EMA.
+    trainings = 2 * 10 * (2 + 2 * 0.5) + 2 * 10 * (2 + 0.5)
+    assert estimate_seconds(one, OPTIONS) == pytest.approx(1 + trainings)
+    two_jobs = RunOptions(jobs=2, device="cpu")
+    assert estimate_seconds(one, two_jobs) == pytest.approx(1 + trainings / 2)
+    assert measured == [make_plan(one.config)[0]] * 2
+
+
+def test_one_epoch_is_measured_and_thrown_away(tiny_rows, tmp_path):
+    [one] = plan(tmp_path, "swin-t")
+    epoch = estimate._measure_epoch(make_plan(one.config)[0], 1, "cpu")
+    assert epoch.setup > 0 and epoch.train > 0 and epoch.evaluate > 0
+    assert not one.folder.exists()
+
+
+def test_time_of_the_rest_is_that_of_what_is_stored(tiny_rows, tmp_path, monkeypatch):
+    [one] = plan(tmp_path, "swin-t")
+    add, stored = estimate.Results.add, []
+
+    def add_two(self, cell, result):
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+        result.train_seconds, result.evaluate_seconds = 30.0 + len(stored), 6.0
+        stored.append(cell)
+        add(self, cell, result)
+
+    monkeypatch.setattr(estimate.Results, "add", add_two)
+    with pytest.raises(KeyboardInterrupt):
+        run_rows([one], OPTIONS, quiet())
+    assert estimate_seconds(one, OPTIONS) == pytest.approx(36 + 37)
+
+
+def test_a_failure_in_measuring_is_one_sentence(tiny_rows, tmp_path):
+    [one] = plan(tmp_path, "deit-s")
+    with pytest.raises(UsageError, match="lost key"):
+        estimate_seconds(one, OPTIONS)

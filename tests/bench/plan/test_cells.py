@@ -1,0 +1,89 @@
+"""From a configuration to cells."""
+
+from pathlib import Path
+
+import pytest
+
+from switch_ema.bench.plan.cells import SEEDS_AT_ONCE, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.spec import UsageError
+
+
+def groups(config):
+    return [(cell.task, cell.methods, cell.seeds) for cell in make_plan(config)]
+
+
+def test_seed_by_seed_baseline_first():
+    config = CompareConfig(
+        tasks=("digits", "noisy-digits"), methods=("plain", "ema", "pswa"), seeds=2
+    )
+    assert groups(config) == [
+        (task, methods, (seed,))
+        for seed in (0, 1)
+        for task in ("digits", "noisy-digits")
+        for methods in (("plain", "ema"), ("pswa",))
+    ]
+
+
+def test_tiny_tasks_train_their_seeds_stacked():
+    config = CompareConfig(
+        tasks=("moons",), methods=("plain", "switch-ema"), seeds=SEEDS_AT_ONCE + 2
+    )
+    sizes = [(methods, len(seeds)) for _, methods, seeds in groups(config)]
+    assert sizes == [
+        (("plain",), SEEDS_AT_ONCE),
+        (("switch-ema",), SEEDS_AT_ONCE),
+        (("plain",), 2),
+        (("switch-ema",), 2),
+    ]
+
+
+def test_sasam_brings_its_averaging_along():
+    config = CompareConfig(
+        tasks=("digits",), methods=("plain",), optimizer="sasam", seeds=1
+    )
+    assert groups(config) == [("digits", ("plain", "swa"), (0,))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ("moons",), "optimizer": "lamb"}, "which lamb would mix"),
+        ({"optimizer": "schedulefree-sgd", "schedule": "cosine"}, "schedule"),
+        ({"precision": "fp8"}, "precision must be no, bf16 or fp16, got 'fp8'"),
+        ({"schedule": "zigzag"}, "zigzag"),
+        ({"tasks": ("digits:length=3",)}, "length"),
+        ({"tasks": ("moons",), "clip": 1.0}, "which clip would mix"),
+    ],
+)
+def test_what_cannot_be_planned(options, message):
+    with pytest.raises(UsageError, match=message):
+        make_plan(CompareConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            '{"switch_ema": {"decay": 0.9}}',
+            "unknown method 'switch_ema'",
+        ),
+        ('{"ema": {"decay": lambda step: 0.9}}', "decay of ema must be a plain value"),
+    ],
+)
+def test_recipes_that_cannot_be_kept(tiny, methods, message):
+    path = Path(tiny.partition(":")[0])
+    recipe = f"epochs=3, methods={methods}"
+    path.write_text(path.read_text().replace("epochs=3", recipe))
+    with pytest.raises(UsageError, match=message):
+        make_plan(CompareConfig(tasks=(tiny,)))
+
+
+def test_a_recipe_may_follow_the_options():
+    """More steps in an epoch, a longer average: a switch keeps as much."""
+    plans = [
+        make_plan(CompareConfig(tasks=(task,), seeds=1))
+        for task in ("images", "images:size=320", "images:batch=8")
+    ]
+    decays = [plan[0].recipe.methods["ema"]["decay"] for plan in plans]
+    assert decays[1] < decays[0] < decays[2]

@@ -1,0 +1,78 @@
+"""Configurations are checked, stored and read back."""
+
+import pytest
+
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.spec import UsageError
+from switch_ema.bench.task import Recipe
+
+
+def test_json_round_trip():
+    config = CompareConfig(tasks=("moons",), seeds=3, clip=1.5, schedule="cosine")
+    assert CompareConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"sedes": 3}', "unknown keys sedes; known are"),
+        ('{"seeds": 0}', "seeds must be at least 1, got 0"),
+        ('{"seeds": "8"}', "seeds must be a whole number, got '8'"),
+        ('{"seeds": 2.5}', "seeds must be a whole number, got 2.5"),
+        ('{"seeds": true}', "seeds must be a whole number, got True"),
+        ('{"epochs": "3"}', "epochs must be a whole number or None, got '3'"),
+        ('{"clip": "1"}', "clip must be a number or None, got '1'"),
+        ('{"tasks": "digits"}', "tasks must be a list of texts, got 'digits'"),
+        ('{"methods": [["plain"]]}', r"methods must be a list of texts, got \[\["),
+        ('{"methods": [1]}', r"methods must be a list of texts, got \[1\]"),
+    ],
+)
+def test_json_that_is_wrong(text, message):
+    with pytest.raises(UsageError, match=message):
+        CompareConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"methods": ()}, "methods must be given once each, got none"),
+        ({"tasks": ("moons", "moons")}, r"got \['moons'\] twice"),
+    ],
+)
+def test_values_that_are_wrong(options, message):
+    with pytest.raises(UsageError, match=message):
+        CompareConfig(**options)
+
+
+def test_only_given_parts_of_a_recipe_are_replaced():
+    recipe = Recipe(epochs=30, clip=2.0, methods={"ema": {"decay": 0.9}})
+    changed = CompareConfig(epochs=3, schedule="cosine").recipe_for(recipe)
+    assert (changed.epochs, changed.schedule) == (3, "cosine")
+    assert (changed.clip, changed.methods) == (2.0, {"ema": {"decay": 0.9}})
+
+
+def test_names_of_runs_follow_the_settings():
+    first, second = CompareConfig(), CompareConfig(seeds=4)
+    assert first.default_name.startswith("noisy-digits-digits-")
+    assert first.default_name == CompareConfig().default_name != second.default_name
+    odd = CompareConfig(tasks=("../my dir/file.py:Task:a=1",))
+    assert "/" not in odd.default_name and " " not in odd.default_name
+
+
+def test_names_of_runs_are_names_in_any_script():
+    assert CompareConfig(tasks=("задача.py:Task",)).default_name.startswith("задача-")
+    assert CompareConfig(tasks=("___.py:Task",)).default_name.startswith("run-")
+
+
+def test_an_edited_task_is_another_run(tmp_path):
+    file = tmp_path / "task.py"
+    file.write_text("size = 1\n")
+    config = CompareConfig(tasks=(f"{file}:Mine:size=50",))
+    first = config.default_name
+    assert first == config.default_name
+    file.write_text("size = 2\n")
+    assert config.default_name != first
+    assert CompareConfig().sources == ""

@@ -1,0 +1,214 @@
+"""Verdicts: right on worked numbers, and as often right as they claim to be."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import nct, t, ttest_rel
+
+from switch_ema.bench.stats.paired import LEVEL, compare, head_to_head, holm
+
+NAN, INF = math.nan, math.inf
+NOTHING = "no difference found"
+
+
+def ends(*values):
+    """Curves of one epoch, one per seed."""
+    return {seed: [value] for seed, value in enumerate(values)}
+
+
+def against_plain(plain, method, higher_is_better=True):
+    curves = {"plain": plain, "ema": method}
+    return compare(curves, higher_is_better=higher_is_better)[1]
+
+
+# Differences 1, 2, 3: mean 2, sd 1, error 1/sqrt(3), t = 3.4641 with 2 degrees of
+# freedom. There p = 1 - t / sqrt(t^2 + 2) = 0.074180, and t(0.975) = 4.302653 makes
+# the interval 2 -+ 2.484138.
+WORKED = ends(10.0, 20.0, 30.0), ends(11.0, 22.0, 33.0)
+
+
+def test_hand_worked_difference():
+    result = against_plain(*WORKED)
+    d, last = result.difference, result.last
+    assert (d.mean, d.sd, d.n) == (2.0, 1.0, 3)
+    assert (d.low, d.high) == pytest.approx((-0.484138, 4.484138), abs=1e-6)
+    assert d.p == d.p_holm == pytest.approx(0.074180, abs=1e-6)
+    assert result.verdict == NOTHING
+    assert (last.mean, last.sd, last.n) == (22.0, 11.0, 3)
+    # Two seeds are allowed: t = 3 with 1 degree of freedom, p = 1 - 2 / pi * atan(3).
+    p = against_plain(ends(0.0, 0.0), ends(1.0, 2.0)).difference.p
+    assert p == pytest.approx(1 - 2 / math.pi * math.atan(3))
+
+
+def test_agrees_with_scipy_and_keeps_the_order():
+    swa, plain, ema = np.random.default_rng(0).normal(size=(3, 6))
+    curves = {"swa": ends(*swa), "plain": ends(*plain), "ema": ends(*ema + 2)}
+    first, base, second = compare(curves, higher_is_better=True)
+    assert [r.method for r in (first, base, second)] == list(curves)
+    assert (base.verdict, base.difference, base.speed_up) == ("baseline", None, None)
+    for result, values in ((first, swa), (second, ema + 2)):
+        test, found = ttest_rel(values, plain), result.difference
+        assert found.p == pytest.approx(test.pvalue)
+        interval = tuple(test.confidence_interval(0.95))
+        assert (found.low, found.high) == pytest.approx(interval)
+    assert second.difference.p_holm == pytest.approx(2 * second.difference.p)
+    assert first.difference.p_holm == first.difference.p > second.difference.p_holm
+
+
+def test_holm_worked_example():
+    # 3 * 0.01, then 2 * 0.03, then 0.04, which may not fall below 0.06.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_correction_counts_only_the_methods_that_can_be_tested():
+    curves = {"plain": WORKED[0], "ema": WORKED[1], "swa": ends(1.0)}
+    _, ema, swa = compare(curves, higher_is_better=True)
+    assert ema.difference == against_plain(*WORKED).difference
+    assert (swa.verdict, swa.difference) == ("too few seeds", None)
+    assert (swa.last.mean, swa.last.sd, swa.speed_up.n) == (1.0, None, 1)
+
+
+def test_lower_is_better_turns_the_sign_but_not_the_summary():
+    plain, better = ends(1.0, 1.1, 0.9, 1.2), ends(0.5, 0.61, 0.42, 0.7)
+    result = against_plain(plain, better, higher_is_better=False)
+    assert result.difference.mean == pytest.approx(0.4925)
+    assert (result.verdict, result.difference.low > 0) == ("helps", True)
+    assert result.last.mean == pytest.approx(0.5575)
+    assert against_plain(better, plain, higher_is_better=False).verdict == "hurts"
+    assert against_plain(plain, better).verdict == "hurts"
+
+
+@given(st.lists(st.tuples(*[st.floats(-100, 100)] * 2), min_size=2, max_size=8))
+def test_swapping_the_two_or_turning_the_metric_mirrors_the_difference(pairs):
+    plain, ema = (ends(*values) for values in zip(*pairs, strict=True))
+    one = against_plain(plain, ema).difference
+    turned = against_plain(plain, ema, higher_is_better=False).difference
+    for other in (against_plain(ema, plain).difference, turned):
+        assert (other.mean, other.low, other.high) == (-one.mean, -one.high, -one.low)
+        assert (other.p, other.sd) == (one.p, one.sd)
+    assert 0 <= one.p <= 1 and one.low <= one.mean <= one.high
+
+
+def test_best_is_taken_per_seed_and_ignores_what_is_not_finite():
+    plain = {0: [1.0, 3.0, 2.0], 1: [NAN, 1.0, 5.0]}
+    for higher_is_better, best in ((True, 4.0), (False, 1.0)):
+        (result,) = compare({"plain": plain}, higher_is_better=higher_is_better)
+        assert (result.last.mean, result.best.mean) == (3.5, best)
+
+
+@pytest.mark.parametrize("bad", [None, [], [1.0], [1.0, NAN], [1.0, INF], [1.0, -INF]])
+@pytest.mark.parametrize("side", ["plain", "ema"])
+def test_a_seed_that_did_not_finish_is_left_out_of_its_pairs_only(bad, side):
+    curves = {
+        method: {seed: [0.0, *curve] for seed, curve in seeds.items()}
+        for method, seeds in zip(["plain", "ema"], WORKED, strict=True)
+    }
+    whole = against_plain(*curves.values())
+    curves["plain"][7] = curves["ema"][7] = [0.0, 100.0]
+    curves[side][7] = bad
+    if bad is None:
+        del curves[side][7]
+    results = {r.method: r for r in compare(curves, higher_is_better=True)}
+    assert results["ema"].difference == whole.difference
+    assert results["ema"].speed_up == whole.speed_up
+    assert results[side].last.n == 3
+    assert sum(result.last.n for result in results.values()) == 7
+
+
+def test_nothing_finished():
+    results = compare({"plain": {}, "ema": ends(NAN, NAN)}, higher_is_better=True)
+    assert [r.verdict for r in results] == ["baseline", "too few seeds"]
+    assert math.isnan(results[1].best.mean) and results[1].speed_up is None
+    with pytest.raises(ValueError, match=r"baseline must be in \['ema'\], got 'plain'"):
+        compare({"ema": ends(1.0)}, higher_is_better=True)
+
+
+def test_differences_without_spread():
+    same = against_plain(WORKED[0], WORKED[0])
+    assert (same.difference.p, same.verdict) == (1.0, NOTHING)
+    assert math.isnan(same.difference.detectable)
+    # 0.1 more in every seed, but for rounding: the sign test, 2 * 0.5**8 = 0.0078125.
+    plain = [0.1 * seed for seed in range(8)]
+    shifted = [value + 0.1 for value in plain]
+    assert len({b - a for a, b in zip(plain, shifted, strict=True)}) > 1
+    result = against_plain(ends(*plain), ends(*shifted))
+    assert (result.difference.p, result.difference.sd) == (0.0078125, 0)
+    assert result.verdict == "helps"
+    assert against_plain(ends(*plain[:5]), ends(*shifted[:5])).verdict == NOTHING
+
+
+def simulate(methods, shift, seed):
+    """Yield the verdicts of 1,000 comparisons; the first method is better by shift."""
+    # Noise of 1 / sqrt(2) on both sides: the paired differences have an sd of 1.
+    shape = (1_000, methods + 1, 8)
+    noise = np.random.default_rng(seed).normal(scale=0.5**0.5, size=shape)
+    noise[:, 1] += shift
+    for values in noise:
+        curves = {f"method {i}": ends(*row) for i, row in enumerate(values)}
+        results = compare(curves, higher_is_better=True, baseline="method 0")
+        yield [result.verdict for result in results[1:]]
+
+
+@pytest.mark.parametrize("methods", [1, 5])
+def test_plain_against_plain_is_quiet_and_two_standard_deviations_are_found(methods):
+    quiet = [set(v) == {NOTHING} for v in simulate(methods, shift=0, seed=1)]
+    assert 950 <= sum(quiet) <= 990  # nor is the test so timid that it never speaks
+    found = [v[0] == "helps" for v in simulate(methods, shift=2, seed=2)]
+    assert sum(found) >= 900
+    # The exact power, if Holm's help from the other methods is not counted on.
+    assert nct.sf(t.isf(LEVEL / methods / 2, 7), 7, 2 * 8**0.5) >= 0.9
+
+
+def detectable(methods, n):
+    """In standard deviations of the differences."""
+    curves = {"plain": ends(*[0] * n)}
+    curves |= {f"method {i}": ends(*range(n)) for i in range(methods)}
+    difference = compare(curves, higher_is_better=True)[1].difference
+    return difference.detectable / difference.sd
+
+
+@pytest.mark.parametrize(("methods", "n"), [(1, 3), (5, 8), (3, 20)])
+def test_what_is_called_detectable_is_found_in_4_of_5(methods, n):
+    shape = (20_000, n)
+    found = np.random.default_rng(3).normal(detectable(methods, n), size=shape)
+    p = ttest_rel(found, np.zeros(shape), axis=1).pvalue
+    assert np.mean(p < LEVEL / methods) == pytest.approx(0.8, abs=0.015)
+
+
+def test_speed_up_hand_worked():
+    plain = {0: [1, 2, 3, 4], 1: [1, 5, 2, 5], 2: [1, 2, 3, 9], 3: [1, 1, 2, 2]}
+    ema = {0: [2, 4, 4, 4], 1: [5, 5, 5, 5], 2: [8, 8, 8, 8], 3: [0, 0, NAN, 2]}
+    # Epochs to the goals 4, 5, 9, 2: plain 4, 2, 4, 3 and ema 2, 1, never, 4.
+    found = against_plain(plain, ema).speed_up
+    assert (found.reached, found.n, found.epochs) == (3, 4, 2.0)
+    assert found.factor == 2.0  # of 2, 2 and 3/4
+    turned = [{s: [-v for v in c] for s, c in m.items()} for m in (plain, ema)]
+    assert against_plain(*turned, higher_is_better=False).speed_up == found
+    never = against_plain({0: [1, 2]}, {0: [1, 1]}).speed_up
+    assert (never.reached, never.n, never.epochs, never.factor) == (0, 1, None, None)
+
+
+def test_values_too_large_to_square_count_as_diverged():
+    curves = {
+        "plain": {0: [1e308], 1: [1.0], 2: [2.0]},
+        "ema": {0: [1.7e308], 1: [1.5], 2: [2.5]},
+    }
+    plain, ema = compare(curves, higher_is_better=True)
+    assert (plain.last.n, ema.last.n) == (2, 2)
+    assert ema.best.mean == 2.0 and ema.difference.mean == 0.5
+
+
+def test_head_to_head():
+    curves = {"plain": ends(0.0), "ema": WORKED[0], "switch-ema": WORKED[1]}
+    first = head_to_head(curves, "switch-ema", "ema", higher_is_better=True)
+    assert first == against_plain(*WORKED).difference
+    second = head_to_head(curves, "ema", "switch-ema", higher_is_better=True)
+    assert (second.mean, second.p) == (-2.0, first.p)
+    for other in ("plain", "swa"):
+        assert head_to_head(curves, "ema", other, higher_is_better=True) is None
+        assert head_to_head(curves, other, "ema", higher_is_better=True) is None

@@ -1,0 +1,171 @@
+"""`switch-ema reproduce` as a user meets it."""
+
+import pytest
+
+from switch_ema.bench.paper import estimate, reproduce
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.cli import COMMANDS
+from switch_ema.commands.reproduce import Reproduce
+from tests.bench.conftest import TINY_TASK
+from tests.test_cli import call
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to run in, where every row trains for less than a second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setitem(COMMANDS, "reproduce", Reproduce)
+    (tmp_path / "tiny.py").write_text(TINY_TASK)
+
+    def row_config(row, settings):
+        methods = tuple(m for m in row.methods if m in ("plain", "ema", "switch-ema"))
+        return CompareConfig(
+            tasks=("tiny.py:Tiny",),
+            methods=methods,
+            seeds=settings.seeds,
+            epochs=settings.epochs or 1,
+        )
+
+    monkeypatch.setattr(reproduce, "row_config", row_config)
+    return tmp_path
+
+
+RUN = ("reproduce", "table-5", "--jobs", "1", "--device", "cpu", "--seeds", "2")
+
+
+def test_a_row_is_planned_trained_and_shown(folder, capsys):
+    code, out, err = call(capsys, *RUN, "--rows", "mae")
+    assert code == 0 and err == ""
+    assert "Plan" in out and "in all, from one epoch of each row" in out
+    assert "MAE, DeiT-B, 800ep" in out and "83.48" in out and "+0.15" in out
+    assert "present recipes: byol, moco-v3 and simmim." in out
+    assert "no value here is" in out
+    assert (folder / "runs/reproduce-table-5/mae/results.sqlite").is_file()
+    page = (folder / "runs/reproduce-table-5/report.html").read_text()
+    assert "DeiT-B" in page and "83.48" in page and "tiny.py:Tiny" in page
+    code, out, _ = call(capsys, *RUN, "--rows", "mae")
+    assert code == 0 and "mae: plain" in out and "done" in out
+
+
+def test_a_dry_run_estimates_and_trains_nothing(folder, capsys):
+    code, out, _ = call(capsys, *RUN, "--dry-run")
+    assert code == 0
+    assert all(name in out for name in ("byol", "moco-v3", "simmim", "mae"))
+    assert "in all, from one epoch" in out
+    assert not (folder / "runs").exists()
+
+
+def test_the_papers_scale_is_planned_without_measuring(folder, capsys, monkeypatch):
+    monkeypatch.setattr(estimate, "_measure_epoch", None)
+    code, out, _ = call(capsys, *RUN, "--scale", "paper", "--dry-run")
+    assert code == 0 and "not measured" in out
+
+
+def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+        code, out, err = call(
+            capsys, "reproduce", "table-5", "--scale", "paper", "--dry-run"
+        )
+    assert code == 0 and err == ""
+    assert all(name in out for name in ("byol", "moco-v3", "simmim", "mae"))
+
+
+def test_a_missing_folder_ends_a_run_with_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    code, _, err = call(capsys, *run, "--rows", "byol")
+    assert code == 2 and err.count("\n") == 1 and "Traceback" not in err
+    assert "the data imagenet was not found" in err
+    assert "not imagenet/train and imagenet/val" in err
+
+
+def test_a_folder_of_another_layout_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet" / "train" / "n01440764").mkdir(parents=True)
+    (tmp_path / "imagenet" / "val").mkdir()
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    code, _, err = call(capsys, *run, "--rows", "mae")
+    assert code == 2 and err.count("\n") == 1
+    assert "must hold train/<class>/<image> and val/<class>/<image>" in err
+    assert "train/ with 1 folders and 0 files and val/ with 0 folders" in err
+
+
+def test_trainings_go_to_the_executor_that_was_asked_for(folder, capsys, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(
+        "switch_ema.commands.reproduce.run_rows",
+        lambda plans, options, console: chosen.append(options),
+    )
+    pytest.importorskip("ray")
+    ray = ("--executor", "ray", "--address", "head:6379")
+    code, out, _ = call(capsys, *RUN, "--rows", "mae", *ray)
+    assert code == 0 and "not measured" in out
+    assert (chosen[0].executor, chosen[0].address) == ("ray", "head:6379")
+
+
+def test_the_list_is_the_papers_table(folder, capsys):
+    code, out, _ = call(capsys, "reproduce", "table-3", "--list", "--rows", "swin-?")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "Swin-T" in line]
+    for cell in ("79.07", "79.17", "79.30", "79.28", "79.74", "+0.67"):
+        assert cell in line
+    assert "VGG" not in out
+    code, out, _ = call(capsys, "reproduce", "--list")
+    assert code == 0 and all(f"table-{n}" in out for n in (2, 3, 4, 5))
+
+
+def test_docs_are_written_from_what_is_stored(folder, capsys):
+    call(capsys, *RUN, "--rows", "simmim")
+    before = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+    code, out, _ = call(capsys, "reproduce", "--write-docs", "docs/results.md")
+    assert code == 0 and "docs/results.md" in out
+    text = (folder / "docs/results.md").read_text()
+    assert "`switch-ema reproduce --write-docs docs/results.md`" in text
+    assert text.count("No row of this table has been run") == 3
+    assert "| SimMIM, DeiT-B, 800ep |  |" in text
+    assert "| 84.16 | +0.31 |" in text
+    after = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce",), "which table: table-2, table-3, table-4 or table-5?"),
+        (("reproduce", "table-1"), "unknown table 'table-1'; known are table-2"),
+        ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
+        ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),
+        ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),
+        ((*RUN, "--jobs", "-1"), "jobs must be at least 0, got -1"),
+        (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
+        ((*RUN, "--executor", "moon"), "executor must be local or ray, got 'moon'"),
+        ((*RUN, "--address", "here:1"), "address is for --executor ray alone"),
+        (
+            (*RUN, "--scale", "paper", "--dataset", "digits"),
+            "dataset is for the small scale",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(
+    folder, capsys, arguments, message
+):
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("switch-ema: ") and err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_other_settings_than_the_stored_are_refused(folder, capsys):
+    call(capsys, *RUN, "--rows", "mae")
+    code, _, err = call(capsys, *RUN, "--rows", "mae", "--epochs", "2")
+    assert code == 2 and "holds this row with other settings" in err
+
+
+def test_help_has_examples(folder, capsys):
+    code, out, _ = call(capsys, "reproduce", "--help")
+    assert code == 0 and "switch-ema reproduce --write-docs docs/results.md" in out
