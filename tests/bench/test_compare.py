@@ -113,10 +113,10 @@ SHOOT_A_WORKER = """
 import io, os, signal, sys
 from pathlib import Path
 from rich.console import Console
-from switch_ema.bench import compare, executors
+from switch_ema.bench import compare, execute
 from switch_ema.bench.plan.config import CompareConfig
 
-run = executors._Pool.run
+run = execute._Pool.run
 shots = []
 
 def shooting(self, cells, place, progress):
@@ -127,7 +127,7 @@ def shooting(self, cells, place, progress):
     return run(self, cells, place, shoot)
 
 if __name__ == "__main__":
-    executors._Pool.run = shooting
+    execute._Pool.run = shooting
     config = CompareConfig.from_json(Path(sys.argv[1]).read_text())
     options = compare.RunOptions(out=Path(sys.argv[2]), jobs=2, device="cpu")
     compare.run_comparison(config, options, Console(file=io.StringIO()))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from switch_ema import EMA
+from switch_ema.averaging.model.watch import watch
 from tests.averaging.helpers import (
     Odd,
     assert_same,
@@ -15,6 +16,12 @@ from tests.averaging.helpers import (
     sgd,
     train_step,
 )
+
+
+@pytest.fixture(autouse=True)
+def _without_compiled_models(monkeypatch):
+    """A compiled model of another test makes the watch look more closely for good."""
+    monkeypatch.setattr(watch, "is_blind", False)
 
 
 def test_flat_storage_moves_memory_but_keeps_the_objects():

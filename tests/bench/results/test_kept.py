@@ -8,8 +8,7 @@ from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.results.kept import joined, load_kept
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.checkpoints import checkpoint_path, read, save
-
-from ..commands.conftest import finished  # noqa: F401 - a fixture
+from tests.commands.conftest import finished  # noqa: F401 - a fixture
 
 
 def test_weights_are_those_of_the_checkpoints(finished):  # noqa: F811

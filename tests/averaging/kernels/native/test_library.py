@@ -77,7 +77,7 @@ def test_processes_that_start_together_do_not_disturb_each_other(cache):
         "model = torch.nn.Linear(300, 300)\n"
         "ema = switch_ema.EMA(model, decay=0.9)\n"
         "ema.update()\n"
-        "from switch_ema.averaging import native\n"
+        "from switch_ema.averaging.kernels import native\n"
         "print(native.is_available())\n"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache.parent)}

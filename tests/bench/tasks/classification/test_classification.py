@@ -19,9 +19,8 @@ from switch_ema.bench.tasks.classification.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
+from tests.bench.data.test_vision import make_folders
 from tests.bench.tasks.helpers import measure, same, seeded_model
-
-from ..data.test_vision import make_folders
 
 
 @pytest.fixture
