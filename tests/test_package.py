@@ -4,6 +4,7 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import switch_ema
 
@@ -24,3 +25,8 @@ def test_import_brings_nothing_beyond_torch():
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     new = {name for name in json.loads(run.stdout) if not name.startswith("switch_ema")}
     assert new <= sys.stdlib_module_names
+
+
+def test_the_changelog_has_a_section_for_this_version():
+    changelog = Path(__file__).parent.parent / "CHANGELOG.md"
+    assert f"\n## [{switch_ema.__version__}] - " in changelog.read_text()
