@@ -16,7 +16,7 @@ from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
-from switch_ema.bench.tasks import TASKS
+from switch_ema.bench.tasks.registry import TASKS
 from switch_ema.bench.tasks.ssl.byol import BYOL
 from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
 from switch_ema.bench.teacher import Teacher, as_teacher
@@ -225,7 +225,7 @@ def train_by_hand(task, method, epochs, loss_of):
 def test_the_loop_trains_as_the_reference_recursion_with_deep_copies(
     tmp_path, monkeypatch, method, name, task_class, loss_of
 ):
-    monkeypatch.setitem(TASKS, name, (task_class, "."))
+    monkeypatch.setitem(TASKS, name, f"{__name__}:{task_class.__name__}")
     epochs, decay = 3, {"decay": 0.7}
     recipe = Recipe(epochs=epochs, methods={"ema": decay, "switch-ema": decay})
     cell = Cell(f"{name}:size=60,batch=20", None, recipe, (method,), (0,))

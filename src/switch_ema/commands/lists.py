@@ -10,8 +10,8 @@ from switch_ema.bench.data import catalogue
 from switch_ema.bench.methods import DESCRIPTIONS
 from switch_ema.bench.methods import options_of as options_of_method
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
-from switch_ema.bench.tasks import TASKS
 from switch_ema.bench.tasks import options_of as options_of_task
+from switch_ema.bench.tasks.registry import TASKS, describe_task, import_task
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Tasks:
     def __call__(self, console: Console) -> None:
         """List them."""
         table = Table("task", "what it is", "options", title="Tasks")
-        for name, (task_class, description) in TASKS.items():
+        for name in TASKS:
             options = (
                 f"{option.name}={option.default}"
-                for option in options_of_task(task_class).values()
+                for option in options_of_task(import_task(name)).values()
             )
-            table.add_row(name, escape(description), escape(", ".join(options)))
+            table.add_row(name, escape(describe_task(name)), escape(", ".join(options)))
         console.print(table)
 
 

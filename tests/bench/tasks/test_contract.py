@@ -9,7 +9,7 @@ import torch
 
 from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import SeedBatchTask
-from switch_ema.bench.tasks import TASKS
+from switch_ema.bench.tasks.registry import TASKS
 from tests.bench.tasks.helpers import (
     SMALL,
     measure,

@@ -28,7 +28,8 @@ from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import NONE, fixed
 from switch_ema.bench.spec import UsageError
-from switch_ema.bench.tasks import TASKS, create_task, load_task_class
+from switch_ema.bench.tasks import create_task, load_task_class
+from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
 from switch_ema.bench.train.loop import Place, Training
 
@@ -157,7 +158,7 @@ def table_rows(
 def _check_plane(task: str) -> None:
     task_class, spec = load_task_class(task)
     if not issubclass(task_class, TwoD):
-        known = [name for name, (cls, _) in TASKS.items() if issubclass(cls, TwoD)]
+        known = [name for name in TASKS if issubclass(import_task(name), TwoD)]
         raise UsageError(
             f"boundaries are drawn in the plane, where {spec.name} is not; "
             f"choose {' or '.join(known)}."

@@ -1,12 +1,9 @@
-"""The tasks by name: a new task is one file and one line here."""
+"""Tasks of the bench; :mod:`.registry` has their names."""
 
 from collections.abc import Sequence
 
 from switch_ema.bench.spec import Spec, UsageError
 from switch_ema.bench.task import SeedBatchTask, Task
-from switch_ema.bench.tasks.classification.classification import Classification
-from switch_ema.bench.tasks.classification.images import Images
-from switch_ema.bench.tasks.language.lm import LanguageModel
 from switch_ema.bench.tasks.loading import (
     check_options,
     explain,
@@ -16,44 +13,7 @@ from switch_ema.bench.tasks.loading import (
     parse_task,
     takes_split,
 )
-from switch_ema.bench.tasks.regression.rotation import Rotation
-from switch_ema.bench.tasks.ssl.a2mim import A2MIM
-from switch_ema.bench.tasks.ssl.barlow_twins import BarlowTwins
-from switch_ema.bench.tasks.ssl.byol import BYOL
-from switch_ema.bench.tasks.ssl.contrastive import SimCLR
-from switch_ema.bench.tasks.ssl.mae import MAE
-from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
-from switch_ema.bench.tasks.ssl.moco_v3 import MoCoV3
-from switch_ema.bench.tasks.ssl.simmim import SimMIM
-from switch_ema.bench.tasks.toy.digits import Digits, NoisyDigits
-from switch_ema.bench.tasks.toy.mnist1d import MNIST1D
-from switch_ema.bench.tasks.toy.two_d import Circles, Moons
-
-
-def _described(task_class: type[Task]) -> tuple[type[Task], str]:
-    return task_class, (task_class.__doc__ or "").partition("\n")[0]
-
-
-TASKS: dict[str, tuple[type[Task], str]] = {
-    "noisy-digits": _described(NoisyDigits),
-    "digits": _described(Digits),
-    "circles": _described(Circles),
-    "moons": _described(Moons),
-    "mnist1d": _described(MNIST1D),
-    "images": _described(Images),
-    "classification": _described(Classification),
-    "rotation": _described(Rotation),
-    "lm": _described(LanguageModel),
-    "simclr": _described(SimCLR),
-    "moco-v2": _described(MoCoV2),
-    "byol": _described(BYOL),
-    "barlow-twins": _described(BarlowTwins),
-    "moco-v3": _described(MoCoV3),
-    "simmim": _described(SimMIM),
-    "a2mim": _described(A2MIM),
-    "mae": _described(MAE),
-}
-"""Class and one-line description."""
+from switch_ema.bench.tasks.registry import TASKS, import_task
 
 
 def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
@@ -68,7 +28,7 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
     if file is not None:
         task_class = load_from_file(file, spec.name[len(file) + 1 :])
     elif spec.name in TASKS:
-        task_class = TASKS[spec.name][0]
+        task_class = import_task(spec.name)
     else:
         raise UsageError(
             f"unknown task {spec.name!r}; known are {', '.join(TASKS)}, "
@@ -106,7 +66,6 @@ def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") 
 
 
 __all__ = [
-    "TASKS",
     "create_task",
     "load_task_class",
     "options_of",
