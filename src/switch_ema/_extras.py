@@ -5,11 +5,22 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def needed(library: str, extra: str) -> Iterator[None]:
+def needed(
+    library: str | None,
+    extra: str,
+    *,
+    user: str = "This",
+    error: type[Exception] = ModuleNotFoundError,
+) -> Iterator[None]:
     """Import ``library`` inside this block; if it is missing, name the extra.
 
-    A module that the library itself fails to find is its own trouble and is reported
-    as it is.
+    A module that the library itself fails to find is reported as it is.
+
+    Args:
+        library: the module's name, without what follows a dot; None for any.
+        extra: what to install, such as ``"files"``.
+        user: the subject of the sentence, what needs the library.
+        error: the exception to raise.
 
     >>> with needed("no_such_library", extra="files"):
     ...     import no_such_library
@@ -18,8 +29,16 @@ def needed(library: str, extra: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != library:
+    except ModuleNotFoundError as missing:
+        name = (missing.name or "").split(".")[0]
+        if not name or library not in (None, name):
             raise
-        message = f'This needs {library}: pip install "switch-ema[{extra}]".'
-        raise ModuleNotFoundError(message, name=library) from None
+        raised = error(missing_extra(name, extra, user))
+        if isinstance(raised, ImportError):
+            raised.name = name
+        raise raised from None
+
+
+def missing_extra(library: str, extra: str, user: str = "This") -> str:
+    """Return the sentence."""
+    return f'{user} needs {library}: pip install "switch-ema[{extra}]".'

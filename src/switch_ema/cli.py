@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 try:
     import tyro

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from switch_ema.bench import compare
 from switch_ema.bench.compare import RunOptions, locked, open_run, run_comparison
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train import checkpoints, loop
 

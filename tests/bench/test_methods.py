@@ -8,8 +8,8 @@ from torch import nn
 
 from switch_ema import EMA, SWA, Lookahead, SwitchEMA
 from switch_ema.averaging.registry import METHODS
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import CONTROL, DESCRIPTIONS, options_of, parse_method
-from switch_ema.bench.spec import UsageError
 
 
 def made(text, defaults=None, epochs=20):

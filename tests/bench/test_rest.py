@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from switch_ema.bench.compare import open_run, run_comparison
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 
 
 @pytest.fixture

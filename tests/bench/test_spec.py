@@ -2,7 +2,8 @@
 
 import pytest
 
-from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.spec import Spec, parse_spec
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
 
 

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy, normalize
 from switch_ema import EMA, SWA
 from switch_ema.averaging.methods.reference import ReferenceEMA, ReferenceSwitchEMA
 from switch_ema.averaging.schedules.decay import cosine
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import parse_method
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.registry import TASKS
 from switch_ema.bench.tasks.ssl.byol import BYOL

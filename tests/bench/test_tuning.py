@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import CellResult
 from switch_ema.bench.tuning import check_tuning, tune
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from switch_ema._files import write_atomically
 
 COLOURS = ("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4", "#7a2fe0", "#664c19")
 """The first is the baseline's. The same as in the report's page."""
@@ -58,6 +61,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     with paper_style():
-        figure.savefig(png, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None})
+        for path, no_date in ((png, {"Software": None}), (svg, {"Date": None})):
+            save = partial(figure.savefig, format=path.suffix[1:], metadata=no_date)
+            write_atomically(path, save)
     return png, svg

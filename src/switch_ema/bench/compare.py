@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from switch_ema._files import write_atomically
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -20,7 +22,6 @@ from switch_ema.bench.report.terminal import print_comparison
 from switch_ema.bench.rest import train_rest
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.tuning import check_tuning, tune
@@ -137,7 +138,7 @@ def _claim(results: Results, config: CompareConfig, folder: Path) -> None:
     results.set_meta("config", config.to_json())
     results.set_meta("sources", config.sources)
     results.set_meta(FACTS, dump_facts(config.tasks))
-    (folder / CONFIG).write_text(config.to_json())
+    write_atomically(folder / CONFIG, config.to_json())
     for key, value in describe_environment().items():
         results.set_meta(f"environment.{key}", value)
 

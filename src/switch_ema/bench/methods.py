@@ -14,7 +14,8 @@ from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules.decay import count_warmup
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.step.hooks import Optimizers
-from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.spec import Spec, parse_spec
 
 PLAIN = "plain"
 CONTROL = "plain-again"

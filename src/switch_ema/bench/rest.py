@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import train_cells
 from switch_ema.bench.execute.local import Progress as Advance
 from switch_ema.bench.execute.options import RunOptions
@@ -21,7 +22,6 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import counted
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.stats.summarize import FINISHED
 from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.loop import Place

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-class UsageError(Exception):
-    """The user's input is wrong; the message is all that is shown."""
+from switch_ema.bench.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.averaging.averager import Averager
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.teacher import Teacher
 
 

@@ -7,7 +7,8 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from switch_ema.bench.extras import needs_analysis
+from switch_ema._extras import needed
+from switch_ema.bench.errors import UsageError
 from switch_ema.commands.pages import publish
 
 
@@ -36,7 +37,7 @@ class Boundary:
 
     def __call__(self, console: Console) -> None:
         """Train, measure, draw and write."""
-        with needs_analysis():
+        with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.analyses.boundary import compare_boundaries
             from switch_ema.bench.report.boundaries import boundary_section
 

@@ -18,9 +18,9 @@ from switch_ema.bench.compare import (
     report,
     run_comparison,
 )
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 
 BESIDE_CONFIG = (
     "--config repeats a stored comparison as it is; leave out the tasks and the "

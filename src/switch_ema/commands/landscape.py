@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
+from switch_ema._extras import needed
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.compare import report_page
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import check_device
-from switch_ema.bench.extras import needs_analysis
 from switch_ema.commands.pages import name_files, print_sheet
 
 
@@ -43,7 +44,7 @@ class Landscape:
 
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
-        with needs_analysis():
+        with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.report.landscapes import landscape_section
             from switch_ema.bench.report.sections import save_section
             from switch_ema.bench.results.kept import load_kept

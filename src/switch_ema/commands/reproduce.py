@@ -13,7 +13,9 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from switch_ema._files import write_atomically
 from switch_ema.bench.compare import REPORT
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import COLUMNS, PaperTable
 from switch_ema.bench.paper.estimate import estimate_seconds
@@ -31,7 +33,6 @@ from switch_ema.bench.paper.section import markdown_page, reproduction_section
 from switch_ema.bench.report.numbers import fixed
 from switch_ema.bench.report.page import write_analysis_page
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
-from switch_ema.bench.spec import UsageError
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Reproduce:
         sections = [self._section(table) for table in tables]
         command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(markdown_page(sections, command), encoding="utf-8")
+        write_atomically(path, markdown_page(sections, command))
         console.print(f"Written: {escape(str(path))}", soft_wrap=True)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from switch_ema.bench.extras import needs_analysis
-from switch_ema.bench.spec import UsageError
+from switch_ema._extras import needed
+from switch_ema.bench.errors import UsageError
 from switch_ema.commands.pages import publish
 
 
@@ -33,7 +33,7 @@ class Theory:
 
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
-        with needs_analysis():
+        with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.report.theory import theory_section
             from switch_ema.theory.checks import Grid, check_grid
 

@@ -1,6 +1,5 @@
 """Weight averaging in the Trainer of Transformers: one callback, any method."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from torch import nn
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
+from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
@@ -103,9 +103,7 @@ class SwitchEMACallback(TrainerCallback):
             "first_epoch": self._first_epoch,
         }
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{FILE}.partial"
-        torch.save(saved, partial)
-        os.replace(partial, folder / FILE)
+        write_atomically(folder / FILE, lambda file: torch.save(saved, file))
 
     def on_init_end(
         self,

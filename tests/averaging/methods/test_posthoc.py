@@ -276,7 +276,7 @@ def test_dtypes_that_cannot_be_stored_are_refused_at_once(tmp_path):
 def test_without_safetensors(tmp_path, monkeypatch):
     train(tmp_path, steps=5)
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    message = r'PostHocEMA needs safetensors: pip install "switch-ema\[files\]"$'
+    message = r'PostHocEMA needs safetensors: pip install "switch-ema\[files\]"\.$'
     with pytest.raises(ImportError, match=message):
         Posthoc(network(), folder=tmp_path)
     with pytest.raises(ImportError, match=message):

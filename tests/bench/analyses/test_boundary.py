@@ -13,10 +13,10 @@ from switch_ema.bench.analyses.boundary import (
     probabilities_of,
     table_rows,
 )
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import Place, train_cell
 
 TASK = "moons:noise=0.2,lr=0.1,momentum=0.9"

@@ -7,7 +7,7 @@ from PIL import Image
 
 from switch_ema.bench.data import catalogue, sources
 from switch_ema.bench.data.vision import DATASETS, ImageFiles, load_vision, picture
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 COLOURS = {"apple": (200, 30, 40), "lime": (60, 190, 30)}
 

@@ -17,13 +17,13 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 from switch_ema.bench.compare import RunOptions, open_run, run_comparison
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import ray as executor
 from switch_ema.bench.execute import train_cells
 from switch_ema.bench.execute.board import Board
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.loop import CellResult, Place
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from switch_ema import EMA
 from switch_ema.averaging.registry import METHODS
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import (
     OPTIMIZERS,
     check_optimizer,
@@ -19,7 +20,7 @@ from switch_ema.bench.optimizers.catalog import (
     optimizer_info,
 )
 from switch_ema.bench.optimizers.sam import SAM, has_modes, set_mode, take_step
-from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.spec import Spec, parse_spec
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 every_sam = pytest.mark.parametrize("spec", ["sam", "sasam", "sam:base=adamw"])
@@ -222,9 +223,9 @@ def test_options_reach_the_class_and_frozen_parameters_are_left_out():
 def test_a_missing_library_names_the_extra(monkeypatch):
     for module in ("schedulefree", "timm.optim"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match="needs schedulefree: pip install 'switch-ema"):
+    with pytest.raises(UsageError, match='needs schedulefree: pip install "switch-ema'):
         create_optimizer(Spec("schedulefree-sgd"), nn.Linear(1, 1))
-    with pytest.raises(UsageError, match=r"layer_decay needs timm\.optim: pip"):
+    with pytest.raises(UsageError, match=r"layer_decay needs timm: pip"):
         create_optimizer(Spec("sgd"), nn.Linear(1, 1), layer_decay=0.5)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS, create_optimizer
 from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import (
@@ -14,7 +15,7 @@ from switch_ema.bench.optimizers.schedules import (
     check_schedule,
     create_schedule,
 )
-from switch_ema.bench.spec import Spec, UsageError
+from switch_ema.bench.spec import Spec
 
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 

@@ -3,11 +3,11 @@
 import pytest
 
 from switch_ema.bench.compare import RunOptions
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import estimate
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.reproduce import run_rows
 from switch_ema.bench.plan.cells import make_plan
-from switch_ema.bench.spec import UsageError
 
 from .test_reproduce import OPTIONS, plan, quiet, tiny_rows
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.presets import DECAYS, RowSettings, kind_of, row_config
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.procedures import create_procedure
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 
 ROWS = [
     pytest.param(row, id=f"{table.name}-{row.name}")

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from switch_ema.bench import rest
 from switch_ema.bench.compare import RunOptions
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import TABLES, reproduce
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.presets import RowSettings
@@ -21,7 +22,6 @@ from switch_ema.bench.paper.reproduce import (
     table_folder,
 )
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train import loop
 
 OPTIONS = RunOptions(jobs=1, device="cpu", keep_checkpoints="none")

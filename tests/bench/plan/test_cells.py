@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import SEEDS_AT_ONCE, make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 
 
 def groups(config):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
 
 

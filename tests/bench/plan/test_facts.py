@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from switch_ema.bench.compare import open_run, report, run_comparison
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts, facts_of, load_facts
-from switch_ema.bench.spec import UsageError
 from tests.bench.conftest import TINY_TASK
 
 

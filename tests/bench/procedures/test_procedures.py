@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.networks import NETWORKS
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.optimizers.schedules import check_schedule, create_schedule
@@ -15,7 +16,7 @@ from switch_ema.bench.procedures import (
 )
 from switch_ema.bench.procedures.procedures import NAMES
 from switch_ema.bench.procedures.small import OPTIMIZERS
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 
 # Table A3, column by column. Rows that are crossed out in every column are below.
 TABLE_A3 = {

@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.train.loop import CellResult
 

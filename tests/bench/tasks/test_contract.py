@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.task import SeedBatchTask
 from switch_ema.bench.tasks.registry import TASKS
 from tests.bench.tasks.helpers import (

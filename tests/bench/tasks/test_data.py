@@ -12,7 +12,7 @@ from switch_ema.bench.data import (
     sources,
     stream,
 )
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.tasks import create_task
 
 
@@ -122,7 +122,7 @@ def test_downloads_are_read_through_torchvision(folder, monkeypatch):
 
 
 def test_missing_module_names_the_extra():
-    with pytest.raises(UsageError, match=r"pip install 'switch-ema\[bench\]'"):
+    with pytest.raises(UsageError, match=r'pip install "switch-ema\[bench\]"'):
         sources.need("a_module_that_is_not_there")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.tasks import create_task, load_task_class
 from tests.bench.tasks.helpers import measure, train
 

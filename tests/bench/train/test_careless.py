@@ -7,9 +7,9 @@ import torch
 from rich.console import Console
 
 from switch_ema.bench.compare import RunOptions, open_run, run_comparison
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import Place, train_cell
 from tests.bench.conftest import TINY_TASK
 

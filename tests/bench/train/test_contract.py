@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Metric, Recipe, Task
 from switch_ema.bench.train import contract
 from switch_ema.bench.train.loop import Place, train_cell

@@ -1,11 +1,11 @@
 """The averaged model as a safetensors file that any library loads."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from switch_ema._files import write_atomically
 from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
 from switch_ema.averaging.offline.soup import require_safetensors
 
@@ -30,13 +30,8 @@ def save_averaged(averager: "ShadowedModel", path: str | os.PathLike[str]) -> No
     weights = {n: _whole(n, v) for n, v in averager.averaged_state_dict().items()}
     if not has_the_whole():
         return
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        files.save_file(weights, partial, metadata={"format": "pt"})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    metadata = {"format": "pt"}
+    write_atomically(path, lambda file: files.save_file(weights, file, metadata))
 
 
 def _whole(name: str, value: Any) -> Tensor:

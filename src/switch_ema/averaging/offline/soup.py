@@ -17,6 +17,8 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
+from switch_ema._extras import needed
+
 Ingredient = Union[Mapping[str, Tensor], str, os.PathLike[str]]
 
 
@@ -127,12 +129,8 @@ def combine(
 
 def require_safetensors(user: str) -> Any:
     """Import ``safetensors.torch``, or say who needs it and how to get it."""
-    try:
+    with needed("safetensors", extra="files", user=user):
         import safetensors.torch
-    except ImportError as error:
-        raise ImportError(
-            f'{user} needs safetensors: pip install "switch-ema[files]"'
-        ) from error
     return safetensors.torch
 
 

@@ -4,7 +4,6 @@ This needs the folder and neither the model nor the training that wrote it.
 """
 
 import json
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from switch_ema._checks import check_count
+from switch_ema._files import write_atomically
 from switch_ema.averaging.offline.profiles import (
     PowerAverage,
     Profile,
@@ -122,13 +122,10 @@ class Snapshot:
             "step": str(self.step),
             "sigma_rel": str(self.sigma_rel),
         }
-        unfinished = self.path.with_name(f"{self.path.name}.tmp")
-        try:
-            files = require_safetensors("PostHocEMA")
-            files.save_file(tensors, unfinished, metadata=metadata)
-            os.replace(unfinished, self.path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        files = require_safetensors("PostHocEMA")
+        write_atomically(
+            self.path, lambda file: files.save_file(tensors, file, metadata)
+        )
 
     def read_layout(self) -> "_Layout":
         """Read how the tensors in the file are meant."""

@@ -24,10 +24,10 @@ from switch_ema.analysis.boundary.summary import (
     MethodBoundaries,
     summarize,
 )
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import NONE, fixed
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD

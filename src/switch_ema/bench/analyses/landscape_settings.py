@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

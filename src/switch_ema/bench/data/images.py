@@ -11,7 +11,7 @@ from torch import Tensor
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.splits import stream
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from switch_ema.bench.spec import UsageError
+from switch_ema._extras import needed
+from switch_ema.bench.errors import UsageError
 
 FOLDER = "SWITCH_EMA_DATA"
-INSTALL = "pip install 'switch-ema[bench]'"
+INSTALL = 'pip install "switch-ema[bench]"'
 
 FILES: dict[str, tuple[str, ...]] = {
     "mnist": ("mnist.npz",),
@@ -132,7 +133,5 @@ def not_found(name: str) -> UsageError:
 
 def need(module: str) -> ModuleType:
     """Import a module of the bench's extra, or say how to install it."""
-    try:
+    with needed(None, "bench", error=UsageError):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed: {INSTALL}.") from None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.images import ImageSet, load_images
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 
 class ImageFiles:

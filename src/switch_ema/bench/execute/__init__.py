@@ -7,9 +7,10 @@ from functools import partial
 
 import torch
 
+from switch_ema._extras import missing_extra
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import Progress, _Pool, train_or_explain
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import CellResult, Place
 
 EXECUTORS = ("local", "ray")
@@ -22,9 +23,7 @@ def check_executor(name: str, address: str | None) -> None:
     if name != "ray" and address is not None:
         raise UsageError(f"address is for --executor ray alone, got {address!r}.")
     if name == "ray" and importlib.util.find_spec("ray") is None:
-        raise UsageError(
-            '--executor ray needs Ray: pip install "switch-ema[bench,ray]".'
-        )
+        raise UsageError(missing_extra("Ray", "bench,ray", "--executor ray"))
 
 
 def default_jobs() -> int:

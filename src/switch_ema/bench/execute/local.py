@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks.loading import explain, is_file, parse_task
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
 

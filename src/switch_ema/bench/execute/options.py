@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import check_executor
-from switch_ema.bench.spec import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,11 @@ import ray
 import torch
 from ray.exceptions import RayError
 
+from switch_ema._files import write_atomically
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.board import Board
 from switch_ema.bench.execute.local import Progress, train_or_explain
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import CellResult, Place
 
 RETRIES = 3
@@ -173,7 +174,7 @@ def _fetch(reference: Any, cell: Cell, folder: Path) -> CellResult:
     for name, content in (outcome.files or {}).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_atomically(path, content)
     return outcome.result
 
 

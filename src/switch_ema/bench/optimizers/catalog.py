@@ -15,8 +15,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from switch_ema._checks import check_positive
+from switch_ema._extras import needed
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.sam import SAM, set_mode
-from switch_ema.bench.spec import Spec, UsageError
+from switch_ema.bench.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,5 @@ def _layer_groups(
 
 def _load(path: str, *, needed_by: str) -> Any:
     module, _, name = path.rpartition(".")
-    try:
+    with needed(None, "bench", user=needed_by, error=UsageError):
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{needed_by} needs {error.name}: pip install 'switch-ema[bench]'."
-        ) from error

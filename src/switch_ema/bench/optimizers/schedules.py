@@ -22,8 +22,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from switch_ema._checks import check_count
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.sam import has_modes
-from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.spec import Spec, parse_spec
 
 
 def constant(t: int, total: int, warmup: int) -> float:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.selfsupervised import SELF_TEACHING
 from switch_ema.bench.paper.tables import PaperRow
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import Spec, UsageError
+from switch_ema.bench.spec import Spec
 
 SCALES = ("small", "paper")
 

@@ -16,12 +16,12 @@ from switch_ema.bench.compare import (
     open_run,
     run_comparison,
 )
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
 from switch_ema.bench.paper.presets import RowSettings, row_config
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import fixed, mean_and_spread
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import TaskSummary
 

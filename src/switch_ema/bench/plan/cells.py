@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import DESCRIPTIONS, Method, parse_method
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, facts_of
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Recipe, SelfTeachingTask, Task
 from switch_ema.bench.tasks import load_task_class
 

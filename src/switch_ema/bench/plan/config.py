@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.loading import KINDS, fingerprint
 

@@ -6,11 +6,12 @@ The decays are those of Table A1.
 from collections.abc import Callable
 from dataclasses import replace
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.networks import NETWORKS, SCALES
 from switch_ema.bench.procedures.cifar import cifar100
 from switch_ema.bench.procedures.ingredients import TrainingProcedure
 from switch_ema.bench.procedures.small import small
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 
 
 def pytorch() -> TrainingProcedure:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
+from switch_ema._files import write_atomically
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
@@ -117,13 +117,7 @@ def write_analysis_page(
 
 def _write(text: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8", newline="\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    return write_atomically(path, text)
 
 
 def render_page(

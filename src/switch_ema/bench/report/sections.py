@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from switch_ema._files import write_atomically
+
 SECTIONS, FIGURES = "sections", "figures"
 """Folders below that of a run."""
 
@@ -55,10 +57,7 @@ def save_section(section: AnalysisSection, folder: Path) -> Path:
     """Write a section to the folder of a run; its pictures have to be there already."""
     path = folder / SECTIONS / f"{section.key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".partial")
-    draft.write_text(json.dumps(asdict(section), indent=1), encoding="utf-8")
-    draft.replace(path)
-    return path
+    return write_atomically(path, json.dumps(asdict(section), indent=1))
 
 
 def load_sections(folder: Path) -> list[AnalysisSection]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.train.loop import CellResult
 
 _APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's

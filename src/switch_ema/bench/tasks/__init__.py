@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from switch_ema.bench.spec import Spec, UsageError
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks.loading import (
     check_options,

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from switch_ema.bench.spec import Spec, UsageError, parse_spec
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.spec import Spec, parse_spec
 from switch_ema.bench.task import Metric, Recipe, Task
 
 IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")

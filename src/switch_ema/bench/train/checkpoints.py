@@ -1,14 +1,14 @@
 """Checkpoints of a training: written atomically after each epoch, read exactly."""
 
-import os
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import load_weights, unwrap
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -72,9 +72,7 @@ def load_checkpoint(training: "Training") -> None:
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    torch.save(state, partial)
-    os.replace(partial, path)
+    write_atomically(path, lambda unfinished: torch.save(state, unfinished))
 
 
 def read(path: Path) -> dict[str, Any] | None:

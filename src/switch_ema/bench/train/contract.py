@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import choose_optimizer, create_optimizer
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Task
 from switch_ema.bench.usable import is_usable
 

@@ -8,6 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import unwrap
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ def save_point(training: "Training") -> None:
         }
     folder = _folder(training.place.folder, training.cell)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "partial"
-    save_file(point, partial)
-    partial.replace(folder / f"{training.epoch:06d}.safetensors")
+    write_atomically(
+        folder / f"{training.epoch:06d}.safetensors",
+        lambda unfinished: save_file(point, unfinished),
+    )
 
 
 def load_trajectory(folder: Path, cell: "Cell") -> dict[str, list[Weights]]:

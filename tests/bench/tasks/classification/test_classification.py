@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.networks import NETWORKS
 from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks import create_task, load_task_class
 from switch_ema.bench.tasks.classification.classification import Classification
 from switch_ema.bench.tasks.classification.image_batches import (

@@ -10,9 +10,9 @@ from torchvision.transforms.v2 import functional
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.vision import ImageFiles
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.tasks import create_task
 from switch_ema.bench.tasks.measure import predict
 from switch_ema.bench.tasks.ssl import pretraining

@@ -12,6 +12,7 @@ from switch_ema._checks import check_count, check_range
 from switch_ema.bench.data.selection import split_and_redraw, subset
 from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import DATASETS, TRAINING_IMAGES, load_vision
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.networks import NETWORKS, create_network
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.procedures import (
@@ -21,7 +22,7 @@ from switch_ema.bench.procedures import (
     default_procedure,
 )
 from switch_ema.bench.procedures.small import IMAGES, RESOLUTIONS
-from switch_ema.bench.spec import UsageError, parse_spec
+from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Recipe, Task
 from switch_ema.bench.tasks.classification.image_batches import (
     ImageBatches,

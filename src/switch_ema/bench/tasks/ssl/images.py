@@ -10,7 +10,7 @@ from switch_ema._checks import check_count
 from switch_ema.bench.data.images import ImageSet, load_images
 from switch_ema.bench.data.splits import hold_out, stream
 from switch_ema.bench.data.vision import VisionSet, load_vision
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.tasks.ssl.stl10 import load_stl10
 
 DATASETS = (

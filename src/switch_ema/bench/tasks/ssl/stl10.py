@@ -5,7 +5,7 @@ import torch
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.images import ImageSet
-from switch_ema.bench.spec import UsageError
+from switch_ema.bench.errors import UsageError
 
 FOLDER = "stl10_binary"
 EXPECTED = (

@@ -15,8 +15,8 @@ from switch_ema.bench.data.splits import (
     redraw_labels,
     stream,
 )
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models import mlp
-from switch_ema.bench.spec import UsageError
 from switch_ema.bench.task import Batches, Loader, Recipe, Task
 from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
 

@@ -1,0 +1,70 @@
+"""Writes files so that a reader finds a whole one or none."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Union
+
+Content = Union[str, bytes, Callable[[Path], object]]
+
+
+def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
+    """Write a file completely or not at all; an earlier one is replaced in one go.
+
+    The content goes to a temporary file in the same folder, is forced to the disk
+    (fsync), and only then gets its name. So a reader never sees half of it, and neither
+    a kill nor a loss of power leaves anything but the old or the new file under the
+    name. A kill in between leaves the temporary file, which :func:`remove_unfinished`
+    deletes.
+
+    Args:
+        path: where the file is to be; its folder has to exist.
+        content: text (written as UTF-8), bytes, or a function that writes to the path
+            that it is given.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> write_atomically(folder / "note.txt", "text").read_text()
+        'text'
+        >>> [path.name for path in folder.iterdir()]
+        ['note.txt']
+    """
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    try:
+        if callable(content):
+            content(unfinished)
+        else:
+            raw = content.encode() if isinstance(content, str) else content
+            unfinished.write_bytes(raw)
+        _force_to_disk(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    # The new name is an entry of the folder. Where folders cannot be opened (Windows),
+    # nothing else can be done.
+    with suppress(OSError):
+        _force_to_disk(path.parent)
+    return path
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what killed writers have left behind in a folder that nobody writes to."""
+    for path in folder.glob(f".*{_ENDING}"):
+        path.unlink(missing_ok=True)
+
+
+_ENDING = ".partial"
+
+
+def _force_to_disk(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

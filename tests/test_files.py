@@ -1,0 +1,59 @@
+"""A file is written completely or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from switch_ema._files import remove_unfinished, write_atomically
+
+
+@pytest.mark.parametrize("content", ["text", b"text", lambda p: p.write_text("text")])
+def test_content_comes_in_three_kinds(tmp_path, content):
+    path = write_atomically(tmp_path / "file", content)
+    assert path.read_text() == "text"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = write_atomically(tmp_path / "file", "old")
+
+    def fail(unfinished):
+        unfinished.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, os.replace
+
+    def record(name, function):
+        def recorded(*arguments):
+            order.append(name)
+            return function(*arguments)
+
+        return recorded
+
+    monkeypatch.setattr(os, "fsync", record("fsync", fsync))
+    monkeypatch.setattr("pathlib.Path.replace", record("rename", replace))
+    write_atomically(tmp_path / "file", "text")
+    assert order == ["fsync", "rename", "fsync"]  # the last one is the folder's
+
+
+def test_permissions_are_those_of_a_file_that_is_simply_opened(tmp_path):
+    (tmp_path / "plain").write_text("")
+    path = write_atomically(tmp_path / "file", "")
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "plain", path)]
+    assert modes[0] == modes[1]
+
+
+def test_leftovers_of_a_kill_are_removed_and_nothing_else(tmp_path):
+    for name in (".results.123.partial", "keep.partial", ".hidden"):
+        (tmp_path / name).write_text("")
+    remove_unfinished(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "keep.partial"]
