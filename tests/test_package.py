@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import switch_ema
 
 
@@ -15,16 +17,38 @@ def test_every_public_name_exists_and_is_documented():
         assert inspect.getdoc(value), name
 
 
-def test_import_brings_nothing_beyond_torch():
-    """No trainer, no extra, no further part of torch: its cost is our own files'."""
+def test_names_are_those_of_the_averaging_package():
+    assert switch_ema.__all__ == switch_ema.averaging.__all__
+    assert set(switch_ema.__all__) <= set(dir(switch_ema))
+    assert switch_ema.EMA is switch_ema.averaging.EMA
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'SwitchEma'"):
+        switch_ema.SwitchEma  # noqa: B018 - the lookup itself is tested
+
+
+def new_modules(first: str, then: str) -> set[str]:
+    """Return the names of the modules that ``then`` imports after ``first``."""
     code = (
-        "import sys, json, torch; before = set(sys.modules); import switch_ema;"
+        f"import sys, json; {first}; before = set(sys.modules); {then};"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    new = {name for name in json.loads(run.stdout) if not name.startswith("switch_ema")}
-    assert new <= sys.stdlib_module_names
+    return set(json.loads(run.stdout))
+
+
+def test_import_waits_for_the_first_name():
+    new = new_modules("pass", "import switch_ema; dir(switch_ema)")
+    assert "switch_ema" in new and not new & {"torch", "switch_ema.averaging"}
+
+
+def test_names_bring_nothing_beyond_torch():
+    """No trainer, no extra, no further part of torch: its cost is our own files'."""
+    new = new_modules("import torch", "from switch_ema import SwitchEMA")
+    others = {name for name in new if not name.startswith("switch_ema")}
+    assert "switch_ema.averaging" in new and others <= sys.stdlib_module_names
 
 
 def test_the_changelog_has_a_section_for_this_version():

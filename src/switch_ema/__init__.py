@@ -1,39 +1,14 @@
-"""switch-ema: weight averaging for PyTorch as a plug-in of three lines."""
+"""switch-ema: weight averaging for PyTorch as a plug-in of three lines.
 
-from switch_ema.averaging.attach import Attached, attach
-from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.methods.ema import EMA
-from switch_ema.averaging.methods.lawa import LAWA
-from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
-from switch_ema.averaging.methods.lookahead import Lookahead
-from switch_ema.averaging.methods.posthoc import PostHocEMA
-from switch_ema.averaging.methods.pswa import PSWA
-from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
-from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.averaging.model.names import load_weights, unwrap
-from switch_ema.averaging.offline.export import save_averaged
-from switch_ema.averaging.offline.profiles import (
-    exponential_profile,
-    power_profile,
-    uniform_profile,
-)
-from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
-from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
-from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.schedules.decay import (
-    DecaySchedule,
-    constant,
-    constant_warmup,
-    cosine,
-    count_warmup,
-    exponential_warmup,
-    half_life,
-    linear_warmup,
-    power_warmup,
-)
-from switch_ema.averaging.schedules.intervals import Epochs, Steps
-from switch_ema.averaging.shadow.state import StateMismatch
-from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
+The names are imported from :mod:`switch_ema.averaging` when the first of them is used,
+so that the command line can print its help without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switch_ema.averaging import *
 
 __version__ = "0.1.0"
 
@@ -86,3 +61,15 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "swa_budget",
     "unwrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__ and name != "averaging":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    averaging = import_module("switch_ema.averaging")
+    globals().update({public: getattr(averaging, public) for public in __all__})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "averaging"})

@@ -1,1 +1,86 @@
 """The averaging methods; they need torch alone."""
+
+from switch_ema.averaging.attach import Attached, attach
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.methods.ema import EMA
+from switch_ema.averaging.methods.lawa import LAWA
+from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
+from switch_ema.averaging.methods.lookahead import Lookahead
+from switch_ema.averaging.methods.posthoc import PostHocEMA
+from switch_ema.averaging.methods.pswa import PSWA
+from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
+from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.model.names import load_weights, unwrap
+from switch_ema.averaging.offline.export import save_averaged
+from switch_ema.averaging.offline.profiles import (
+    exponential_profile,
+    power_profile,
+    uniform_profile,
+)
+from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
+from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
+from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.schedules.decay import (
+    DecaySchedule,
+    constant,
+    constant_warmup,
+    cosine,
+    count_warmup,
+    exponential_warmup,
+    half_life,
+    linear_warmup,
+    power_warmup,
+)
+from switch_ema.averaging.schedules.intervals import Epochs, Steps
+from switch_ema.averaging.shadow.state import StateMismatch
+from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
+
+__all__ = [  # noqa: RUF022 - grouped by purpose
+    # Methods
+    "SwitchEMA",
+    "EMA",
+    "SWA",
+    "LAWA",
+    "Lookahead",
+    "PSWA",
+    "PostHocEMA",
+    "LiteralEq3",
+    "Averager",
+    "METHODS",
+    "create_averager",
+    "attach",
+    "Attached",
+    # Optimizers that average in their step
+    "FusedAdam",
+    "FusedAdamW",
+    "FusedSGD",
+    # Afterwards: soups and synthesised profiles
+    "Soup",
+    "greedy_soup",
+    "uniform_soup",
+    "synthesize",
+    "fit_profile",
+    "power_profile",
+    "exponential_profile",
+    "uniform_profile",
+    # Decay
+    "DecaySchedule",
+    "constant",
+    "constant_warmup",
+    "cosine",
+    "count_warmup",
+    "exponential_warmup",
+    "half_life",
+    "linear_warmup",
+    "power_warmup",
+    # When
+    "Epochs",
+    "Steps",
+    # Around the methods
+    "ConstantAfter",
+    "StateMismatch",
+    "load_weights",
+    "save_averaged",
+    "swa_budget",
+    "unwrap",
+]
