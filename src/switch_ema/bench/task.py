@@ -175,14 +175,32 @@ class SelfTeachingTask(Task):
 
 
 class Batches:
-    """Shuffled mini-batches of tensors in memory, faster than a DataLoader for them."""
+    """Shuffled mini-batches of tensors in memory, faster than a DataLoader for them.
+
+    Args:
+        tensors: Inputs, labels and so on, with the same number of examples.
+        size: Examples per batch.
+        seed: Decides, with the epoch, about the order.
+        epoch: The epoch, counted from 0.
+        drop_last: Leave out a last batch that is not full: batch normalisation cannot
+            work with one example, and is noisier with few. A size above the number of
+            examples then means one batch of all of them.
+    """
 
     def __init__(
-        self, tensors: tuple[Tensor, ...], size: int, seed: int, *, epoch: int
+        self,
+        tensors: tuple[Tensor, ...],
+        size: int,
+        seed: int,
+        *,
+        epoch: int,
+        drop_last: bool = False,
     ) -> None:
-        self._tensors, self._size = tensors, size
+        count = len(tensors[0])
+        self._tensors, self._size = tensors, min(size, count) if drop_last else size
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-        self._order = torch.randperm(len(tensors[0]), generator=generator)
+        order = torch.randperm(count, generator=generator)
+        self._order = order[: count // self._size * self._size] if drop_last else order
 
     def __len__(self) -> int:
         return -(-len(self._order) // self._size)

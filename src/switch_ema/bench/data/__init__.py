@@ -2,7 +2,13 @@
 
 from switch_ema.bench.data.images import ImageSet, load_digit_images, load_images
 from switch_ema.bench.data.sources import DataSource, catalogue
-from switch_ema.bench.data.splits import check_split, hold_out, redraw_labels, stream
+from switch_ema.bench.data.splits import (
+    check_split,
+    choose_split,
+    hold_out,
+    redraw_labels,
+    stream,
+)
 from switch_ema.bench.data.texts import Texts, load_texts
 from switch_ema.bench.data.vision import VisionSet, load_vision
 
@@ -13,6 +19,7 @@ __all__ = [
     "VisionSet",
     "catalogue",
     "check_split",
+    "choose_split",
     "hold_out",
     "load_digit_images",
     "load_images",

@@ -1,6 +1,7 @@
 """What a task draws from its seed: how its data is split, which labels are wrong."""
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,38 @@ def hold_out(count: int, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(count, generator=stream(seed, "hold out"))
     fifth = count // 5
     return order[fifth:], order[:fifth]
+
+
+def choose_split(
+    split: str,
+    seed: int,
+    train: tuple[Any, ...],
+    test: tuple[Any, ...],
+    *,
+    clean: tuple[Any, ...] | None = None,
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return what a task trains on and what it evaluates on.
+
+    Args:
+        split: ``test`` evaluates on the test data. ``validation`` holds a fifth of the
+            training data out, and evaluates on that.
+        seed: Draws the fifth.
+        train: Inputs, labels and whatever else belongs to the training examples; each
+            can be indexed by a tensor of positions.
+        test: The same for the test examples.
+        clean: What is held out instead of ``train``, where the training labels are
+            noisy: clean labels measure what the test measures.
+
+    >>> x = torch.arange(10)
+    >>> train, held_out = choose_split("validation", 0, (x, 2 * x), (x, x))
+    >>> len(train[0]), len(held_out[1])
+    (8, 2)
+    """
+    if not check_split(split):
+        return train, test
+    stay, held = hold_out(len(train[0]), seed)
+    source = train if clean is None else clean
+    return tuple(part[stay] for part in train), tuple(part[held] for part in source)
 
 
 def redraw_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Image classification with every network and training procedure of the paper."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,17 +23,17 @@ from switch_ema.bench.procedures import (
 )
 from switch_ema.bench.procedures.small import IMAGES, RESOLUTIONS
 from switch_ema.bench.spec import parse_spec
-from switch_ema.bench.task import Loader, Recipe, Task
+from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.classification.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
-from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+from switch_ema.bench.tasks.metrics import Classifier
 
 DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
 
 
-class Classification(Task):
+class Classification(Classifier):
     """Image classification: the paper's networks and procedures, small or in full.
 
     Args:
@@ -55,8 +55,6 @@ class Classification(Task):
         workers: Processes that read images from files.
         download: Whether torchvision may download the data.
     """
-
-    metrics = (ACCURACY, NLL)
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -122,6 +120,7 @@ class Classification(Task):
         data = subset(data, size, test_size, seed)
         validation = check_split(split)
         self.data = split_and_redraw(data, noise, seed, validation=validation)
+        self.y_eval = self.data.y_test
         self.train_resolution, self.test_resolution = self._resolutions(image_size)
 
     @property
@@ -184,19 +183,14 @@ class Classification(Task):
         x, y = batch
         return classification_loss(model(x), y, self.procedure)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure accuracy and likelihood."""
-        return classification(*self.predictions(model))
-
-    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Classify the images that were not trained on."""
-        batches = evaluation_batches(
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the images that were not trained on, the middle of each."""
+        return evaluation_batches(
             self.data,
             self.procedure,
             resolution=self.test_resolution,
             workers=self.workers,
         )
-        return predict(model, batches), self.data.y_test
 
 
 def find_procedure(

@@ -11,10 +11,10 @@ from switch_ema.bench.data import augment, sources
 from switch_ema.bench.data.splits import stream
 from switch_ema.bench.data.vision import Images, VisionSet, picture
 from switch_ema.bench.procedures import TrainingProcedure
-from switch_ema.bench.tasks.full_batches import FullBatches
+from switch_ema.bench.task import Batches
 
 
-class ImageBatches(FullBatches):
+class ImageBatches(Batches):
     """One epoch of training images, as a procedure wants them.
 
     Images in memory that are only moved and mirrored are treated a batch at a time.
@@ -42,7 +42,7 @@ class ImageBatches(FullBatches):
         epoch: int,
         workers: int = 0,
     ) -> None:
-        super().__init__((data.y_train,), batch, seed, epoch=epoch)
+        super().__init__((data.y_train,), batch, seed, epoch=epoch, drop_last=True)
         self._order = augment.repeat(self._order, procedure.repeats)
         self._data, self._procedure, self._resolution = data, procedure, resolution
         self._generator = stream(seed, f"augmentation of epoch {epoch}")

@@ -1,26 +1,20 @@
 """Image classification, from 8 by 8 digits to CIFAR-100 with ResNet-18."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 from torch.optim import SGD, AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count, check_range
 from switch_ema.bench.data.images import ImageSet, load_images
-from switch_ema.bench.data.splits import (
-    check_split,
-    hold_out,
-    redraw_labels,
-    stream,
-)
+from switch_ema.bench.data.splits import choose_split, redraw_labels, stream
 from switch_ema.bench.models import IMAGE_NETWORKS, image_network
-from switch_ema.bench.task import Loader, Recipe, Task
-from switch_ema.bench.tasks.full_batches import FullBatches
-from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+from switch_ema.bench.task import Batches, Loader, Recipe
+from switch_ema.bench.tasks.metrics import Classifier
 
 TRAINING_IMAGES = {
     "digits": 1000,
@@ -32,10 +26,9 @@ TRAINING_IMAGES = {
 DATASETS = tuple(TRAINING_IMAGES)
 
 
-class Images(Task):
+class Images(Classifier):
     """Image classification: digits, MNIST, Fashion-MNIST or CIFAR, with label noise."""
 
-    metrics = (ACCURACY, NLL)
     recipe = Recipe(epochs=20)
 
     @classmethod
@@ -74,14 +67,14 @@ class Images(Task):
         self.classes = data.classes
         data = _subset(data, size, test_size, seed)
         self.mean, self.deviation = data.statistics()
-        self.x, clean = data.x_train, data.y_train
-        self.y = redraw_labels(clean, noise, self.classes, seed)
-        self.x_eval, self.y_eval = data.x_test, data.y_test
-        if check_split(split):
-            # Held-out labels stay clean: they measure what the test measures.
-            stay, held = hold_out(len(clean), seed)
-            self.x_eval, self.y_eval = self.x[held], clean[held]
-            self.x, self.y = self.x[stay], self.y[stay]
+        noisy = redraw_labels(data.y_train, noise, self.classes, seed)
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split,
+            seed,
+            train=(data.x_train, noisy),
+            test=(data.x_test, data.y_test),
+            clean=(data.x_train, data.y_train),
+        )
 
     def model(self) -> nn.Module:
         """Make the network that was asked for."""
@@ -98,31 +91,22 @@ class Images(Task):
         """Shuffle the images, and shift and mirror them if asked to."""
         return ImageBatches(self, epoch)
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the cross-entropy."""
-        x, y = batch
-        return cross_entropy(model(x), y)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure accuracy and likelihood."""
-        return classification(*self.predictions(model))
-
-    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Classify the test images."""
-        inputs = (self.prepare(x) for x in torch.split(self.x_eval, 500))
-        return predict(model, inputs), self.y_eval
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the images that were not trained on."""
+        return (self.prepare(x) for x in torch.split(self.x_eval, 500))
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn bytes into numbers of mean 0 and deviation 1."""
         return (images.float() - self.mean) / self.deviation
 
 
-class ImageBatches(FullBatches):
+class ImageBatches(Batches):
     """Batches that are ready for the network."""
 
     def __init__(self, task: Images, epoch: int) -> None:
         self._task = task
-        super().__init__((task.x, task.y), task.batch, task.seed, epoch=epoch)
+        data = (task.x, task.y)
+        super().__init__(data, task.batch, task.seed, epoch=epoch, drop_last=True)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         task = self._task

@@ -10,11 +10,10 @@ from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.data.images import ImageSet, load_images
-from switch_ema.bench.data.splits import check_split, hold_out, stream
+from switch_ema.bench.data.splits import choose_split, stream
 from switch_ema.bench.models import IMAGE_NETWORKS, image_network
-from switch_ema.bench.task import Loader, Metric, Recipe, Task
-from switch_ema.bench.tasks.full_batches import FullBatches
-from switch_ema.bench.tasks.measure import predict
+from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
+from switch_ema.bench.tasks.metrics import predict
 
 RANGES = {"digits": (-45.0, 45.0), "rcf": (0.0, 360.0)}
 """Angles in degrees, by dataset."""
@@ -69,16 +68,11 @@ class Rotation(Task):
         if dataset == "rcf":
             photos = load_images("cifar10", seed, download=download)
             x = _over_photos(_coloured(x, y, seed), x, photos, size, seed)
-        self._divide(x, y, size, check_split(split))
-
-    def _divide(self, x: Tensor, y: Tensor, size: int, validation: bool) -> None:
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         x = (x - mean) / deviation
-        if validation:
-            stay, held = hold_out(size, self.seed)
-        else:
-            stay, held = torch.arange(size), torch.arange(size, len(x))
-        self.x, self.y, self.x_eval, self.y_eval = x[stay], y[stay], x[held], y[held]
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split, seed, (x[:size], y[:size]), (x[size:], y[size:])
+        )
 
     def model(self) -> nn.Module:
         """Make the network with one output."""
@@ -90,7 +84,8 @@ class Rotation(Task):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images; their angles stay as they were drawn."""
-        return FullBatches((self.x, self.y), self.batch, self.seed, epoch=epoch)
+        data = (self.x, self.y)
+        return Batches(data, self.batch, self.seed, epoch=epoch, drop_last=True)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean distance between angles, as a share of their range."""

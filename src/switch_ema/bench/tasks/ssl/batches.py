@@ -9,20 +9,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from switch_ema.bench.data.splits import stream
 from switch_ema.bench.data.vision import Images, picture
-from switch_ema.bench.tasks.full_batches import FullBatches
+from switch_ema.bench.task import Batches
 from switch_ema.bench.tasks.ssl.pretraining import Pretraining
 
 Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, ...]]
 """From images in [0, 1] and random numbers to the parts of a batch."""
 
 
-class DrawnBatches(FullBatches):
+class DrawnBatches(Batches):
     """Shuffled images, from which the parts of each batch are drawn."""
 
     def __init__(self, task: Pretraining, epoch: int, draw: Draw) -> None:
         self._task, self._draw, self._epoch = task, draw, epoch
         assert isinstance(task.x, Tensor)
-        super().__init__((task.x,), task.batch, task.seed, epoch=epoch)
+        super().__init__((task.x,), task.batch, task.seed, epoch=epoch, drop_last=True)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         generator = stream(self._task.seed, f"views of epoch {self._epoch}")

@@ -24,7 +24,7 @@ from switch_ema.bench.tasks.classification.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
-from switch_ema.bench.tasks.measure import predict
+from switch_ema.bench.tasks.metrics import percent_correct, predict
 from switch_ema.bench.tasks.ssl.protocols import Labelled
 
 LAYER_DECAY = 0.65
@@ -104,7 +104,7 @@ def fine_tune_by_procedure(
             data, procedure, resolution=resolution, workers=workers
         )
         found = predict(network, shown).argmax(1)
-    return 100 * (found == data.y_test).double().mean().item()
+    return percent_correct(found, data.y_test)
 
 
 def _add_classifier(model: Any, classes: int) -> None:

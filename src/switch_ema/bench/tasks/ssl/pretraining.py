@@ -18,7 +18,7 @@ from switch_ema.bench.data.vision import ImageFiles, Images
 from switch_ema.bench.models.networks import SCALES
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.classification.image_batches import evaluation_batches
-from switch_ema.bench.tasks.measure import ACCURACY, predict
+from switch_ema.bench.tasks.metrics import ACCURACY, predict
 from switch_ema.bench.tasks.ssl.encoder import create_encoder
 from switch_ema.bench.tasks.ssl.fine_tuning import (
     PROCEDURE,

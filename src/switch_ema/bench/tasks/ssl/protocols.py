@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from switch_ema.bench.tasks.metrics import percent_correct
+
 PROTOCOLS = ("linear", "fine-tune")
 AT_ONCE = 2**25
 """Numbers per step: the features of ImageNet fit into memory once, not twice."""
@@ -32,8 +34,8 @@ class Labelled:
         )
 
     def accuracy(self, predicted: Tensor) -> float:
-        """Return the share of right classes in percent."""
-        return 100 * (predicted.cpu() == self.y_test).double().mean().item()
+        """Return the accuracy of predicted classes in percent."""
+        return percent_correct(predicted, self.y_test)
 
 
 def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:

@@ -1,30 +1,23 @@
 """Handwritten digits of 8 by 8 pixels, clean and with wrong labels."""
 
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from switch_ema._checks import check_count, check_range
 from switch_ema.bench.data.images import load_digit_images
-from switch_ema.bench.data.splits import (
-    check_split,
-    hold_out,
-    redraw_labels,
-    stream,
-)
+from switch_ema.bench.data.splits import choose_split, redraw_labels, stream
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models import mlp
-from switch_ema.bench.task import Batches, Loader, Recipe, Task
-from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+from switch_ema.bench.task import Batches, Loader, Recipe
+from switch_ema.bench.tasks.metrics import Classifier
 
 
-class Digits(Task):
+class Digits(Classifier):
     """Handwritten digits of 8 by 8 pixels: 1,000 training images, right labels."""
 
-    metrics = (ACCURACY, NLL)
     recipe = Recipe(
         epochs=30, methods={"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
     )
@@ -49,14 +42,13 @@ class Digits(Task):
         x, y = images.flatten(1)[order], labels[order]
         clean = y[:size]
         noisy = redraw_labels(clean, check_range("noise", noise, 0, 1), 10, seed)
-        if check_split(split):
-            # Held-out labels stay clean: they measure what the test measures.
-            stay, held = hold_out(size, seed)
-            self.x, self.y = x[stay], noisy[stay]
-            self.x_eval, self.y_eval = x[held], clean[held]
-        else:
-            self.x, self.y = x[:size], noisy
-            self.x_eval, self.y_eval = x[size:], y[size:]
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split,
+            seed,
+            train=(x[:size], noisy),
+            test=(x[size:], y[size:]),
+            clean=(x[:size], clean),
+        )
 
     def model(self) -> nn.Module:
         """Make a perceptron with two hidden layers."""
@@ -70,18 +62,9 @@ class Digits(Task):
         """Shuffle the images."""
         return Batches((self.x, self.y), self.batch, self.seed, epoch=epoch)
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the cross-entropy."""
-        x, y = batch
-        return cross_entropy(model(x), y)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure accuracy and likelihood."""
-        return classification(*self.predictions(model))
-
-    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Classify the images that were not trained on."""
-        return predict(model, [self.x_eval]), self.y_eval
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the images that were not trained on, all at once."""
+        return [self.x_eval]
 
 
 class NoisyDigits(Digits):

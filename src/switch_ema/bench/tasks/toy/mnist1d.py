@@ -1,21 +1,21 @@
 """MNIST-1D (Greydanus, 2020): digits as signals of 40 numbers, made on the spot."""
 
 import random
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.data.splits import check_split, hold_out
+from switch_ema.bench.data.splits import choose_split
 from switch_ema.bench.models import mlp
-from switch_ema.bench.task import Batches, Loader, Recipe, Task
-from switch_ema.bench.tasks.measure import ACCURACY, NLL, classification, predict
+from switch_ema.bench.task import Batches, Loader, Recipe
+from switch_ema.bench.tasks.metrics import Classifier
 
 LENGTH, CLASSES = 40, 10
 
@@ -23,10 +23,9 @@ LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
 """By network: what the option ``network`` accepts."""
 
 
-class MNIST1D(Task):
+class MNIST1D(Classifier):
     """Digits as noisy signals of 40 numbers, for four kinds of network (MNIST-1D)."""
 
-    metrics = (ACCURACY, NLL)
     recipe = Recipe(
         # 40 steps an epoch: at this decay a switch keeps about half of its progress.
         epochs=40,
@@ -46,10 +45,9 @@ class MNIST1D(Task):
         self.network = check_choice("network", network, tuple(LEARNING_RATES))
         self.batch = check_count("batch", batch)
         x, y, x_test, y_test = _signals(check_count("size", size, 10), seed)
-        if check_split(split):
-            stay, held = hold_out(size, seed)
-            x, y, x_test, y_test = x[stay], y[stay], x[held], y[held]
-        self.x, self.y, self.x_eval, self.y_eval = x, y, x_test, y_test
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split, seed, (x, y), (x_test, y_test)
+        )
 
     def model(self) -> nn.Module:
         """Make the network that was asked for."""
@@ -67,18 +65,9 @@ class MNIST1D(Task):
         """Shuffle the signals."""
         return Batches((self.x, self.y), self.batch, self.seed, epoch=epoch)
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the cross-entropy."""
-        x, y = batch
-        return cross_entropy(model(x), y)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure accuracy and likelihood."""
-        return classification(*self.predictions(model))
-
-    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Classify the test signals."""
-        return predict(model, torch.split(self.x_eval, 500)), self.y_eval
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the signals that were not trained on."""
+        return torch.split(self.x_eval, 500)
 
 
 @lru_cache(maxsize=4)

@@ -17,10 +17,10 @@ from torch.optim import SGD, Optimizer
 
 from switch_ema._checks import check_count, check_range
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.data.splits import check_split, hold_out
+from switch_ema.bench.data.splits import choose_split
 from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, SeedBatchTask
-from switch_ema.bench.tasks.measure import ACCURACY
+from switch_ema.bench.tasks.metrics import ACCURACY
 
 LABELLED, TESTED = 50, 500
 
@@ -50,8 +50,7 @@ class TwoD(SeedBatchTask):
         self.lr = check_range("lr", lr, 0, 100)
         self.momentum = check_range("momentum", momentum, 0, 1)
         self.batch = check_count("batch", batch)
-        validation = check_split(split)
-        parts = [self._split(seed, validation) for seed in seeds]
+        parts = [self._split(split, seed) for seed in seeds]
         # Each is (seeds, points, ...).
         self.x, self.y, self.x_eval, self.y_eval = (
             torch.stack(part) for part in zip(*parts, strict=True)
@@ -61,15 +60,13 @@ class TwoD(SeedBatchTask):
     def points(self, count: int, seed: int) -> tuple[Any, Any]:
         """Draw shuffled points and their classes."""
 
-    def _split(self, seed: int, validation: bool) -> tuple[Tensor, ...]:
+    def _split(self, split: str, seed: int) -> tuple[Tensor, ...]:
         points, classes = self.points(LABELLED + TESTED, seed)
         x = torch.tensor(points, dtype=torch.float32)
         y = torch.tensor(classes, dtype=torch.long)
-        x, y, x_test, y_test = x[:LABELLED], y[:LABELLED], x[LABELLED:], y[LABELLED:]
-        if validation:
-            stay, held = hold_out(LABELLED, seed)
-            return x[stay], y[stay], x[held], y[held]
-        return x, y, x_test, y_test
+        labelled, tested = (x[:LABELLED], y[:LABELLED]), (x[LABELLED:], y[LABELLED:])
+        train, evaluated = choose_split(split, seed, labelled, tested)
+        return *train, *evaluated
 
     def model(self) -> nn.Module:
         """Make one network per seed, each from its own random numbers."""

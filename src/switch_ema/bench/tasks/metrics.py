@@ -1,0 +1,57 @@
+"""Metrics that several tasks share, and the base of the tasks that classify."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from switch_ema.bench.task import Metric, Task
+
+ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
+NLL = Metric(name="nll", higher_is_better=False)
+
+
+def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
+    """Return the outputs of all batches, on the CPU."""
+    device = next(model.parameters()).device
+    return torch.cat([model(batch.to(device)).float().cpu() for batch in batches])
+
+
+def percent_correct(predicted: Tensor, labels: Tensor) -> float:
+    """Return the accuracy of predicted classes in percent."""
+    return 100 * (predicted.cpu() == labels).double().mean().item()
+
+
+class Classifier(Task):
+    """A task that classifies: trained by cross-entropy, measured by accuracy and NLL.
+
+    A subclass sets ``y_eval``, the labels of what is evaluated, and returns the inputs
+    that belong to them from :meth:`evaluation_batches`.
+    """
+
+    metrics = (ACCURACY, NLL)
+    y_eval: Tensor
+
+    @abstractmethod
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the network's inputs for what is evaluated, in the labels' order."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the cross-entropy of a batch."""
+        x, y = batch
+        return cross_entropy(model(x), y)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy in percent and the mean negative log-likelihood."""
+        outputs, labels = self.predictions(model)
+        return {
+            "accuracy": percent_correct(outputs.argmax(1), labels),
+            "nll": cross_entropy(outputs, labels).item(),
+        }
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits and labels of the examples that are evaluated."""
+        return predict(model, self.evaluation_batches()), self.y_eval
