@@ -22,6 +22,7 @@ def test_clip_must_be_above_zero_and_finite(clip):
     [
         ("epochs", "3", "a whole number of at least 1, got '3'"),
         ("epochs", 2.5, "a whole number of at least 1, got 2.5"),
+        ("evaluate_every", 0, "a whole number of at least 1, got 0"),
         ("accumulate", 0, "a whole number of at least 1, got 0"),
         ("warmup_epochs", -1, r"in \[0, inf\), got -1"),
         ("layer_decay", 0, "a number above 0, got 0"),

@@ -72,6 +72,21 @@ def test_a_run_that_diverged_has_no_plane(call, tmp_path):
     assert "was not kept" not in page
 
 
+def test_a_loss_of_training_mode_alone_is_told_in_one_sentence(call, tmp_path):
+    only = "    loss_in_training_only = True\n    recipe"
+    (tmp_path / "tiny.py").write_text(TINY_TASK.replace("    recipe", only))
+    options = ("--seeds", 1, "--jobs", 1, "--device", "cpu", "--name", "run")
+    call("compare", "tiny.py:Tiny", "moons", "--methods", "plain", "ema", *options)
+    code, out, err = call("landscape", "runs/run", *QUICK)
+    assert code == 0, err
+    assert "tiny.py:Tiny has a loss in training mode only" in out
+    assert "Landscape of moons" in out
+    call("compare", "tiny.py:Tiny", "--methods", "plain", *options[:-1], "one")
+    code, out, err = call("landscape", "runs/one", *QUICK)
+    assert code == 2 and "tiny.py:Tiny has a loss in training mode only" in err
+    assert "Traceback" not in err
+
+
 def _shadows(state):
     return [averager["shadow"] for averager in state["averagers"].values()]
 

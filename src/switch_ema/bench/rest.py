@@ -21,6 +21,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import counted
+from switch_ema.bench.results.samples import save_samples
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import FINISHED
 from switch_ema.bench.train.checkpoints import checkpoint_path
@@ -47,15 +48,28 @@ def train_rest(
     if not todo:
         return
 
+    def is_first(cell: Cell) -> bool:
+        return cell.seeds[0] == config.first_seed
+
     def is_kept(cell: Cell) -> bool:
         if options.keep_checkpoints == "first":
-            return cell.seeds[0] == config.first_seed
+            return is_first(cell)
         return options.keep_checkpoints == "all"
 
     sources = results.meta()["sources"]
+    # Reversed, so that the first cell of a task is the one that stays.
+    firsts = {cell.task: cell.id for cell in reversed(cells) if is_first(cell)}
 
     def place(cell: Cell) -> Place:
-        return Place(folder, options.device, options.track, is_kept(cell), sources)
+        return Place(
+            folder,
+            options.device,
+            options.track,
+            is_kept(cell),
+            sources,
+            makes_samples=is_first(cell),
+            measures_trivial=firsts.get(cell.task) == cell.id,
+        )
 
     failures: dict[str, list[Cell]] = {}
     with _progress(todo, console, title or "epochs") as advance:
@@ -68,6 +82,7 @@ def train_rest(
             address=options.address,
         ):
             results.add(cell, result)
+            save_samples(folder, cell.task, result.samples)
             if result.status == "failed":
                 failures.setdefault(result.message, []).append(cell)
             elif not is_kept(cell):

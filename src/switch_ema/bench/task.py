@@ -1,67 +1,26 @@
 """What a task is: data, model, optimizer, loss and metrics, in one readable file."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.averaging.averager import Averager
-from switch_ema.bench.errors import UsageError
+from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.teacher import Teacher
 
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """A number that tells how good a model is."""
-
-    name: str
-    higher_is_better: bool
-    unit: str = ""
-    """Shown behind the value, such as "%"."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How a task is trained, unless the command line says otherwise."""
-
-    epochs: int = 30
-    schedule: str = "constant"
-    """Of the learning rate, per step: constant, step, cosine or one-cycle."""
-    warmup_epochs: float = 0.0
-    """Linear warm-up of the learning rate at the beginning."""
-    clip: float | None = None
-    """Largest norm of the gradients."""
-    accumulate: int = 1
-    """Batches per optimizer step."""
-    precision: str = "no"
-    """Autocast: no, bf16 or fp16."""
-    layer_decay: float | None = None
-    """Factor of the learning rate per layer, counted from the output."""
-    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options of averaging methods that suit the task, by method name."""
-
-    def __post_init__(self) -> None:
-        try:
-            check_count("epochs", self.epochs)
-            check_count("accumulate", self.accumulate)
-            check_range("warmup_epochs", self.warmup_epochs, 0, math.inf)
-            for name in ("clip", "layer_decay"):
-                if getattr(self, name) is not None:
-                    check_positive(name, getattr(self, name))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        kinds = (("schedule", str), ("precision", str), ("methods", Mapping))
-        for name, kind in kinds:
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                wanted = "text" if kind is str else "a dict"
-                raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+__all__ = [
+    "Batches",
+    "Loader",
+    "Metric",
+    "Recipe",
+    "SeedBatchTask",
+    "SelfTeachingTask",
+    "Task",
+]
 
 
 class Loader(Protocol):
@@ -88,8 +47,14 @@ class Task(ABC):
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
-    """The first one decides."""
+    """What ``evaluate`` measures; the first one decides."""
     recipe: Recipe = Recipe()
+    loss_in_training_only: ClassVar[bool] = False
+    """Whether ``loss`` needs the model in training mode, as torchvision's detectors do.
+
+    Analyses that ask for the loss of a model in evaluation mode then say that there is
+    none.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -125,7 +90,39 @@ class Task(ABC):
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor] | None:
         """Return the outputs (logits) and labels of all that is evaluated.
 
-        Only of tasks that classify: calibration is measured with them.
+        Only for tasks that classify: calibration is measured with them.
+        """
+        return None
+
+    def initial_weights(self) -> tuple[Mapping[str, Tensor], str] | None:
+        """Return weights to start from and a phrase that says where they come from.
+
+        The weights are entries of the model's state dict, loaded into what ``model()``
+        has made; entries that are left out keep their fresh values, so ``{}`` is
+        training from scratch. Every method starts from them. The origin is printed
+        with the results, for instance "from scratch" or "ImageNet weights from
+        r50.pth". None: the origin is not worth a word.
+        """
+        return None
+
+    def trivial(self) -> Mapping[str, float] | Mapping[str, Mapping[str, float]]:
+        """Return what a trivial predictor reaches, printed beside the results.
+
+        Either values by metric (``{"mse": 29.0}``) or several named predictors
+        (``{"mean image": {"mse": 29.0}, "last frame": {"mse": 41.5}}``); metrics may be
+        left out. It is called once for a task, with the first seed of the comparison.
+        """
+        return {}
+
+    def samples(self, model: nn.Module) -> Tensor | Mapping[str, Tensor] | None:
+        """Return pictures that a model makes, shown side by side for the methods.
+
+        The pictures have the shape N x C x H x W with C = 1 or 3 and values in [0, 1];
+        a dict gives several rows of pictures, each with its caption, such as "truth"
+        and "prediction". It is called once for each method, at the end of the training
+        of the first seed, in the way that ``evaluate`` is called: in evaluation mode,
+        without gradients, inside ``averaged()``, and with the same random numbers for
+        every method. None: there are no pictures.
         """
         return None
 

@@ -52,7 +52,12 @@ class Landscape:
         command = shlex.join(["switch-ema", "landscape", str(self.run)])
         with Progress(console=console, transient=True) as progress:
             kept = load_kept(self.run, self.methods, self.device)
+            if all(task.task.loss_in_training_only for task in kept):
+                raise UsageError(_no_loss(kept[0].name))
             for number, task in enumerate(kept, 1):
+                if task.task.loss_in_training_only:
+                    console.print(escape(_no_loss(task.name)), soft_wrap=True)
+                    continue
                 bar = progress.add_task(escape(task.name))
                 section = landscape_section(
                     task,
@@ -67,6 +72,13 @@ class Landscape:
                 for sheet in section.sheets:
                     print_sheet(sheet, console)
         name_files(self.run, report_page(self.run), console)
+
+
+def _no_loss(task: str) -> str:
+    return (
+        f"{task} has a loss in training mode only, so there is no landscape to draw "
+        "around weights that are evaluated."
+    )
 
 
 def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:

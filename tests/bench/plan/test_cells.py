@@ -1,5 +1,6 @@
 """From a configuration to cells."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,19 @@ def test_a_recipe_may_follow_the_options():
     ]
     decays = [plan[0].recipe.methods["ema"]["decay"] for plan in plans]
     assert decays[1] < decays[0] < decays[2]
+
+
+def test_cells_keep_the_names_that_stored_runs_know():
+    """A field that is added later changes no name while it has its default."""
+    config = CompareConfig(
+        tasks=("digits", "moons"),
+        methods=("plain", "ema:decay=0.9", "switch-ema"),
+        seeds=2,
+        epochs=3,
+    )
+    names = [cell.id for cell in make_plan(config)]
+    assert names[:3] == ["5d1a30a3b01d1616", "74050a8877f12eb4", "24eafebf46ac5f1b"]
+    assert names[3:] == ["0e9900a4aeeb3fd5", "f31a2cb530a9d7a6", "0c93b95be1a8cd4e"]
+    assert config.default_name == "digits-moons-f12092"
+    rarely = make_plan(dataclasses.replace(config, evaluate_every=2))
+    assert not {cell.id for cell in rarely} & set(names)

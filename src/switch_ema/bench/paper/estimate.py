@@ -65,8 +65,8 @@ class _Epoch:
     """Of one method."""
 
     def seconds(self, cell: Cell) -> float:
-        each = self.train + self.evaluate * len(cell.methods)
-        return cell.recipe.epochs * each
+        evaluations = cell.recipe.evaluations * len(cell.methods)
+        return cell.recipe.epochs * self.train + evaluations * self.evaluate
 
 
 def _measure_epoch(cell: Cell, jobs: int, device: str | None) -> _Epoch:

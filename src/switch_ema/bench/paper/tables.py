@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from switch_ema.bench.task import Metric
+from switch_ema.bench.recipe import Metric
 
 ACCURACY = Metric(name="top-1 accuracy", higher_is_better=True, unit="%")
 

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import DESCRIPTIONS, Method, parse_method
@@ -12,8 +12,9 @@ from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, facts_of
+from switch_ema.bench.recipe import Recipe, stored_fields
 from switch_ema.bench.spec import parse_spec
-from switch_ema.bench.task import Recipe, SelfTeachingTask, Task
+from switch_ema.bench.task import SelfTeachingTask, Task
 from switch_ema.bench.tasks import load_task_class
 
 SEEDS_AT_ONCE = 128
@@ -34,7 +35,7 @@ class Cell:
     @property
     def id(self) -> str:
         """A name that changes with anything the result depends on."""
-        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        text = json.dumps(stored_fields(self), sort_keys=True, default=str)
         return hashlib.sha1(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.task import Recipe
+from switch_ema.bench.recipe import LATER, Recipe, stored_fields
 from switch_ema.bench.tasks.loading import KINDS, fingerprint
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
@@ -47,6 +47,8 @@ class CompareConfig:
     """Autocast: no, bf16 or fp16."""
     layer_decay: float | None = None
     """Factor of the learning rate per layer, counted from the output."""
+    evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
+    """Epochs between two evaluations; the last epoch is always evaluated."""
     tune: int = 0
     """Settings to try per method on a validation split before the comparison."""
 
@@ -55,8 +57,10 @@ class CompareConfig:
             value = getattr(self, name)
             if value < least:
                 raise UsageError(f"{name} must be at least {least}, got {value}.")
-        if self.epochs is not None and self.epochs < 1:
-            raise UsageError(f"epochs must be at least 1, got {self.epochs}.")
+        for name in ("epochs", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, got {value}.")
         for name in ("tasks", "methods"):
             values = getattr(self, name)
             twice = {value for value in values if values.count(value) > 1}
@@ -76,7 +80,7 @@ class CompareConfig:
 
     def to_json(self) -> str:
         """Spell the configuration so that equal configurations are equal texts."""
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
+        return json.dumps(stored_fields(self), indent=2, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, where: str = "the configuration") -> "CompareConfig":

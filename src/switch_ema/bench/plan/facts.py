@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, SelfTeachingTask
+from switch_ema.bench.recipe import Metric, Recipe
+from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks import load_task_class
 from switch_ema.bench.tasks.loading import fingerprint
 

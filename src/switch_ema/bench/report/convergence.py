@@ -1,5 +1,6 @@
 """The curves: one metric against the epochs, one line per method."""
 
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
     HOVER,
@@ -13,7 +14,7 @@ from switch_ema.bench.report.figures import (
 from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import (
     counted,
-    digits_for,
+    digits_of,
     fixed,
     shortened,
     typographic,
@@ -21,7 +22,6 @@ from switch_ema.bench.report.numbers import (
 )
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.task import Metric
 
 
 def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:
@@ -29,7 +29,7 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
     curves = task.curves[metric.name]
     results = task.results[metric.name]
     bands = {result.method: band(curves[result.method]) for result in results}
-    digits = digits_for(results) + 1
+    digits = digits_of(metric, results) + 1
     traces: list[Json] = []
     for method, own in bands.items():
         if own:
@@ -101,7 +101,7 @@ def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool)
     direction = "Higher" if metric.higher_is_better else "Lower"
     text = (
         f"Lines: mean {metric.name} over {counted(number_of_seeds(task), 'seed')} "
-        "after every epoch. Bands: ±1 standard error of the mean. "
+        f"{_when(task)}. Bands: ±1 standard error of the mean. "
         f"{direction} is better."
     )
     if len(n) > 1:
@@ -112,3 +112,9 @@ def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool)
     if cut:
         text += " The vertical axis is cut to the part in which the methods differ."
     return text
+
+
+def _when(task: TaskSummary) -> str:
+    if task.evaluate_every == 1:
+        return "after every epoch"
+    return f"after every {task.evaluate_every} epochs and after the last"

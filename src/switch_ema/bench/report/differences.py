@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.curves import paired_differences
 from switch_ema.bench.report.figures import (
     HOVER,
@@ -24,7 +25,6 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.paired import Difference, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.task import Metric
 
 
 def differences(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:

@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Iterable
 
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import MethodResult, Summary
-from switch_ema.bench.task import Metric
 
 NONE = "-"
 """Stands where there is no number."""
@@ -40,6 +40,11 @@ def digits_for(results: Iterable[MethodResult]) -> int:
             usual = known[len(known) // 2]
             return min(_MOST_DIGITS, max(0, 1 - math.floor(math.log10(usual))))
     return 3
+
+
+def digits_of(metric: Metric, results: Iterable[MethodResult]) -> int:
+    """Return the decimals of a metric's table: its own, or those that fit."""
+    return digits_for(results) if metric.decimals is None else metric.decimals
 
 
 def mean_and_spread(summary: Summary, digits: int) -> str:

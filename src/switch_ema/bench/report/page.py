@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from switch_ema._files import write_atomically
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
@@ -42,10 +43,10 @@ from switch_ema.bench.report.words import (
     headline,
     missing_sentence,
     shared_cost_sentence,
+    trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
-from switch_ema.bench.task import Metric
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Section:
     pairs: Figure | None
     costs: Figure | None
     cost_note: str
+    trivial: str
+    samples: list[tuple[str, list[tuple[str, str]]]]
+    """For each method its pictures: caption and data address."""
 
     @property
     def figures(self) -> list[Figure]:
@@ -171,7 +175,18 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         pairs=differences(task, decisive, looks, f"{key}-pairs") if several else None,
         costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,
         cost_note=shared_cost_sentence(task),
+        trivial=trivial_sentence(task),
+        samples=_samples(task),
     )
+
+
+def _samples(task: TaskSummary) -> list[tuple[str, list[tuple[str, str]]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for picture in task.samples:
+        content = base64.b64encode(picture.png).decode()
+        address = f"data:image/png;base64,{content}"
+        found.setdefault(picture.method, []).append((picture.caption, address))
+    return list(found.items())
 
 
 def _environment() -> Environment:

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import (
     NONE,
-    digits_for,
+    digits_of,
     fixed,
     mean_and_spread,
     p_value,
 )
 from switch_ema.bench.stats.paired import MethodResult, SpeedUp
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.task import Metric
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Row:
 def make_rows(task: TaskSummary, metric: Metric) -> list[Row]:
     """Spell one metric's results, in the order of the methods."""
     results = task.results[metric.name]
-    digits = digits_for(results)
+    digits = digits_of(metric, results)
     seeds = number_of_seeds(task)
     return [_row(result, digits, seeds) for result in results]
 

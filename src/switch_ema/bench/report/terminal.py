@@ -27,6 +27,7 @@ from switch_ema.bench.report.words import (
     headline,
     missing_sentence,
     shared_cost_sentence,
+    trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
@@ -63,6 +64,8 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     console.print(Text(headline(task), style="bold"))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
+    if trivial := trivial_sentence(task):
+        _print_lines(console, [("baseline", trivial)])
     problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
     _print_lines(console, problems)
     if missing := missing_sentence(task):
@@ -90,6 +93,8 @@ def _conditions(task: TaskSummary) -> str:
         f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is "
         f"better. Differences{f' in {unit}' if unit else ''}: positive is better."
     )
+    if task.origin:
+        text += f" Initial weights: {task.origin.rstrip('.')}."
     return printable(text)
 
 

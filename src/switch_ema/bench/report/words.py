@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 
-from switch_ema.bench.report.numbers import counted, difference_unit, listed, printable
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.numbers import (
+    counted,
+    difference_unit,
+    digits_of,
+    fixed,
+    listed,
+    printable,
+)
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.paired import LEVEL, head_to_head, verdict_of
 from switch_ema.bench.stats.sentences import sentence
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.task import Metric
 
 # What matters most to the reader first; the baseline needs no verdict.
 _ORDER = ("helps", "hurts", "no difference found", "too few seeds")
@@ -82,6 +89,26 @@ def baseline_sentence(task: TaskSummary) -> str:
     results = task.results[metric.name]
     own = next(result for result in results if result.verdict == "baseline")
     return printable(sentence(own, metric=metric, baseline=own.method))
+
+
+def trivial_sentence(task: TaskSummary) -> str:
+    """Say what trivial predictors reach; empty if the task names none."""
+    parts = []
+    for name, values in task.trivial.items():
+        told = [
+            f"{metric.name} {fixed(values[metric.name], _digits(task, metric))}"
+            f"{'' if metric.unit in ('', '%') else ' '}{metric.unit}"
+            for metric in task.metrics
+            if metric.name in values
+        ]
+        parts.append(f"{name}: {', '.join(told)}")
+    if not parts:
+        return ""
+    return printable(f"For comparison, without training: {'; '.join(parts)}.")
+
+
+def _digits(task: TaskSummary, metric: Metric) -> int:
+    return digits_of(metric, task.results[metric.name])
 
 
 def missing_sentence(task: TaskSummary) -> str:

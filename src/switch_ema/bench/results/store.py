@@ -26,6 +26,11 @@ CREATE TABLE metrics (
     PRIMARY KEY (cell, method, seed, metric, epoch)) WITHOUT ROWID;
 """
 
+_NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+
+ORIGIN, TRIVIAL = "initial weights", "trivial"
+"""What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
+
 
 class Results:
     """A comparison's results, open for writing or reading."""
@@ -66,9 +71,7 @@ class Results:
     def set_meta(self, key: str, value: str) -> None:
         """Note something about the comparison as a whole."""
         with self._errors(), self._connection:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)
-            )
+            self._connection.execute(_NOTE, (key, value))
 
     def meta(self) -> dict[str, str]:
         """Return all notes."""
@@ -90,7 +93,12 @@ class Results:
             for epoch, values in enumerate(epochs, start=1)
             for seed, value in zip(cell.seeds, values, strict=True)
         ]
+        trivial = json.dumps(result.trivial) if result.trivial else ""
+        notes = {ORIGIN: result.origin, TRIVIAL: trivial}
         with self._errors(), self._connection:
+            for key, value in notes.items():
+                if value:
+                    self._connection.execute(_NOTE, (f"{key} of {cell.task}", value))
             self._connection.execute("DELETE FROM metrics WHERE cell = ?", (cell.id,))
             self._connection.execute(
                 f"INSERT OR REPLACE INTO cells VALUES ({','.join('?' * 12)})", row

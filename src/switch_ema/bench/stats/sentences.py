@@ -2,8 +2,8 @@
 
 from math import floor, isnan, log10
 
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import Difference, MethodResult
-from switch_ema.bench.task import Metric
 
 
 def sentence(

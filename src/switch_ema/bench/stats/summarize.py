@@ -1,5 +1,6 @@
 """From stored results to a summary: pairing, statistics and cost, task by task."""
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -7,10 +8,11 @@ from switch_ema.bench.optimizers.catalog import describe_optimizer
 from switch_ema.bench.plan.cells import Cell, labels_of, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
-from switch_ema.bench.results.store import Results
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.results.samples import load_samples
+from switch_ema.bench.results.store import ORIGIN, TRIVIAL, Results
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
-from switch_ema.bench.task import Metric
 
 FINISHED = ("done", "diverged")
 
@@ -41,6 +43,7 @@ def _summarize_task(
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
     curves = _curves(results, finished, facts.metrics, labels)
+    meta = results.meta()
     return TaskSummary(
         task=task,
         description=facts.description,
@@ -55,6 +58,10 @@ def _summarize_task(
         costs=_costs(results, finished),
         problems=[*change_of(task, facts), *_problems(results, cells, statuses)],
         missing=len(cells) - len(finished),
+        evaluate_every=recipe.evaluate_every,
+        origin=meta.get(f"{ORIGIN} of {task}", ""),
+        trivial=json.loads(meta.get(f"{TRIVIAL} of {task}", "{}")),
+        samples=load_samples(results.path.parent, task, labels),
     )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.results.samples import SamplePicture
 from switch_ema.bench.stats.paired import Curves, MethodResult
-from switch_ema.bench.task import Metric
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class TaskSummary:
     """Cells that diverged or failed, and a changed file; one sentence each."""
     missing: int = 0
     """Cells that have not been trained (yet)."""
+    evaluate_every: int = 1
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+    origin: str = ""
+    """Where the initial weights come from, if the task says so."""
+    trivial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Values of trivial predictors, by their names and the metrics."""
+    samples: tuple[SamplePicture, ...] = ()
+    """Pictures that the methods have made of the first seed."""
 
 
 @dataclass(frozen=True)

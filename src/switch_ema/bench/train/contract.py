@@ -14,7 +14,13 @@ from switch_ema.bench.task import Loader, Task
 from switch_ema.bench.usable import is_usable
 
 Values = dict[str, dict[str, list[list[float]]]]
-"""By method and metric: per epoch, one value per seed."""
+"""By method and metric: per epoch, one value per seed; NaN where not evaluated."""
+
+TRIVIAL = "trivial predictor"
+"""Name of a trivial predictor that a task has given none."""
+
+Trivial = dict[str, dict[str, float]]
+"""Values of trivial predictors, by their names and the metrics."""
 
 
 def check_seed(task: Task) -> None:
@@ -29,6 +35,72 @@ def make_model(task: Task) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise _wrong(task, "model", "must return a module", model)
     return model
+
+
+def load_initial_weights(task: Task, model: nn.Module) -> str:
+    """Load the weights that a task starts from; return where they come from."""
+    found: Any = task.initial_weights()
+    if found is None:
+        return ""
+    pair = isinstance(found, tuple) and len(found) == 2
+    if not (pair and isinstance(found[0], Mapping) and isinstance(found[1], str)):
+        wanted = "must return None, or a state dict and a phrase on its origin"
+        raise _wrong(task, "initial_weights", wanted, found)
+    state: Mapping[str, Tensor] = found[0]
+    origin: str = found[1]
+    try:
+        unexpected = model.load_state_dict(dict(state), strict=False).unexpected_keys
+    except RuntimeError as error:  # tensors of other shapes; each on its own line
+        reason = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
+        raise _wrong(task, "initial_weights", f"does not fit: {reason}") from None
+    if unexpected:
+        shown = ", ".join(sorted(unexpected)[:3])
+        what = f"has {len(unexpected)} entries that the model has not, such as {shown}"
+        raise _wrong(task, "initial_weights", what)
+    return origin
+
+
+def trivial_values(task: Task) -> Trivial:
+    """Ask a task for the values of trivial predictors; each predictor has a name."""
+    given: Any = task.trivial()
+    if not isinstance(given, Mapping):
+        raise _wrong(task, "trivial", "must return a dict", given)
+    named = all(isinstance(value, Mapping) for value in given.values())
+    known = [metric.name for metric in task.metrics]
+    found: Trivial = {}
+    for name, values in given.items() if named else [(TRIVIAL, given)]:
+        for metric, value in values.items():
+            if metric not in known:
+                wanted = f"may have values for {', '.join(known)}, got {metric!r}"
+                raise _wrong(task, "trivial", wanted)
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                wanted = f"must give one number for {metric!r}"
+                raise _wrong(task, "trivial", wanted, value) from None
+            found.setdefault(str(name), {})[metric] = number
+    return found
+
+
+def sample_pictures(task: Task, model: nn.Module) -> dict[str, Tensor]:
+    """Ask a task for pictures, by caption; one row without a caption has an empty one.
+
+    Values outside of [0, 1], and those that are not numbers, are clamped.
+    """
+    given: Any = task.samples(model)
+    if given is None:
+        return {}
+    rows = given if isinstance(given, Mapping) else {"": given}
+    found = {}
+    for caption, pictures in rows.items():
+        wanted = "must return pictures of shape N x C x H x W with C = 1 or 3"
+        if not isinstance(pictures, Tensor):
+            raise _wrong(task, "samples", wanted, pictures)
+        if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or not len(pictures):
+            raise _wrong(task, "samples", wanted, pictures)
+        finite = pictures.detach().float().cpu().nan_to_num(0.0)
+        found[str(caption)] = finite.clamp(0, 1)
+    return found
 
 
 def make_optimizer(

@@ -4,8 +4,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,10 @@ from switch_ema.bench.train.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
+from switch_ema.bench.train.pictures import to_png
 from switch_ema.bench.train.trajectory import save_point
 
-_TRAINING, _EVALUATION, _CONTROL = 0, 2**30, 2**31
+_TRAINING, _EVALUATION, _CONTROL, _SAMPLES = 0, 2**30, 2**31, 3 * 2**30
 """Purposes of random numbers: far apart, so that no epoch's seed is another's."""
 
 
@@ -51,6 +52,10 @@ class Place:
     """Whether the weights of every epoch are written, too."""
     sources: str | None = None
     """Fingerprints of the tasks' files when the run began; None: not compared."""
+    makes_samples: bool = False
+    """Whether the task is asked for pictures at the end."""
+    measures_trivial: bool = False
+    """Whether the task is asked for the values of trivial predictors."""
 
 
 @dataclass
@@ -63,6 +68,12 @@ class CellResult:
     train_seconds: float = 0.0
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
+    origin: str = ""
+    """Where the initial weights come from, if the task says so."""
+    trivial: contract.Trivial = field(default_factory=dict)
+    """Values of trivial predictors, if they were asked for."""
+    samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Pictures of each method, by caption, as PNG files."""
 
 
 class Training:
@@ -86,6 +97,7 @@ class Training:
         )
         set_seed(self.task.seed)
         model = contract.make_model(self.task)
+        origin = contract.load_initial_weights(self.task, model)
         self.optimizer = contract.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
@@ -107,7 +119,7 @@ class Training:
         scales = self.accelerator.scaler is not None
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
-        self.result = CellResult()
+        self.result = CellResult(origin=origin)
         self.epoch = 0
 
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
@@ -134,6 +146,9 @@ class Training:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
         with suppress(Unreadable):  # then it is trained anew
             load_checkpoint(self)
+        if self.place.measures_trivial:
+            set_seed(self.task.seed)
+            self.result.trivial = contract.trivial_values(self.task)
         self._start_trackers()
         self._keep_point()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
@@ -151,6 +166,8 @@ class Training:
         if self.result.status == "done":
             seeds = self.cell.seeds
             self.result.message = contract.name_missing(self.result.values, seeds)
+            if self.place.makes_samples:
+                self._sample()
         self.result.memory_mb = _peak_memory_mb()
         return self.result
 
@@ -200,18 +217,45 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self) -> None:
+        """Measure every method, or note NaN where this epoch is not evaluated."""
+        if not self.cell.recipe.is_evaluated(self.epoch + 1):
+            for label in self.averagers:
+                self._note(label, self._not_measured())
+            return
         started = time.perf_counter()
-        set_mode(self.optimizer, training=False)
-        for label, averager in self.averagers.items():
-            # For each method anew, since evaluate may change the mode, and so that
-            # none depends on the random numbers that the one before it has used.
-            self.model.eval()
-            self._seed(_EVALUATION)
-            with averager.averaged() if averager is not None else nullcontext():
-                seeds = len(self.cell.seeds)
+        seeds = len(self.cell.seeds)
+        for label in self.averagers:
+            with self._averaged(label, _EVALUATION):
                 measured = contract.measure(self.task, self.model, seeds)
             self._note(label, measured)
         self.result.evaluate_seconds += time.perf_counter() - started
+
+    @torch.no_grad()
+    def _sample(self) -> None:
+        """Ask the task for pictures of every method."""
+        for label in self.averagers:
+            with self._averaged(label, _SAMPLES):
+                pictures = contract.sample_pictures(self.task, self.model)
+            if pictures:
+                self.result.samples[label] = to_png(pictures)
+
+    @contextmanager
+    def _averaged(self, label: str, purpose: int) -> Iterator[None]:
+        """Show the model as a method evaluates it, in evaluation mode.
+
+        Mode and random numbers are set anew for each method, since a task may change
+        the mode, and so that no method depends on the random numbers that the one
+        before it has used.
+        """
+        averager = self.averagers[label]
+        set_mode(self.optimizer, training=False)
+        self.model.eval()
+        self._seed(purpose)
+        with averager.averaged() if averager is not None else nullcontext():
+            yield
+
+    def _not_measured(self) -> dict[str, list[float]]:
+        return {m.name: [math.nan] * len(self.cell.seeds) for m in self.task.metrics}
 
     def _note(self, label: str, measured: dict[str, list[float]]) -> None:
         for metric, values in measured.items():
@@ -222,10 +266,9 @@ class Training:
         """Fill the rest with NaN: the seed stays in the count, without a value."""
         self.result.status, self.result.message = "diverged", why
         for label in self.averagers:
-            nan = {m.name: [math.nan] * len(self.cell.seeds) for m in self.task.metrics}
             done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
             for _ in range(self.cell.recipe.epochs - len(done)):
-                self._note(label, nan)
+                self._note(label, self._not_measured())
 
     def _keep_point(self) -> None:
         if self.place.keeps_trajectory:
@@ -236,7 +279,8 @@ class Training:
             self.accelerator.init_trackers(f"{self.cell.id}")
 
     def _log(self) -> None:
-        if not self.place.trackers:
+        evaluated = self.cell.recipe.is_evaluated(self.epoch)
+        if not (self.place.trackers and evaluated):
             return
         logged = {
             f"{label}/{metric}": epochs[self.epoch - 1][0]

@@ -1,0 +1,83 @@
+"""Pictures that the methods of a run have made, as PNG files in its folder."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha1
+from pathlib import Path
+
+from switch_ema._files import write_atomically
+
+SAMPLES = "samples"
+"""Folder below that of a run."""
+_LIST = "samples.json"
+
+
+@dataclass(frozen=True)
+class SamplePicture:
+    """One grid of pictures that a method has made."""
+
+    method: str
+    caption: str
+    """Empty where the task has given none."""
+    file: str
+    """Name of the PNG file, in the folder of its task."""
+    png: bytes = b""
+    """Content of the file; filled in by :func:`load_samples`."""
+
+
+def save_samples(
+    folder: Path, task: str, samples: Mapping[str, Mapping[str, bytes]]
+) -> None:
+    """Write pictures by method and caption; those of other methods stay.
+
+    Only the process that owns the run's folder may call it.
+    """
+    if not samples:
+        return
+    place = _place(folder, task)
+    place.mkdir(parents=True, exist_ok=True)
+    kept = [one for one in _listed(place) if one.method not in samples]
+    for method, pictures in samples.items():
+        for number, (caption, png) in enumerate(pictures.items(), start=1):
+            file = f"{_slug(method)}-{number}.png"
+            (place / file).write_bytes(png)
+            kept.append(SamplePicture(method, caption, file))
+    listed = [{k: v for k, v in asdict(one).items() if k != "png"} for one in kept]
+    write_atomically(place / _LIST, json.dumps(listed, indent=1))
+
+
+def load_samples(
+    folder: Path, task: str, methods: Iterable[str]
+) -> tuple[SamplePicture, ...]:
+    """Read a task's pictures in the order of the methods; deleted files are missing."""
+    place = _place(folder, task)
+    listed = _listed(place)
+    return tuple(
+        SamplePicture(one.method, one.caption, one.file, path.read_bytes())
+        for method in methods
+        for one in listed
+        if one.method == method and (path := place / one.file).is_file()
+    )
+
+
+def _listed(place: Path) -> list[SamplePicture]:
+    path = place / _LIST
+    if not path.is_file():
+        return []
+    return [SamplePicture(**one) for one in json.loads(path.read_text("utf-8"))]
+
+
+def _place(folder: Path, task: str) -> Path:
+    return folder / SAMPLES / _slug(task)
+
+
+def _slug(text: str) -> str:
+    """Name a file after a task or method; the hash tells similar names apart.
+
+    >>> _slug("ema:decay=0.9")
+    'ema-decay-0-9-44ee6f'
+    """
+    words = re.sub(r"[\W_]+", "-", text).strip("-")[-40:]
+    return f"{words}-{sha1(text.encode()).hexdigest()[:6]}"
