@@ -1,7 +1,8 @@
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from switch_ema.bench.models.cifar_stems import (
     convnext_for_cifar,
@@ -9,7 +10,6 @@ from switch_ema.bench.models.cifar_stems import (
     resnet_for_cifar,
     vgg_for_cifar,
 )
-from switch_ema.bench.models.resnet import resnet18
 
 STEMS = {
     "resnet18": resnet_for_cifar,
@@ -18,8 +18,41 @@ STEMS = {
 }
 
 
+class ReferenceBlock(nn.Module):
+    """Two convolutions of 3x3 pixels and a shortcut (He et al., 2016)."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*convolution(before, width, 3, stride))
+        self.second = nn.Sequential(*convolution(width, width, 3, 1))
+        same = before == width and stride == 1
+        self.shortcut = nn.Sequential(
+            *([] if same else convolution(before, width, 1, stride))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relu(self.second(relu(self.first(x))) + self.shortcut(x))
+
+
+def convolution(before: int, width: int, kernel: int, stride: int) -> list[nn.Module]:
+    layer = nn.Conv2d(before, width, kernel, stride, kernel // 2, bias=False)
+    return [layer, nn.BatchNorm2d(width)]
+
+
+def reference_resnet18(channels: int, outputs: int) -> nn.Sequential:
+    """Make ResNet-18 for CIFAR: a 3x3 stem of stride 1 and no pooling after it."""
+    layers: list[nn.Module] = [*convolution(channels, 64, 3, 1), nn.ReLU()]
+    before = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [ReferenceBlock(before, width, stride)]
+        layers += [ReferenceBlock(width, width, 1)]
+        before = width
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs)]
+    return nn.Sequential(*layers, *head)
+
+
 def test_resnet18_agrees_with_the_one_written_by_hand():
-    ours = resnet18(3, 10)
+    ours = reference_resnet18(3, 10)
     model = timm.create_model("resnet18", num_classes=10)
     resnet_for_cifar(model)
     # The layers come in the same order under other names.

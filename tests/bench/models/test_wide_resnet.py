@@ -58,6 +58,25 @@ def test_drop_path_rises_from_block_to_block():
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
 
 
+def test_whole_examples_are_dropped_and_the_mean_stays():
+    x = torch.ones(10_000, 2, 3)
+    y = WideBlock(2, 2, 1, 0.2).drop_path(x)
+    assert (y == y[:, :1, :1]).all()
+    assert set(y.unique().tolist()) == {0.0, 1.25}
+    assert y.mean().item() == pytest.approx(1, abs=0.02)
+
+
+def test_evaluation_and_rate_0_change_nothing():
+    x = torch.randn(4, 3)
+    assert WideBlock(2, 2, 1, 0.5).eval().drop_path(x) is x
+    assert WideBlock(2, 2, 1, 0.0).drop_path(x) is x
+
+
+def test_one_block_is_never_dropped():
+    model = WideResNet(10, 1, 10, drop_path=0.3)
+    assert model.blocks[0].drop_path.drop_prob == 0
+
+
 @pytest.mark.parametrize("depth", [4, 9, 29])
 def test_impossible_depth_is_refused(depth):
     with pytest.raises(ValueError, match=rf"depth must be 6 \* n \+ 4 .* got {depth}"):

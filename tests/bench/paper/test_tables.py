@@ -2,7 +2,7 @@
 
 import pytest
 
-from switch_ema.bench.models.networks import NETWORKS
+from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
 from switch_ema.bench.paper import COLUMNS, TABLES
 from switch_ema.bench.paper.selfsupervised import SELF_TEACHING

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.networks import NETWORKS
+from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.optimizers.schedules import check_schedule, create_schedule
 from switch_ema.bench.procedures import (

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from timm.layers.drop import DropPath
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
-
-from switch_ema.bench.models.drop_path import DropPath, rising_rates
 
 # Scales of the branches and of the decompositions at the start: almost off.
 _SCALE_AT_START = 1e-5
@@ -40,7 +39,7 @@ class MogaNet(nn.Module):
         stem_stride: int = 2,
     ) -> None:
         super().__init__()
-        rates = iter(rising_rates(drop_path, sum(depths)))
+        rates = iter(torch.linspace(0, drop_path, sum(depths), device="cpu").tolist())
         stages: list[nn.Module] = []
         before = in_channels
         for width, depth, expansion in zip(widths, depths, expansions, strict=True):

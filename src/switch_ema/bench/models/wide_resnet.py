@@ -2,10 +2,10 @@
 
 from typing import cast
 
+import torch
+from timm.layers.drop import DropPath
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, relu
-
-from switch_ema.bench.models.drop_path import DropPath, rising_rates
 
 
 class WideResNet(nn.Module):
@@ -41,7 +41,7 @@ class WideResNet(nn.Module):
                 f"depth must be 6 * n + 4 with n of at least 1, got {depth}."
             )
         self.stem = _conv(in_channels, 16, 3, stem_stride)
-        rates = iter(rising_rates(drop_path, 3 * each))
+        rates = iter(torch.linspace(0, drop_path, 3 * each, device="cpu").tolist())
         blocks: list[nn.Module] = []
         before = 16
         for width, stride in ((16, 1), (32, 2), (64, 2)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.networks import NETWORKS, SCALES
+from switch_ema.bench.models.catalog import NETWORKS, SCALES
 from switch_ema.bench.procedures.cifar import cifar100
 from switch_ema.bench.procedures.ingredients import TrainingProcedure
 from switch_ema.bench.procedures.small import small

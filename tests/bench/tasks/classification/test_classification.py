@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.networks import NETWORKS
+from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import make_plan

@@ -13,7 +13,7 @@ from switch_ema.bench.data.selection import split_and_redraw, subset
 from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import DATASETS, TRAINING_IMAGES, load_vision
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.networks import NETWORKS, create_network
+from switch_ema.bench.models.catalog import NETWORKS, create_network
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.procedures import (
     TrainingProcedure,

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from switch_ema.bench.models.networks import create_network
+from switch_ema.bench.models.catalog import create_network
 
 
 def create_encoder(

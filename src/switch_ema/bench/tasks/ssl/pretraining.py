@@ -15,7 +15,7 @@ from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import ImageFiles, Images
-from switch_ema.bench.models.networks import SCALES
+from switch_ema.bench.models.catalog import SCALES
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.classification.image_batches import evaluation_batches
 from switch_ema.bench.tasks.metrics import ACCURACY, predict

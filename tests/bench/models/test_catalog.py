@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from switch_ema.bench.models.networks import NETWORKS, create_network
+from switch_ema.bench.models.catalog import NETWORKS, create_network
 
 NAMES = (
     *("vgg13-bn", "resnet18", "resnet50", "resnet101", "resnext50-32x4d"),
@@ -237,6 +237,6 @@ def test_stem_follows_the_image_unless_given():
 
 def test_the_registry_does_not_import_timm():
     code = (
-        "import sys, switch_ema.bench.models.networks; sys.exit('timm' in sys.modules)"
+        "import sys, switch_ema.bench.models.catalog; sys.exit('timm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

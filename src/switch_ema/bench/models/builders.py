@@ -1,11 +1,17 @@
-"""Small siblings: the same classes, so narrow and shallow that a CPU trains them.
+"""Builders of the classification networks, at the size of the paper and small.
 
-They take images from 8 by 8 pixels on and use the CIFAR stem where there is one, with a
-stride of 2 where the image is large enough: most of the time would go into the full
-size. Where the paper has several sizes of a network, its siblings differ likewise: in
-width for DeiT, in depth for ResNet, Swin, ConvNeXt and MogaNet.
+The small networks are of the same classes, but so narrow and shallow that a CPU trains
+them. They take images of 8 by 8 pixels or more. Where a network has a CIFAR stem they
+use it, with a stride of 2 where the image is large enough: most of the time would
+otherwise be spent at the full resolution. Where the paper has several sizes of a
+network, its small versions differ in the same way: in width for DeiT, in depth for
+ResNet, Swin, ConvNeXt and MogaNet.
+
+Builders import timm, and the networks that use its layers, when they are called:
+listing the networks stays cheap.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import nn
@@ -17,9 +23,93 @@ from switch_ema.bench.models.cifar_stems import (
     resnet_for_cifar,
     vgg_for_cifar,
 )
-from switch_ema.bench.models.moganet import MogaNet
-from switch_ema.bench.models.network_shape import Builder, NetworkShape
-from switch_ema.bench.models.wide_resnet import WideResNet
+from switch_ema.bench.models.shape import Builder, NetworkShape
+
+
+def convolutional(
+    name: str,
+    to_cifar: Callable[[Any], None],
+    *,
+    residual: bool = True,
+) -> Builder:
+    """Return a builder of a network of timm that takes images of any size.
+
+    Args:
+        name: The network's name in timm.
+        to_cifar: What turns its ImageNet stem into the one for CIFAR, in place.
+        residual: Whether it has blocks that can be dropped.
+    """
+
+    def build(shape: NetworkShape) -> nn.Module:
+        _check_size(shape)
+        drop = {"drop_path_rate": shape.drop_path} if residual else {}
+        model = _create(name, shape, **drop)
+        if shape.stem == "cifar":
+            to_cifar(model)
+        return model
+
+    return build
+
+
+def vgg13(shape: NetworkShape) -> nn.Module:
+    """Make VGG-13 with batch normalisation."""
+    check_count("image_size", shape.image_size, 32)
+    if shape.stem == "imagenet":
+        return _create("vgg13_bn", shape)
+    # Hidden layers of full size would take 500 MB before they are thrown away.
+    model = _create("vgg13_bn", shape, mlp_ratio=1 / 4096)
+    vgg_for_cifar(model)
+    return model
+
+
+def patched(name: str, patch: int) -> Builder:
+    """Return a builder of a network of timm that cuts images into patches."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        if shape.image_size % patch:
+            raise ValueError(
+                f"image_size must be a multiple of the patch's {patch} for {name}, "
+                f"got {shape.image_size}."
+            )
+        return _create(
+            name, shape, img_size=shape.image_size, drop_path_rate=shape.drop_path
+        )
+
+    return build
+
+
+def wide_resnet(shape: NetworkShape) -> nn.Module:
+    """Make WRN-28-10."""
+    from switch_ema.bench.models.wide_resnet import WideResNet
+
+    _check_size(shape)
+    return WideResNet(
+        28,
+        10,
+        shape.num_classes,
+        in_channels=shape.in_channels,
+        drop_path=shape.drop_path,
+    )
+
+
+def moganet(widths: tuple[int, ...], depths: tuple[int, ...]) -> Builder:
+    """Return a builder of MogaNets with the publication's expansions 8, 8, 4, 4."""
+
+    def build(shape: NetworkShape) -> nn.Module:
+        from switch_ema.bench.models.moganet import MogaNet
+
+        _check_size(shape)
+        return MogaNet(
+            widths,
+            depths,
+            (8, 8, 4, 4),
+            shape.num_classes,
+            in_channels=shape.in_channels,
+            drop_path=shape.drop_path,
+            stem_stride=1 if shape.stem == "cifar" else 2,
+        )
+
+    return build
 
 
 def small_vgg(shape: NetworkShape) -> nn.Module:
@@ -71,6 +161,8 @@ def small_resnet(
 
 def small_wide_resnet(shape: NetworkShape) -> nn.Module:
     """Make a WRN-10-1."""
+    from switch_ema.bench.models.wide_resnet import WideResNet
+
     return WideResNet(
         10,
         1,
@@ -178,6 +270,8 @@ def small_moganet(depths: tuple[int, ...]) -> Builder:
     """Return a builder of MogaNets."""
 
     def build(shape: NetworkShape) -> nn.Module:
+        from switch_ema.bench.models.moganet import MogaNet
+
         return MogaNet(
             (8, 16, 32, 48),
             depths,
@@ -189,6 +283,19 @@ def small_moganet(depths: tuple[int, ...]) -> Builder:
         )
 
     return build
+
+
+def _check_size(shape: NetworkShape) -> None:
+    """Leave at least a pixel: the stages halve the image three times after the stem."""
+    check_count("image_size", shape.image_size, 8 if shape.stem == "cifar" else 32)
+
+
+def _create(name: str, shape: NetworkShape, **arguments: Any) -> nn.Module:
+    import timm
+
+    return timm.create_model(
+        name, num_classes=shape.num_classes, in_chans=shape.in_channels, **arguments
+    )
 
 
 def _stride(shape: NetworkShape) -> int:
