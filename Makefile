@@ -28,6 +28,7 @@ lint: setup
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
 
 test: lint
 	$(RUN) -m pytest -n 2

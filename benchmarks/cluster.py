@@ -24,7 +24,7 @@ import records
 from rich.console import Console
 from rich.table import Table
 
-from switch_ema.bench.execute import train_cells
+from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train.loop import Place

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench import compare
-from switch_ema.bench.compare import RunOptions, locked, open_run, run_comparison
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import locked, open_run
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train import checkpoints, loop
+from switch_ema.commands.compare import Compare
 
 
 class Killed(BaseException):
@@ -32,7 +33,9 @@ def options(folder, **more):
 
 def run(config, folder, **more):
     console = Console(file=io.StringIO(), width=120)
-    path = run_comparison(config, options(folder, **more), console)
+    chosen = options(folder, **more)
+    Compare(settings=config, run=chosen)(console)
+    path = folder / (chosen.name or config.default_name) / "report.html"
     return path, console.file.getvalue()
 
 
@@ -97,7 +100,6 @@ def test_killed_anywhere_the_table_is_the_same(config, tmp_path, monkeypatch, po
 
             calls = 0
             monkeypatch.setattr(place, name, dies)
-            monkeypatch.setattr(compare, "report", lambda *arguments: None)
             with contextlib.suppress(Killed):
                 run(config, folder)
             monkeypatch.undo()
@@ -110,10 +112,11 @@ def test_parallel_equals_serial(config, tmp_path):
 
 
 SHOOT_A_WORKER = """
-import io, os, signal, sys
+import os, signal, sys
 from pathlib import Path
-from rich.console import Console
-from switch_ema.bench import compare, execute
+from switch_ema.bench.compare import run_comparison
+from switch_ema.bench.execute import cells as execute
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 
 run = execute._Pool.run
@@ -129,8 +132,8 @@ def shooting(self, cells, place, progress):
 if __name__ == "__main__":
     execute._Pool.run = shooting
     config = CompareConfig.from_json(Path(sys.argv[1]).read_text())
-    options = compare.RunOptions(out=Path(sys.argv[2]), jobs=2, device="cpu")
-    compare.run_comparison(config, options, Console(file=io.StringIO()))
+    options = RunOptions(out=Path(sys.argv[2]), jobs=2, device="cpu")
+    assert run_comparison(config, options).error is None
     assert shots
 """
 
@@ -144,8 +147,7 @@ def test_a_worker_that_is_killed_costs_nothing(config, tmp_path):
     command = [sys.executable, str(script), str(saved), str(tmp_path / "shot")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    path = tmp_path / "shot" / config.default_name / "report.html"
-    assert table(path) == whole
+    assert table(tmp_path / "shot" / config.default_name / "report.html") == whole
 
 
 def command_line(config, tmp_path):
@@ -268,6 +270,6 @@ def test_tuning_uses_a_validation_split_and_its_own_seeds(tiny, tmp_path):
 
 
 def test_a_dry_run_prints_the_plan_only(config, tmp_path):
-    path, text = run(config, tmp_path / "runs", dry_run=True)
-    assert path is None and "Plan" in text
+    _, text = run(config, tmp_path / "runs", dry_run=True)
+    assert "Plan" in text
     assert not (tmp_path / "runs").exists()

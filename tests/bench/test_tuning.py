@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.loop import CellResult
@@ -28,7 +29,11 @@ def chosen(tmp_path, tiny, scores, **more):
             }
             results.add(cell, CellResult("done", "", values))
 
-    return tune(config, results, train).methods
+    return tune(config, make_plan(config), results, train).methods
+
+
+def check(config):
+    check_tuning(config, make_plan(config))
 
 
 EMA = [f"ema:decay={decay}" for decay in (0.99, 0.999, 0.9, 0.9999)]
@@ -72,7 +77,7 @@ def test_a_method_that_an_optimizer_brings_along_is_not_tuned(tmp_path, tiny):
 def test_what_cannot_be_tuned_is_refused_beforehand(tiny, options, message):
     given = {"tasks": (tiny,), "methods": ("plain", "ema"), "tune": 1, **options}
     with pytest.raises(UsageError, match=message):
-        check_tuning(CompareConfig(**given))
+        check(CompareConfig(**given))
 
 
 def test_a_task_without_a_split_is_refused_beforehand(tiny):
@@ -83,4 +88,4 @@ def test_a_task_without_a_split_is_refused_beforehand(tiny):
         file.write(text.replace(', split="test"', ""))
     config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), tune=1)
     with pytest.raises(UsageError, match="cannot be tuned: its constructor takes no"):
-        check_tuning(config)
+        check(config)

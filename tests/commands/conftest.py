@@ -1,11 +1,9 @@
 """A finished comparison that several commands look at."""
 
-import io
-
 import pytest
-from rich.console import Console
 
-from switch_ema.bench.compare import RunOptions, run_comparison
+from switch_ema.bench.compare import run_comparison
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.cli import main
 
@@ -21,7 +19,7 @@ def finished(tmp_path_factory):
         epochs=2,
     )
     options = RunOptions(out=out, name="run", jobs=1, device="cpu")
-    run_comparison(config, options, Console(file=io.StringIO()))
+    run_comparison(config, options)
     return out / "run"
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from switch_ema.bench.compare import report_page
+from switch_ema.bench.compare import summarize_run
+from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.train.checkpoints import read, save
 from tests.bench.conftest import TINY_TASK
 
@@ -42,7 +43,7 @@ def test_pictures_tables_and_a_section_of_the_report(run, call):
 def test_the_report_can_be_written_again_with_its_sections(run, call):
     call("landscape", run, *QUICK, "--no-sharpness", "--methods", "plain", "lawa")
     (run / "report.html").unlink()
-    page = report_page(run).read_text()
+    page = write_run_page(summarize_run(run), run).read_text()
     assert "Landscape of moons" in page and "top eigenvalue" not in page
 
 

@@ -1,159 +1,209 @@
-"""`switch-ema compare`: plan, train, measure, report."""
+"""One comparison from its configuration to its summary.
 
-import shlex
-from collections.abc import Iterator
+Plan, execute, store and summarise; nothing is shown here, a :class:`Watcher` is told.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.facts import FACTS, dump_facts
-from switch_ema.bench.report.page import write_page
-from switch_ema.bench.report.sections import load_sections
-from switch_ema.bench.report.terminal import print_comparison
-from switch_ema.bench.rest import train_rest
-from switch_ema.bench.results.environment import describe_environment
-from switch_ema.bench.results.store import Results
+from switch_ema.bench.results.folder import (
+    RESULTS,
+    claim,
+    locked,
+    note_tuned,
+    open_run,
+)
+from switch_ema.bench.results.samples import save_samples
+from switch_ema.bench.results.store import FINISHED, Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
+from switch_ema.bench.text import counted
+from switch_ema.bench.train.checkpoints import checkpoint_path
+from switch_ema.bench.train.loop import Place
 from switch_ema.bench.tuning import check_tuning, tune
 
-RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison that has ended, or has been stopped."""
+
+    folder: Path
+    summary: ComparisonSummary
+    """Of what has been trained."""
+    error: BaseException | None = None
+    """Why not everything has been trained: trainings that failed, or Ctrl-C."""
+
+
+class Watcher:
+    """Is told how a comparison goes on. This one does nothing."""
+
+    @contextmanager
+    def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
+        """Surround a round of trainings; yield what is told of each epoch.
+
+        Args:
+            cells: what is going to be trained; empty if all is stored already.
+            done: how many other trainings of the round are stored already.
+        """
+        yield lambda cell, epoch: None
+
+    def tuned(self, methods: Sequence[str]) -> None:
+        """Hear which options tuning has chosen."""
+
+
+def plan_comparison(config: CompareConfig) -> list[Cell]:
+    """Plan a comparison, and refuse what cannot be trained or tuned."""
+    cells = make_plan(config)
+    if config.tune:
+        check_tuning(config, cells)
+    return cells
 
 
 def run_comparison(
-    config: CompareConfig, options: RunOptions, console: Console, *, title: str = ""
-) -> Path | None:
-    """Run a comparison, or what is left of it; return the report's path.
+    config: CompareConfig,
+    options: RunOptions,
+    *,
+    cells: list[Cell] | None = None,
+    watcher: Watcher | None = None,
+    keeps_trajectory: bool = True,
+) -> Comparison:
+    """Train what is left of a comparison and summarise what there is.
 
-    Plan, progress and findings are printed; with a title, which stands for one of many
-    comparisons, one line of progress alone.
+    One training that fails does not stop the others. Failures and interrupts end the
+    training, not the summary: they are in the result.
+
+    Args:
+        config: what is compared.
+        options: how it is run.
+        cells: the plan, as :func:`plan_comparison` makes it.
+        watcher: is told how it goes on.
+        keeps_trajectory: whether the weights of every epoch are kept where those of
+            the last epoch are.
+
+    Raises:
+        UsageError: the run folder cannot be used, or the plan cannot be trained.
     """
-    bar, console = console, Console(quiet=True) if title else console
-    print_plan(make_plan(config), console)
-    if config.tune:
-        check_tuning(config)
-    if options.dry_run:
-        return None
+    cells = plan_comparison(config) if cells is None else cells
     folder = options.out / (options.name or config.default_name)
+    error: BaseException | None = None
     with locked(folder), closing(Results(folder / RESULTS, create=True)) as results:
-        _claim(results, config, folder)
+        claim(results, config, folder)
+        rest = _Rest(
+            config,
+            results,
+            folder,
+            options,
+            watcher or Watcher(),
+            sources=results.meta()["sources"],
+            keeps_trajectory=keeps_trajectory,
+        )
         try:
             if config.tune:
-                config = _tuned(config, results, folder, options, console)
-            cells = make_plan(config)
-            train_rest(cells, config, results, folder, options, bar, title)
-        finally:  # also after Ctrl-C: a report of what has finished
-            path = report(config, results, folder, console)
-    return path
+                config = rest.tune(cells)
+                cells = make_plan(config)
+            rest.train(cells)
+        except (Exception, KeyboardInterrupt) as stopped:
+            error = stopped
+        summary = summarize(config, results, folder.name, cells)
+    return Comparison(folder, summary, error)
 
 
-def report(
-    config: CompareConfig, results: Results, folder: Path, console: Console
-) -> Path | None:
-    """Print what a run has found and write its page; None if it has found nothing."""
-    summary = summarize(config, results, folder.name)
-    if not summary.tasks:
-        console.print("No baseline has finished yet, so there is nothing to compare.")
-        return None
-    print_comparison(summary, console)
-    return _write_page(summary, folder)
-
-
-def report_page(folder: Path) -> Path:
-    """Write the page of a run anew, with the analyses that it has got since."""
+def summarize_run(folder: Path) -> ComparisonSummary:
+    """Summarise what is stored of a run."""
     config, results = open_run(folder)
     with closing(results):
-        return _write_page(summarize(config, results, folder.name), folder)
+        return summarize(config, results, folder.name)
 
 
-def _write_page(summary: ComparisonSummary, folder: Path) -> Path:
-    command = shlex.join(["switch-ema", "compare", "--config", str(folder / CONFIG)])
-    analyses = load_sections(folder)
-    return write_page(summary, folder / REPORT, command=command, analyses=analyses)
+@dataclass(frozen=True)
+class _Rest:
+    """Trains what a run has not finished yet."""
 
+    config: CompareConfig
+    results: Results
+    folder: Path
+    options: RunOptions
+    watcher: Watcher
+    sources: str
+    """Fingerprints of the tasks' files when the run began."""
+    keeps_trajectory: bool
 
-def open_run(folder: Path) -> tuple[CompareConfig, Results]:
-    """Open a finished or unfinished run."""
-    results = Results(folder / RESULTS)
-    meta = results.meta()
-    stored = meta.get("tuned config") or meta.get("config")
-    if stored is None:
-        raise UsageError(f"{folder} has no configuration; was it ever started?")
-    return CompareConfig.from_json(stored, str(folder)), results
+    def tune(self, cells: list[Cell]) -> CompareConfig:
+        tuned = tune(self.config, cells, self.results, self.train)
+        note_tuned(self.results, tuned)
+        self.watcher.tuned(tuned.methods)
+        return tuned
 
+    def train(self, cells: list[Cell]) -> None:
+        """Train the cells that are not finished and store each as it comes.
 
-def print_plan(cells: list[Cell], console: Console) -> None:
-    """Say what will be trained before anything is."""
-    table = Table("task", "one training each of", "seeds", "epochs", title="Plan")
-    rows: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
-    for cell in cells:
-        rows.setdefault((cell.task, cell.methods), []).append(cell)
-    for (task, methods), members in rows.items():
-        seeds = sum(len(cell.seeds) for cell in members)
-        names = escape(", ".join(methods))
-        epochs = str(members[0].recipe.epochs)
-        table.add_row(escape(task), names, str(seeds), epochs)
-    console.print(table)
+        Raises:
+            UsageError: some have failed; it names them.
+        """
+        statuses = self.results.statuses()
+        todo = [cell for cell in cells if statuses.get(cell.id) not in FINISHED]
+        # Reversed, so that the first cell of a task is the one that stays.
+        firsts = {
+            cell.task: cell.id for cell in reversed(cells) if self._is_first(cell)
+        }
 
+        def place(cell: Cell) -> Place:
+            return self._place(cell, measures_trivial=firsts.get(cell.task) == cell.id)
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UsageError(
-            f"{folder} is in use by another process; wait for it or choose --name."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+        failures: dict[str, list[Cell]] = {}
+        with self.watcher.training(todo, len(cells) - len(todo)) as on_epoch:
+            for cell, result in train_cells(
+                todo,
+                place,
+                self.options.jobs,
+                on_epoch,
+                executor=self.options.executor,
+                address=self.options.address,
+            ):
+                self.results.add(cell, result)
+                save_samples(self.folder, cell.task, result.samples)
+                if result.status == "failed":
+                    failures.setdefault(result.message, []).append(cell)
+                elif not self._is_kept(cell):
+                    checkpoint_path(self.folder, cell).unlink(missing_ok=True)
+        if failures:
+            raise UsageError(_tell_failures(failures, len(todo)))
 
-
-def _claim(results: Results, config: CompareConfig, folder: Path) -> None:
-    """Make a new run folder this comparison's; refuse another comparison's."""
-    stored = results.meta()
-    if stored.get("config", config.to_json()) != config.to_json():
-        raise UsageError(
-            f"{folder} holds a comparison with other settings; choose another --name, "
-            "or delete it."
+    def _place(self, cell: Cell, *, measures_trivial: bool) -> Place:
+        return Place(
+            self.folder,
+            self.options.device,
+            self.options.track,
+            self._is_kept(cell) and self.keeps_trajectory,
+            self.sources,
+            makes_samples=self._is_first(cell),
+            measures_trivial=measures_trivial,
         )
-    if stored.get("sources", config.sources) != config.sources:
-        raise UsageError(
-            f"the file of a task has changed since {folder} was begun, and results of "
-            "both must not be mixed; choose another --name, or delete it."
-        )
-    results.set_meta("config", config.to_json())
-    results.set_meta("sources", config.sources)
-    results.set_meta(FACTS, dump_facts(config.tasks))
-    write_atomically(folder / CONFIG, config.to_json())
-    for key, value in describe_environment().items():
-        results.set_meta(f"environment.{key}", value)
+
+    def _is_first(self, cell: Cell) -> bool:
+        return cell.seeds[0] == self.config.first_seed
+
+    def _is_kept(self, cell: Cell) -> bool:
+        if self.options.keep_checkpoints == "first":
+            return self._is_first(cell)
+        return self.options.keep_checkpoints == "all"
 
 
-def _tuned(
-    config: CompareConfig,
-    results: Results,
-    folder: Path,
-    options: RunOptions,
-    console: Console,
-) -> CompareConfig:
-    def train(cells: list[Cell]) -> None:
-        train_rest(cells, config, results, folder, options, console)
-
-    tuned = tune(config, results, train)
-    results.set_meta("tuned config", tuned.to_json())
-    console.print(f"Tuned methods: {escape(', '.join(tuned.methods))}")
-    return tuned
+def _tell_failures(failures: Mapping[str, Sequence[Cell]], trained: int) -> str:
+    """Name what failed, trainings with the same message once."""
+    told = []
+    for message, cells in failures.items():
+        more = f" and {counted(len(cells) - 1, 'other')}" if len(cells) > 1 else ""
+        told.append(f"{cells[0]}{more}: {message}")
+    number = sum(map(len, failures.values()))
+    if trained == 1:
+        return told[0]
+    return f"{number} of {counted(trained, 'training')} failed: {'; '.join(told)}"

@@ -34,13 +34,22 @@ OFFSET = 100_000
 
 
 def tune(
-    config: CompareConfig, results: Results, train: Callable[[list[Cell]], None]
+    config: CompareConfig,
+    plan: list[Cell],
+    results: Results,
+    train: Callable[[list[Cell]], None],
 ) -> CompareConfig:
     """Choose each method's option by its mean at the last epoch on validation data.
 
     With several tasks the mean rank over tasks decides, so that no task's scale does.
+
+    Args:
+        config: what is compared.
+        plan: the cells of the comparison.
+        results: where ``train`` stores what it has trained.
+        train: trains cells.
     """
-    candidates = _all_candidates(config)
+    candidates = _all_candidates(config, plan)
     flat = tuple(dict.fromkeys(c for found in candidates.values() for c in found))
     trial = replace(
         config,
@@ -56,7 +65,7 @@ def tune(
     return replace(config, methods=chosen, tune=0)
 
 
-def check_tuning(config: CompareConfig) -> None:
+def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
     """Refuse what cannot be tuned, before anything is trained."""
     for task in config.tasks:
         task_class, spec = load_task_class(task)
@@ -65,7 +74,7 @@ def check_tuning(config: CompareConfig) -> None:
                 f"{spec.name} cannot be tuned: its constructor takes no keyword split."
             )
     owners: dict[str, str] = {}
-    for text, found in _all_candidates(config).items():
+    for text, found in _all_candidates(config, plan).items():
         for candidate in map(str, map(parse_spec, found)):
             if owners.setdefault(candidate, text) != text:
                 raise UsageError(
@@ -74,10 +83,10 @@ def check_tuning(config: CompareConfig) -> None:
                 )
 
 
-def _all_candidates(config: CompareConfig) -> dict[str, list[str]]:
+def _all_candidates(config: CompareConfig, plan: list[Cell]) -> dict[str, list[str]]:
     """List what is tried for each method."""
     # A start that suits the shortest training lies within every other one, too.
-    epochs = min(cell.recipe.epochs for cell in make_plan(config))
+    epochs = min(cell.recipe.epochs for cell in plan)
     return {text: _candidates(text, config.tune, epochs) for text in config.methods}
 
 

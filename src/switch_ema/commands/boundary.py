@@ -5,11 +5,12 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.commands.pages import publish
+from switch_ema.commands.watching import TalkingBar
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Boundary:
 
     The paper's figures 4 (circles) and A1 (moons), with numbers: accuracy, width,
     roughness and length of the boundary over many seeds, with 95% intervals and paired
-    differences to the first method.
+    differences to the first method. The same command again continues where it was
+    stopped.
 
     - switch-ema boundary
     - switch-ema boundary moons:noise=0.2,lr=0.1,momentum=0.9 --seeds 50
@@ -35,25 +37,31 @@ class Boundary:
     out: Path = Path("runs")
     """Folder that the folder of the results is made in."""
 
+    @property
+    def _name(self) -> str:
+        """Name the run as a comparison with these settings is named."""
+        settings = CompareConfig(
+            tasks=(self.task,),
+            methods=self.methods,
+            seeds=self.seeds,
+            epochs=self.epochs,
+        )
+        return settings.default_name
+
     def __call__(self, console: Console) -> None:
         """Train, measure, draw and write."""
         with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.analyses.boundary import compare_boundaries
             from switch_ema.bench.report.boundaries import boundary_section
 
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("epochs")
-
-            def advance(done: int, total: int) -> None:
-                progress.update(bar, completed=done, total=total)
-
-            comparison = compare_boundaries(
-                self.task,
-                self.methods,
-                self.seeds,
-                epochs=self.epochs,
-                progress=advance,
-            )
-        folder = self.out / f"boundary-{self.task.partition(':')[0]}"
+        folder = self.out / f"boundary-{self._name}"
+        comparison = compare_boundaries(
+            self.task,
+            self.methods,
+            self.seeds,
+            epochs=self.epochs,
+            folder=folder,
+            watcher=TalkingBar(console),
+        )
         section = boundary_section(comparison, folder)
         publish(section, folder, "Decision boundaries", console)

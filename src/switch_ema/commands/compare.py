@@ -12,15 +12,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.compare import (
-    REPORT,
-    RESULTS,
-    open_run,
-    report,
+    plan_comparison,
     run_comparison,
+    summarize_run,
 )
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.page import write_run_page
+from switch_ema.bench.report.terminal import print_comparison, print_plan
+from switch_ema.bench.results.folder import REPORT, RESULTS, open_run
+from switch_ema.bench.stats.summary import ComparisonSummary
+from switch_ema.commands.watching import TalkingBar
 
 BESIDE_CONFIG = (
     "--config repeats a stored comparison as it is; leave out the tasks and the "
@@ -61,9 +64,25 @@ class Compare:
             if settings != CompareConfig():
                 raise UsageError(BESIDE_CONFIG)
             settings = _stored_settings(self.config)
-        path = run_comparison(settings, self.run, console)
-        if path is not None:
-            console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        cells = plan_comparison(settings)
+        print_plan(cells, console)
+        if self.run.dry_run:
+            return
+        watcher = TalkingBar(console)
+        run = run_comparison(settings, self.run, cells=cells, watcher=watcher)
+        _show(run.summary, run.folder, console)
+        if run.error is not None:
+            raise run.error
+
+
+def _show(summary: ComparisonSummary, folder: Path, console: Console) -> None:
+    """Print what a run has found and write its page."""
+    if not summary.tasks:
+        console.print("No baseline has finished yet, so there is nothing to compare.")
+        return
+    print_comparison(summary, console)
+    path = write_run_page(summary, folder)
+    console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 
 def _stored_settings(path: Path) -> CompareConfig:
@@ -96,11 +115,7 @@ class Report:
 
     def __call__(self, console: Console) -> None:
         """Make the report."""
-        settings, results = open_run(self.run)
-        with closing(results):
-            path = report(settings, results, self.run, console)
-        if path is not None:
-            console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+        _show(summarize_run(self.run), self.run, console)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from rich.progress import Progress, TaskID
 
 from switch_ema._extras import needed
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
-from switch_ema.bench.compare import report_page
+from switch_ema.bench.compare import summarize_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import check_device
+from switch_ema.bench.report.page import write_run_page
 from switch_ema.commands.pages import name_files, print_sheet
 
 
@@ -71,7 +72,8 @@ class Landscape:
                 console.print(f"\n[bold]{escape(section.title)}")
                 for sheet in section.sheets:
                     print_sheet(sheet, console)
-        name_files(self.run, report_page(self.run), console)
+        page = write_run_page(summarize_run(self.run), self.run)
+        name_files(self.run, page, console)
 
 
 def _no_loss(task: str) -> str:

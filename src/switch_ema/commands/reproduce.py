@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema._files import write_atomically
-from switch_ema.bench.compare import REPORT
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import COLUMNS, PaperTable
@@ -24,6 +23,7 @@ from switch_ema.bench.paper.reproduce import (
     RowPlan,
     collect_rows,
     plan_rows,
+    row_line,
     run_rows,
     select_rows,
     select_tables,
@@ -31,8 +31,10 @@ from switch_ema.bench.paper.reproduce import (
 )
 from switch_ema.bench.paper.section import markdown_page, reproduction_section
 from switch_ema.bench.report.numbers import fixed
-from switch_ema.bench.report.page import write_analysis_page
+from switch_ema.bench.report.page import write_analysis_page, write_run_page
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
+from switch_ema.bench.results.folder import REPORT
+from switch_ema.commands.watching import Bar
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Reproduce:
         if self.dry_run:
             return
         try:
-            run_rows(plans, options, console)
+            train_rows(plans, options, console)
         finally:  # also after Ctrl-C: the table of what has finished
             for table in tables:
                 self._show(table, console)
@@ -168,6 +170,34 @@ class Reproduce:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, markdown_page(sections, command))
         console.print(f"Written: {escape(str(path))}", soft_wrap=True)
+
+
+def train_rows(plans: Sequence[RowPlan], options: RunOptions, console: Console) -> None:
+    """Train row by row: each has one line of progress and one of its result."""
+
+    def bar(number: int, plan: RowPlan) -> Bar:
+        title = f"{number} of {len(plans)}: {plan.table.name} {plan.row.name}"
+        return Bar(console, title)
+
+    failed: list[tuple[str, UsageError]] = []
+    for done in run_rows(plans, options, bar):
+        name = done.plan.row.name
+        if done.summary is not None and done.summary.tasks:
+            write_run_page(done.summary, done.plan.folder)
+        if done.error is not None:
+            failed.append((name, done.error))
+            line = f"{name} failed: {done.error}"
+            console.print(escape(line), style="red", soft_wrap=True)
+        elif done.summary is not None:
+            line = f"{row_line(done.plan, done.summary)} ({done.seconds:.0f} s)"
+            console.print(escape(line), soft_wrap=True)
+    if len(plans) == len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        raise UsageError(
+            f"{len(failed)} of {len(plans)} rows could not be trained "
+            f"({', '.join(name for name, _ in failed)}); the reasons are above."
+        )
 
 
 def _print_sheet(sheet: Sheet, console: Console) -> None:

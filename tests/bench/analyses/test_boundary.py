@@ -2,21 +2,19 @@
 
 import math
 import tempfile
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from switch_ema.bench.analyses.boundary import (
-    TABLE_HEADER,
-    compare_boundaries,
-    probabilities_of,
-    table_rows,
-)
+from switch_ema.bench.analyses.boundary import compare_boundaries, probabilities_of
+from switch_ema.bench.compare import Watcher
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.boundaries import TABLE_HEADER, table_rows
 from switch_ema.bench.train.loop import Place, train_cell
 
 TASK = "moons:noise=0.2,lr=0.1,momentum=0.9"
@@ -67,23 +65,62 @@ def test_the_network_is_surer_far_from_its_boundary(found):
     assert sure[nearest > 0.5].mean() > 2 * sure[nearest < 0.1].mean()
 
 
-def test_progress_counts_epochs_over_all_trainings():
+class Telling(Watcher):
+    """Calls a function after every epoch."""
+
+    def __init__(self, on_epoch):
+        self.on_epoch = on_epoch
+
+    @contextmanager
+    def training(self, cells, done):
+        yield self.on_epoch
+
+
+def test_a_watcher_is_told_every_epoch_of_all_trainings():
     told = []
-    compare_boundaries(
-        "circles", **SMALL, progress=lambda done, total: told.append((done, total))
+    watcher = Telling(lambda cell, epoch: told.append((cell.methods, epoch)))
+    compare_boundaries("circles", **SMALL, watcher=watcher)
+    groups = (("plain", "ema"), ("switch-ema",))
+    assert told == [(group, epoch) for group in groups for epoch in range(1, 5)]
+
+
+def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch):
+    """Stopped during the second training: the first is read, not trained again."""
+    whole = compare_boundaries("circles", **SMALL)
+    told = []
+
+    def interrupt(cell, epoch):
+        told.append(cell.methods)
+        if len(told) == 6:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare_boundaries(
+            "circles", **SMALL, folder=folder, watcher=Telling(interrupt)
+        )
+    told.clear()
+    watcher = Telling(lambda cell, epoch: told.append((cell.methods, epoch)))
+    again = compare_boundaries("circles", **SMALL, folder=folder, watcher=watcher)
+    assert told == [(("switch-ema",), 3), (("switch-ema",), 4)]
+    assert table_rows(again) == table_rows(whole)
+    for one, other in zip(again.methods, whole.methods, strict=True):
+        np.testing.assert_array_equal(one.probabilities, other.probabilities)
+    monkeypatch.setattr("switch_ema.bench.train.loop.take_step", None)  # not needed
+    assert table_rows(compare_boundaries("circles", **SMALL, folder=folder)) == (
+        table_rows(whole)
     )
-    assert told == [(done, 8) for done in range(1, 9)]
 
 
 def test_an_interrupt_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def interrupt(done, total):
+    def interrupt(cell, epoch):
         assert list(tmp_path.iterdir())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare_boundaries("circles", **SMALL, progress=interrupt)
+        compare_boundaries("circles", **SMALL, watcher=Telling(interrupt))
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from switch_ema.bench.execute import train_cells
+from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.execute.local import _how_it_died
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig

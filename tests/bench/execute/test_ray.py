@@ -1,7 +1,6 @@
 """Comparisons on Ray: the numbers of a local run, whatever happens to the nodes."""
 
 import contextlib
-import io
 import os
 import signal
 import subprocess
@@ -14,15 +13,16 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from rich.console import Console
 
-from switch_ema.bench.compare import RunOptions, open_run, run_comparison
+from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import ray as executor
-from switch_ema.bench.execute import train_cells
 from switch_ema.bench.execute.board import Board
+from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.loop import CellResult, Place
@@ -106,8 +106,10 @@ def config(file):
 
 def run(config, folder, **more):
     options = RunOptions(out=folder, name="run", device="cpu", **more)
-    path = run_comparison(config, options, Console(file=io.StringIO()))
-    found, results = open_run(path.parent)
+    done = run_comparison(config, options)
+    if done.error is not None:
+        raise done.error
+    found, results = open_run(done.folder)
     tasks = summarize(found, results, "run").tasks
     return [(task.curves, task.results, task.missing) for task in tasks]
 

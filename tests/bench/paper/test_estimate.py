@@ -2,12 +2,12 @@
 
 import pytest
 
-from switch_ema.bench.compare import RunOptions
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import estimate
 from switch_ema.bench.paper.estimate import estimate_seconds
-from switch_ema.bench.paper.reproduce import run_rows
 from switch_ema.bench.plan.cells import make_plan
+from switch_ema.commands.reproduce import train_rows
 
 from .test_reproduce import OPTIONS, plan, quiet, tiny_rows
 
@@ -53,7 +53,7 @@ def test_time_of_the_rest_is_that_of_what_is_stored(tiny_rows, tmp_path, monkeyp
 
     monkeypatch.setattr(estimate.Results, "add", add_two)
     with pytest.raises(KeyboardInterrupt):
-        run_rows([one], OPTIONS, quiet())
+        train_rows([one], OPTIONS, quiet())
     assert estimate_seconds(one, OPTIONS) == pytest.approx(36 + 37)
 
 

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench import rest
-from switch_ema.bench.compare import RunOptions
+from switch_ema.bench import compare
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES, reproduce
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
     collect_rows,
     plan_rows,
-    run_rows,
     select_rows,
     select_tables,
     table_folder,
 )
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
+from switch_ema.commands.reproduce import train_rows
 
 OPTIONS = RunOptions(jobs=1, device="cpu", keep_checkpoints="none")
 TABLE_3 = TABLES["table-3"]
@@ -86,7 +86,7 @@ def test_scales_have_folders_of_their_own():
 
 def test_a_row_is_trained_stored_and_collected(tiny_rows, tmp_path):
     plans = plan(tmp_path, "swin-t")
-    run_rows(plans, OPTIONS, quiet())
+    train_rows(plans, OPTIONS, quiet())
     [found] = collect_rows(TABLE_3, tmp_path, "small")
     assert found.row is plans[0].row and found.config == plans[0].config
     results = found.task.results["error"]
@@ -96,13 +96,13 @@ def test_a_row_is_trained_stored_and_collected(tiny_rows, tmp_path):
 
 
 def test_the_same_rows_again_train_nothing(tiny_rows, tmp_path, monkeypatch):
-    run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+    train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
 
     def refuse(*arguments):
         raise AssertionError("something was trained again")
 
     monkeypatch.setattr(loop, "take_step", refuse)
-    run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+    train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
     assert estimate_seconds(plan(tmp_path, "swin-t")[0], OPTIONS) == 0
 
 
@@ -119,18 +119,18 @@ def test_a_row_that_was_interrupted_is_preliminary(tiny_rows, tmp_path, monkeypa
 
     monkeypatch.setattr(loop, "take_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+        train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
     [found] = collect_rows(TABLE_3, tmp_path, "small")
     assert found.task.missing == 2
     assert [r.last.n for r in found.task.results["error"]] == [1, 1, 1]
-    run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+    train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
     [found] = collect_rows(TABLE_3, tmp_path, "small")
     assert found.task.missing == 0
 
 
 def test_a_row_is_one_line_of_progress_and_one_of_its_result(tiny_rows, tmp_path):
     console = quiet()
-    run_rows(plan(tmp_path, "swin-t", "swin-s"), OPTIONS, console)
+    train_rows(plan(tmp_path, "swin-t", "swin-s"), OPTIONS, console)
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 4
     for number, name in ((1, "swin-t"), (2, "swin-s")):
@@ -146,43 +146,43 @@ def test_a_row_is_one_line_of_progress_and_one_of_its_result(tiny_rows, tmp_path
 
 
 def test_a_row_that_is_done_has_its_result_alone(tiny_rows, tmp_path):
-    run_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
+    train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
     console = quiet()
-    run_rows(plan(tmp_path, "swin-t"), OPTIONS, console)
+    train_rows(plan(tmp_path, "swin-t"), OPTIONS, console)
     (line,) = console.file.getvalue().splitlines()
     assert line.startswith("swin-t: plain ")
 
 
 def test_rows_are_trained_where_the_options_say(tiny_rows, tmp_path, monkeypatch):
-    train_cells, asked = rest.train_cells, []
+    train_cells, asked = compare.train_cells, []
 
     def noted(cells, place, jobs, progress, *, executor, address):
         asked.append((executor, address))
         return train_cells(cells, place, jobs, progress)
 
-    monkeypatch.setattr(rest, "train_cells", noted)
+    monkeypatch.setattr(compare, "train_cells", noted)
     pytest.importorskip("ray")
     on_ray = RunOptions(jobs=1, executor="ray", address="here:1", device="cpu")
-    run_rows(plan(tmp_path, "swin-t"), on_ray, quiet())
+    train_rows(plan(tmp_path, "swin-t"), on_ray, quiet())
     assert asked == [("ray", "here:1")]
 
 
 def test_a_single_row_that_fails_ends_with_its_reason(tiny_rows, tmp_path):
     with pytest.raises(UsageError, match="lost key"):
-        run_rows(plan(tmp_path, "deit-s"), OPTIONS, quiet())
+        train_rows(plan(tmp_path, "deit-s"), OPTIONS, quiet())
 
 
 def test_a_row_that_fails_does_not_stop_the_others(tiny_rows, tmp_path):
     console = quiet()
     message = r"1 of 2 rows could not be trained \(deit-s\); the reasons are above\."
     with pytest.raises(UsageError, match=message):
-        run_rows(plan(tmp_path, "deit-s", "swin-t"), OPTIONS, console)
+        train_rows(plan(tmp_path, "deit-s", "swin-t"), OPTIONS, console)
     assert "lost key" in console.file.getvalue()
     found = collect_rows(TABLE_3, tmp_path, "small")
     assert [one.row.name for one in found] == ["swin-t"]
 
 
 def test_other_settings_are_refused_before_anything_is_trained(tiny_rows, tmp_path):
-    run_rows(plan(tmp_path, "swin-s", epochs=1), OPTIONS, quiet())
+    train_rows(plan(tmp_path, "swin-s", epochs=1), OPTIONS, quiet())
     with pytest.raises(UsageError, match="swin-s holds this row with other settings"):
         plan(tmp_path, "swin-t", "swin-s", seeds=5)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench.compare import open_run, report, run_comparison
+from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts, facts_of, load_facts
+from switch_ema.bench.results.folder import open_run
+from switch_ema.commands.compare import Report
 from tests.bench.conftest import TINY_TASK
 
 
@@ -28,7 +30,7 @@ def trained(tmp_path_factory):
             tasks=("tiny.py:Tiny",), methods=("plain", "ema", "switch-ema"), seeds=2
         )
         options = RunOptions(name="run", jobs=1, device="cpu")
-        run_comparison(config, options, Console(file=io.StringIO()))
+        run_comparison(config, options)
     return folder
 
 
@@ -41,11 +43,9 @@ def folder(trained, tmp_path, monkeypatch):
 
 def shown(run=Path("runs/run")):
     """The report as one line, without the costs and the sentence about the file."""
-    config, results = open_run(run)
     console = Console(file=io.StringIO(), width=100)
-    report(config, results, run, console)
-    results.close()
-    return " ".join(console.file.getvalue().split())
+    Report(run)(console)
+    return " ".join(console.file.getvalue().split()).partition(" Report: ")[0]
 
 
 def without_problem(text):

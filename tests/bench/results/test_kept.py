@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from switch_ema.bench.compare import open_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.kept import joined, load_kept
 from switch_ema.bench.train.checkpoints import checkpoint_path, read, save
 from tests.commands.conftest import finished  # noqa: F401 - a fixture

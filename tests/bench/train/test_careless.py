@@ -1,15 +1,14 @@
 """The loop is fair to tasks that leave random numbers, mode and file to chance."""
 
-import io
-
 import pytest
 import torch
-from rich.console import Console
 
-from switch_ema.bench.compare import RunOptions, open_run, run_comparison
+from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.train.loop import Place, train_cell
 from tests.bench.conftest import TINY_TASK
 
@@ -111,8 +110,9 @@ def test_a_file_that_is_edited_during_a_run_stops_it(tmp_path):
     tasks = (f"{path}:Edited",)
     config = CompareConfig(tasks=tasks, methods=("plain",), seeds=2)
     options = RunOptions(out=tmp_path, name="run", jobs=1, device="cpu")
-    with pytest.raises(UsageError, match="edited while the run was going on"):
-        run_comparison(config, options, Console(file=io.StringIO()))
+    stopped = run_comparison(config, options).error
+    assert isinstance(stopped, UsageError)
+    assert "edited while the run was going on" in str(stopped)
     _, results = open_run(tmp_path / "run")
     statuses = [results.statuses()[cell.id] for cell in make_plan(config)]
     assert statuses == ["done", "failed"]

@@ -1,8 +1,8 @@
 """`switch-ema boundary`: train in the plane, then measure the decision boundaries."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,28 +19,18 @@ from switch_ema.analysis.boundary.measures import (
     accuracy,
     measure_boundaries,
 )
-from switch_ema.analysis.boundary.summary import (
-    Interval,
-    MethodBoundaries,
-    summarize,
-)
+from switch_ema.analysis.boundary.summary import MethodBoundaries
+from switch_ema.bench.compare import Watcher, run_comparison
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.optimizers.sam import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.report.numbers import NONE, fixed
 from switch_ema.bench.tasks import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
 from switch_ema.bench.train.loop import Place, Training
 
-Progress = Callable[[int, int], None]
-"""Told the epochs done and the epochs in all, over all trainings."""
-
-SHOWN = ("accuracy", "width", "local_width", "roughness", "length")
-TABLE_HEADER = (
-    *("measure", "method", "mean", "95% CI", "n"),
-    *("difference", "95% CI", "pairs"),
-)
 _AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
 
 
@@ -83,7 +73,8 @@ def compare_boundaries(
     epochs: int | None = None,
     optimizer: str | None = None,
     grid_size: int = 201,
-    progress: Progress = lambda done, total: None,
+    folder: Path | None = None,
+    watcher: Watcher | None = None,
 ) -> BoundaryComparison:
     """Train every method on the same seeds and measure the boundaries of its weights.
 
@@ -97,7 +88,9 @@ def compare_boundaries(
         epochs: the task's own by default.
         optimizer: name with options; the task's own by default.
         grid_size: points along the longer side of the window, at least 10.
-        progress: told the epochs done and the epochs in all.
+        folder: the folder of the run, which continues what it holds; by default one
+            that is deleted afterwards.
+        watcher: is told how the training goes on.
     """
     if grid_size < 10:
         raise UsageError(f"grid_size must be at least 10, got {grid_size}.")
@@ -117,7 +110,9 @@ def compare_boundaries(
         part.double().numpy() for part in (data.x, data.y, data.x_eval, data.y_eval)
     )
     grid = Grid.around(np.concatenate([x, x_test], axis=1), size=grid_size)
-    found, problems = _train(cells, grid, progress)
+    with _run_folder(folder) as run:
+        problems = _train(config, cells, run, watcher)
+        found = _measure_cells(cells, run, grid)
     return BoundaryComparison(
         task=task,
         epochs=cells[0].recipe.epochs,
@@ -136,25 +131,6 @@ def compare_boundaries(
     )
 
 
-def table_rows(
-    comparison: BoundaryComparison, measures: Sequence[str] = SHOWN
-) -> list[tuple[str, ...]]:
-    """Spell the comparison for a table with ``TABLE_HEADER``, measure by measure.
-
-    n counts the seeds that have a value. Differences are to the baseline, of the seeds
-    where both have one: the pairs.
-    """
-    rows: list[tuple[str, ...]] = []
-    for measure, method, value, paired in summarize(comparison.methods, measures):
-        digits = 2 if measure == "accuracy" else 3
-        row = (measure.replace("_", " "), method, *_spelled(value, digits))
-        if paired is None:
-            rows.append((*row, "baseline", "", ""))
-        else:
-            rows.append((*row, *_spelled(paired, digits, "+")))
-    return rows
-
-
 def _check_plane(task: str) -> None:
     task_class, spec = load_task_class(task)
     if not issubclass(task_class, TwoD):
@@ -165,35 +141,51 @@ def _check_plane(task: str) -> None:
         )
 
 
+@contextmanager
+def _run_folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+        return
+    with TemporaryDirectory(prefix="switch-ema-") as temporary:
+        yield Path(temporary) / "run"
+
+
 def _train(
-    cells: Sequence[Cell], grid: Grid, progress: Progress
-) -> tuple[dict[str, list[_Trained]], tuple[str, ...]]:
-    """Train and measure cell by cell; return what each method's seeds became."""
-    total, done = sum(cell.recipe.epochs for cell in cells), 0
+    config: CompareConfig, cells: list[Cell], folder: Path, watcher: Watcher | None
+) -> tuple[str, ...]:
+    """Train what the run has not finished; return what went wrong, in sentences."""
+    options = RunOptions(
+        out=folder.parent,
+        name=folder.name,
+        jobs=1,
+        device="cpu",
+        keep_checkpoints="all",
+    )
+    run = run_comparison(
+        config, options, cells=cells, watcher=watcher, keeps_trajectory=False
+    )
+    if run.error is not None:
+        raise run.error
+    return tuple(problem for task in run.summary.tasks for problem in task.problems)
+
+
+def _measure_cells(
+    cells: Sequence[Cell], folder: Path, grid: Grid
+) -> dict[str, list[_Trained]]:
+    """Measure what is kept of each cell; return what each method's seeds became."""
     found: dict[str, list[_Trained]] = {}
-    problems = []
-
-    def advance(epoch: int) -> None:
-        progress(done + epoch, total)
-
-    # Checkpoints serve nobody afterwards, and go after Ctrl-C as well.
-    with TemporaryDirectory(prefix="switch-ema-") as folder:
-        for cell in cells:
-            training = Training(cell, Place(Path(folder), "cpu"))
-            result = training.run(advance)
-            done += cell.recipe.epochs
-            if result.status != "done":
-                problems.append(f"{cell}: {result.status}, {result.message}.")
-            for label in cell.methods:
-                found.setdefault(label, []).append(_measure(training, label, grid))
-    return found, tuple(problems)
+    for cell in cells:
+        training = Training(cell, Place(folder, "cpu"))
+        training.run()  # reads the checkpoint, or trains again if that is damaged
+        training.model.eval()
+        set_mode(training.optimizer, training=False)
+        for label in cell.methods:
+            found.setdefault(label, []).append(_measure(training, label, grid))
+    return found
 
 
 def _measure(training: Training, label: str, grid: Grid) -> _Trained:
-    """Measure the weights of a method at the end of its training.
-
-    The loop ends with an evaluation, so model and optimizer are in that mode.
-    """
+    """Measure the weights of a method at the end of its training."""
     tested = cast(TwoD, training.task).x_eval
     if training.result.status != "done":
         # One seed stops the others of its stack: none of them is at its end.
@@ -233,9 +225,3 @@ def _join(label: str, parts: Sequence[_Trained], y_test: Floats) -> MethodBounda
         probabilities=probabilities,
         accuracy=accuracy(probabilities, y_test),
     )
-
-
-def _spelled(found: Interval, digits: int, sign: str = "") -> tuple[str, str, str]:
-    low, high = (fixed(end, digits, sign) for end in (found.low, found.high))
-    known = NONE if NONE in (low, high) else f"{low} to {high}"
-    return fixed(found.mean, digits, sign), known, str(found.n)

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from switch_ema.bench.execute.local import Progress
+from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
 
 
@@ -48,7 +48,7 @@ class Board:
     def __exit__(self, *error: object) -> None:
         ray.kill(self.actor)
 
-    def tell(self, cells: Iterable[Cell], progress: Progress) -> None:
+    def tell(self, cells: Iterable[Cell], on_epoch: OnEpoch) -> None:
         """Pass on what was noted of the cells, if the board has answered."""
         if not ray.wait([self._asked], timeout=0)[0]:
             return
@@ -56,5 +56,5 @@ class Board:
             epochs = ray.get(self._asked)
             for cell in cells:
                 if cell.id in epochs:
-                    progress(cell, epochs[cell.id])
+                    on_epoch(cell, epochs[cell.id])
         self._asked = self.actor.read.remote()

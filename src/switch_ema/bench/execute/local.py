@@ -21,10 +21,11 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.tasks.loading import explain, is_file, parse_task
+from switch_ema.bench.spec import is_file, parse_task
+from switch_ema.bench.tasks.loading import explain
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
 
-Progress = Callable[[Cell, int], None]
+OnEpoch = Callable[[Cell, int], None]
 """Told a cell and the epochs it has finished."""
 
 
@@ -92,7 +93,7 @@ class _Pool:
         self,
         cells: Sequence[Cell],
         place: Callable[[Cell], Place],
-        progress: Progress,
+        on_epoch: OnEpoch,
     ) -> Iterator[tuple[Cell, CellResult]]:
         """Hand the cells out and yield their results."""
         waiting = list(reversed(cells))
@@ -122,7 +123,7 @@ class _Pool:
                     worker.cell = None
                     yield cell, message
                 elif cell is not None:
-                    progress(cell, message)
+                    on_epoch(cell, message)
 
 
 def _how_it_died(process: BaseProcess) -> str:

@@ -1,10 +1,13 @@
 """How a comparison is run, as far as the numbers do not depend on it."""
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from switch_ema._extras import missing_extra
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute import check_executor
+
+EXECUTORS = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,16 @@ class RunOptions:
         if self.name is not None and not _is_folder_name(self.name):
             raise UsageError(f"name must be that of one folder, got {self.name!r}.")
         check_executor(self.executor, self.address)
+
+
+def check_executor(name: str, address: str | None) -> None:
+    """Refuse an executor that is unknown, not installed or wrongly addressed."""
+    if name not in EXECUTORS:
+        raise UsageError(f"executor must be {' or '.join(EXECUTORS)}, got {name!r}.")
+    if name != "ray" and address is not None:
+        raise UsageError(f"address is for --executor ray alone, got {address!r}.")
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        raise UsageError(missing_extra("Ray", "bench,ray", "--executor ray"))
 
 
 def check_device(device: str | None) -> None:

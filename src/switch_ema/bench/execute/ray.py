@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.board import Board
-from switch_ema.bench.execute.local import Progress, train_or_explain
+from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.loop import CellResult, Place
 
@@ -72,7 +72,7 @@ def train_on_ray(
     cells: Sequence[Cell],
     place: Callable[[Cell], Place],
     jobs: int,
-    progress: Progress,
+    on_epoch: OnEpoch,
     *,
     address: str | None = None,
 ) -> Iterator[tuple[Cell, CellResult]]:
@@ -100,10 +100,10 @@ def train_on_ray(
                     job = Job(cell, places[cell.id], mark, os.getcwd(), share.cpus)
                     running[task.remote(job, board.actor)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
-                board.tell(running.values(), progress)
+                board.tell(running.values(), on_epoch)
                 for reference in done:
                     cell = running.pop(reference)
-                    progress(cell, cell.recipe.epochs)
+                    on_epoch(cell, cell.recipe.epochs)
                     yield cell, _fetch(reference, cell, places[cell.id].folder)
         finally:
             for reference in running:

@@ -9,14 +9,13 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from switch_ema.bench.compare import RESULTS
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute import default_jobs, train_cells
+from switch_ema.bench.execute.cells import default_jobs, train_cells
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper.reproduce import RowPlan
 from switch_ema.bench.plan.cells import Cell, make_plan
-from switch_ema.bench.results.store import Results
-from switch_ema.bench.stats.summarize import FINISHED
+from switch_ema.bench.results.folder import RESULTS
+from switch_ema.bench.results.store import FINISHED, Results
 from switch_ema.bench.train.loop import Place
 
 

@@ -1,29 +1,22 @@
 """Tables of the paper, trained row by row and collected from what is stored."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
-from switch_ema.bench.compare import (
-    CONFIG,
-    RESULTS,
-    open_run,
-    run_comparison,
-)
+from switch_ema.bench.compare import Watcher, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
 from switch_ema.bench.paper.presets import RowSettings, row_config
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import fixed, mean_and_spread
+from switch_ema.bench.results.folder import CONFIG, RESULTS, open_run
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,48 +103,57 @@ def _refuse_other_settings(plan: RowPlan) -> None:
         )
 
 
-def run_rows(plans: Sequence[RowPlan], options: RunOptions, console: Console) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RowOutcome:
+    """What became of the training of a row."""
+
+    plan: RowPlan
+    seconds: float
+    summary: ComparisonSummary | None = None
+    error: UsageError | None = None
+    """Why it could not be trained, or not all of it."""
+
+
+def run_rows(
+    plans: Sequence[RowPlan],
+    options: RunOptions,
+    watcher_of: Callable[[int, RowPlan], Watcher] = lambda number, plan: Watcher(),
+) -> Iterator[RowOutcome]:
     """Train what is left of each row; one that fails does not stop the others.
 
-    Each row has one line of progress and one of its result.
+    Args:
+        plans: the rows.
+        options: how they are trained.
+        watcher_of: makes what is told how a row goes on, from its number, beginning
+            with 1, and the row.
     """
-    failed: list[tuple[str, UsageError]] = []
     for number, plan in enumerate(plans, start=1):
-        title = f"{number} of {len(plans)}: {plan.table.name} {plan.row.name}"
         place = replace(options, out=plan.folder.parent, name=plan.folder.name)
         started = time.perf_counter()
+        summary, error = None, None
         try:
-            run_comparison(plan.config, place, console, title=title)
-        except UsageError as error:
-            failed.append((plan.row.name, error))
-            line = f"{plan.row.name} failed: {error}"
-            console.print(escape(line), style="red", soft_wrap=True)
-        else:
-            seconds = time.perf_counter() - started
-            line = f"{row_line(plan)} ({seconds:.0f} s)"
-            console.print(escape(line), soft_wrap=True)
-    if len(plans) == len(failed) == 1:
-        raise failed[0][1]
-    if failed:
-        raise UsageError(
-            f"{len(failed)} of {len(plans)} rows could not be trained "
-            f"({', '.join(name for name, _ in failed)}); the reasons are above."
-        )
+            run = run_comparison(plan.config, place, watcher=watcher_of(number, plan))
+            summary = run.summary
+            if run.error is not None:
+                raise run.error
+        except UsageError as refused:
+            error = refused
+        seconds = time.perf_counter() - started
+        yield RowOutcome(plan=plan, seconds=seconds, summary=summary, error=error)
 
 
-def row_line(plan: RowPlan) -> str:
-    """Say in one line what each method of a finished row reached."""
-    config, results = open_run(plan.folder)
-    with closing(results):
-        tasks = summarize(config, results, plan.row.name).tasks
+def row_line(plan: RowPlan, summary: ComparisonSummary) -> str:
+    """Say in one line what each method of a row reached."""
     parts = []
-    for result in (r for task in tasks for r in task.results[task.metrics[0].name]):
+    for result in (
+        r for task in summary.tasks for r in task.results[task.metrics[0].name]
+    ):
         difference = result.difference
         if difference is None:
             parts.append(f"{result.method} {mean_and_spread(result.last, 1)}")
         else:
             parts.append(f"{result.method} {fixed(difference.mean, 1, '+')}")
-    return f"{plan.row.name}: {', '.join(parts)}, n = {config.seeds}"
+    return f"{plan.row.name}: {', '.join(parts)}, n = {plan.config.seeds}"
 
 
 def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow]:

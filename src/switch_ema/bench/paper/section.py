@@ -13,18 +13,16 @@ from switch_ema.bench.paper.contrasts import (
 from switch_ema.bench.paper.reproduce import ReproducedRow
 from switch_ema.bench.report.numbers import (
     NONE,
-    counted,
     digits_for,
     fixed,
-    listed,
     mean_and_spread,
-    printable,
     seconds,
     with_unit,
 )
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.text import counted, listed, printable
 
 SMALL = (
     "Small networks on small data, trained for a short time: only the sign and the "

@@ -12,7 +12,7 @@ import tyro
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.tasks.loading import KINDS, fingerprint
+from switch_ema.bench.spec import KINDS, fingerprint
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 

@@ -1,17 +1,21 @@
 """The section of a page that shows decision boundaries."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
+from switch_ema.analysis.boundary.summary import Interval, summarize
 from switch_ema.analysis.style import save_figure
-from switch_ema.bench.analyses.boundary import (
-    TABLE_HEADER,
-    BoundaryComparison,
-    table_rows,
-)
+from switch_ema.bench.analyses.boundary import BoundaryComparison
+from switch_ema.bench.report.numbers import NONE, fixed
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
 
+SHOWN = ("accuracy", "width", "local_width", "roughness", "length")
+TABLE_HEADER = (
+    *("measure", "method", "mean", "95% CI", "n"),
+    *("difference", "95% CI", "pairs"),
+)
 DEFINITIONS = (
     "Width: mean distance, across the boundary, between the confidences of 25% and "
     "75%; only of seeds that reach both. Local width: the same from the slope at the "
@@ -72,3 +76,28 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
             )
         ],
     )
+
+
+def table_rows(
+    comparison: BoundaryComparison, measures: Sequence[str] = SHOWN
+) -> list[tuple[str, ...]]:
+    """Spell the comparison for a table with ``TABLE_HEADER``, measure by measure.
+
+    n counts the seeds that have a value. Differences are to the baseline, of the seeds
+    where both have one: the pairs.
+    """
+    rows: list[tuple[str, ...]] = []
+    for measure, method, value, paired in summarize(comparison.methods, measures):
+        digits = 2 if measure == "accuracy" else 3
+        row = (measure.replace("_", " "), method, *_spelled(value, digits))
+        if paired is None:
+            rows.append((*row, "baseline", "", ""))
+        else:
+            rows.append((*row, *_spelled(paired, digits, "+")))
+    return rows
+
+
+def _spelled(found: Interval, digits: int, sign: str = "") -> tuple[str, str, str]:
+    low, high = (fixed(end, digits, sign) for end in (found.low, found.high))
+    known = NONE if NONE in (low, high) else f"{low} to {high}"
+    return fixed(found.mean, digits, sign), known, str(found.n)

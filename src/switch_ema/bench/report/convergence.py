@@ -13,7 +13,6 @@ from switch_ema.bench.report.figures import (
 )
 from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import (
-    counted,
     digits_of,
     fixed,
     shortened,
@@ -22,6 +21,7 @@ from switch_ema.bench.report.numbers import (
 )
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.text import counted
 
 
 def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switch_ema.bench.report.looks import Look
-from switch_ema.bench.report.numbers import printable, shortened
+from switch_ema.bench.report.numbers import shortened
+from switch_ema.bench.text import printable
 
 Looks = Mapping[str, Look]
 """By method."""

@@ -91,37 +91,9 @@ def difference_unit(metric: Metric) -> str:
     return "percentage points" if metric.unit == "%" else metric.unit
 
 
-def counted(number: int, noun: str) -> str:
-    """Spell a number of things.
-
-    >>> counted(1, "seed"), counted(3, "seed")
-    ('1 seed', '3 seeds')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def listed(names: Iterable[str]) -> str:
-    """Enumerate in words.
-
-    >>> listed(["ema", "swa", "lawa"])
-    'ema, swa and lawa'
-    """
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def shortened(text: str, length: int) -> str:
     """Cut a long name so that it fits into a figure."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def printable(text: str) -> str:
-    r"""Spell out control characters, which could move a terminal's cursor.
-
-    >>> printable("loss is nan\x1b[2J")
-    'loss is nan\\x1b[2J'
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def typographic(text: str) -> str:

@@ -22,10 +22,8 @@ from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, Looks
 from switch_ema.bench.report.looks import make_looks
 from switch_ema.bench.report.numbers import (
-    counted,
     difference_unit,
     fixed,
-    printable,
     seconds,
     typographic,
     with_unit,
@@ -36,7 +34,7 @@ from switch_ema.bench.report.rows import (
     make_rows,
     number_of_seeds,
 )
-from switch_ema.bench.report.sections import AnalysisSection
+from switch_ema.bench.report.sections import AnalysisSection, load_sections
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
@@ -46,12 +44,14 @@ from switch_ema.bench.report.words import (
     trivial_sentence,
     verdicts,
 )
+from switch_ema.bench.results.folder import CONFIG, REPORT
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.text import counted, printable
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """One metric's table."""
+class MetricTable:
+    """The table of one metric."""
 
     metric: Metric
     rows: list[Row]
@@ -69,7 +69,7 @@ class Section:
     verdicts: list[tuple[str, str]]
     baseline_sentence: str
     missing: str
-    sheets: list[Sheet]
+    tables: list[MetricTable]
     """The one that decides first."""
     curves: list[Figure]
     pairs: Figure | None
@@ -108,6 +108,13 @@ def write_page(
         The path.
     """
     return _write(render_page(summary, command=command, analyses=analyses), path)
+
+
+def write_run_page(summary: ComparisonSummary, folder: Path) -> Path:
+    """Write the page of a run into its folder, with the analyses that it has got."""
+    command = shlex.join(["switch-ema", "compare", "--config", str(folder / CONFIG)])
+    analyses = load_sections(folder)
+    return write_page(summary, folder / REPORT, command=command, analyses=analyses)
 
 
 def write_analysis_page(
@@ -167,7 +174,9 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         verdicts=verdicts(task),
         baseline_sentence=baseline_sentence(task),
         missing=missing_sentence(task),
-        sheets=[Sheet(metric, make_rows(task, metric)) for metric in task.metrics],
+        tables=[
+            MetricTable(metric, make_rows(task, metric)) for metric in task.metrics
+        ],
         curves=[
             convergence(task, metric, looks, f"{key}-curve-{number}")
             for number, metric in enumerate(task.metrics, 1)

@@ -2,20 +2,21 @@
 
 import re
 import textwrap
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.report.blocks import fits, print_block
 from switch_ema.bench.report.numbers import (
     NONE,
-    counted,
     difference_unit,
     fixed,
-    printable,
     seconds,
     shortened,
     with_unit,
@@ -31,6 +32,7 @@ from switch_ema.bench.report.words import (
     verdicts,
 )
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.text import counted, printable
 
 _COLOURS = {
     "helps": "bold green",
@@ -54,6 +56,20 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
         _print_task(task, console)
     console.print()
     console.print(Text(RULE, style="dim"))
+
+
+def print_plan(cells: Sequence[Cell], console: Console) -> None:
+    """Say what will be trained before anything is."""
+    table = Table("task", "one training each of", "seeds", "epochs", title="Plan")
+    rows: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.task, cell.methods), []).append(cell)
+    for (task, methods), members in rows.items():
+        seeds = sum(len(cell.seeds) for cell in members)
+        names = escape(", ".join(methods))
+        epochs = str(members[0].recipe.epochs)
+        table.add_row(escape(task), names, str(seeds), epochs)
+    console.print(table)
 
 
 def _print_task(task: TaskSummary, console: Console) -> None:

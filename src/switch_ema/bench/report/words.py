@@ -3,18 +3,12 @@
 from dataclasses import replace
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.report.numbers import (
-    counted,
-    difference_unit,
-    digits_of,
-    fixed,
-    listed,
-    printable,
-)
+from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.paired import LEVEL, head_to_head, verdict_of
 from switch_ema.bench.stats.sentences import sentence
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.text import counted, listed, printable
 
 # What matters most to the reader first; the baseline needs no verdict.
 _ORDER = ("helps", "hurts", "no difference found", "too few seeds")

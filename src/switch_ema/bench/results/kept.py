@@ -10,10 +10,10 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.bench.compare import open_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import CONTROL
 from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks import create_task
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint

@@ -31,6 +31,9 @@ _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 ORIGIN, TRIVIAL = "initial weights", "trivial"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
 
+FINISHED = ("done", "diverged")
+"""Statuses of trainings that are not trained again."""
+
 
 class Results:
     """A comparison's results, open for writing or reading."""

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from switch_ema.bench.optimizers.catalog import describe_optimizer
 from switch_ema.bench.plan.cells import Cell, labels_of, make_plan
@@ -10,15 +10,25 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
-from switch_ema.bench.results.store import ORIGIN, TRIVIAL, Results
+from switch_ema.bench.results.store import FINISHED, ORIGIN, TRIVIAL, Results
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 
-FINISHED = ("done", "diverged")
 
+def summarize(
+    config: CompareConfig,
+    results: Results,
+    name: str,
+    cells: Sequence[Cell] | None = None,
+) -> ComparisonSummary:
+    """Summarise what has been trained so far.
 
-def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonSummary:
-    """Summarise what has been trained so far."""
+    Args:
+        config: what is compared.
+        results: what is stored.
+        name: the name of the run.
+        cells: the plan; by default made from what the run has stored about its tasks.
+    """
     meta = results.meta()
     environment = {
         key.removeprefix("environment."): value
@@ -26,20 +36,22 @@ def summarize(config: CompareConfig, results: Results, name: str) -> ComparisonS
         if key.startswith("environment.")
     }
     facts = load_facts(meta, config.tasks)
-    tasks = [_summarize_task(config, results, task, facts) for task in config.tasks]
+    cells = make_plan(config, facts) if cells is None else cells
+    tasks = [
+        _summarize_task(
+            config, results, facts[task], [cell for cell in cells if cell.task == task]
+        )
+        for task in config.tasks
+    ]
     started = [task for task in tasks if task.results[task.metrics[0].name]]
     return ComparisonSummary(name, started, config.to_json(), environment)
 
 
 def _summarize_task(
-    config: CompareConfig,
-    results: Results,
-    task: str,
-    stored: Mapping[str, TaskFacts],
+    config: CompareConfig, results: Results, facts: TaskFacts, cells: list[Cell]
 ) -> TaskSummary:
-    facts, labels = stored[task], labels_of(config)
+    task, labels = cells[0].task, labels_of(config)
     recipe = config.recipe_for(facts.recipe)
-    cells = [cell for cell in make_plan(config, stored) if cell.task == task]
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
     curves = _curves(results, finished, facts.metrics, labels)

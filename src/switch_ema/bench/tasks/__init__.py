@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.spec import Spec
+from switch_ema.bench.spec import Spec, file_of, parse_task
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks.loading import (
     check_options,
     explain,
-    file_of,
     load_from_file,
     options_of,
-    parse_task,
     takes_split,
 )
 from switch_ema.bench.tasks.registry import TASKS, import_task

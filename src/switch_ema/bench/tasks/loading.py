@@ -2,62 +2,19 @@
 
 import importlib.util
 import inspect
-import re
 import sys
 import traceback
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
-from types import ModuleType, NoneType
+from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.spec import KINDS, Spec, file_of, fingerprint, parse_task
 from switch_ema.bench.task import Metric, Recipe, Task
 
-IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
 NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
-KINDS: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    str: "text",
-    NoneType: "None",
-}
-
-
-def parse_task(text: str) -> Spec:
-    """Read a task's name, or file and class, with options.
-
-    >>> parse_task("my/task.py:Wine:size=50")
-    Spec(name='my/task.py:Wine', options={'size': 50})
-    """
-    found = IN_FILE.fullmatch(text)
-    if found is None:
-        return parse_spec(text)
-    path, name, options = found["path"], found["name"] or "", found["options"]
-    given = parse_spec(f"{name}:{options}").options if options else {}
-    return Spec(f"{path}:{name}" if name else path, given)
-
-
-def is_file(spec: Spec) -> bool:
-    """Tell a task in the user's file from one of ours."""
-    return file_of(spec) is not None
-
-
-def file_of(spec: Spec) -> str | None:
-    """Return the user's file as it was typed, or None for one of our tasks."""
-    found = IN_FILE.fullmatch(spec.name)
-    return None if found is None else found["path"]
-
-
-def fingerprint(task: str) -> str:
-    """Hash the user's file as it is now; nothing of one of our tasks."""
-    file = file_of(parse_task(task))
-    path = None if file is None else Path(file).expanduser()
-    if path is None or not path.is_file():
-        return ""
-    return sha1(path.read_bytes()).hexdigest()
 
 
 def check_unchanged(task: str, sources: str) -> None:

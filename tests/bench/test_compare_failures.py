@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from switch_ema.bench.compare import open_run, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import open_run
+from switch_ema.commands.compare import Compare
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def run(task, folder, methods=("plain", "switch-ema")):
     options = RunOptions(out=folder, name="run", jobs=1, device="cpu")
     console = Console(file=io.StringIO(), width=120)
     try:
-        run_comparison(config, options, console)
+        Compare(settings=config, run=options)(console)
     finally:
         _, results = open_run(folder / "run")
         statuses = sorted(results.statuses().values())

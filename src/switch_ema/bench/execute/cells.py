@@ -1,0 +1,52 @@
+"""Trains cells: in this process, in several at a time, or on a Ray cluster."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+
+from switch_ema.bench.execute.local import OnEpoch, _Pool, train_or_explain
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.train.loop import CellResult, Place
+
+
+def default_jobs() -> int:
+    """Return how many cells are trained at a time here: one per core, or per GPU."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def train_cells(
+    cells: Sequence[Cell],
+    place: Callable[[Cell], Place],
+    jobs: int,
+    on_epoch: OnEpoch,
+    *,
+    executor: str = "local",
+    address: str | None = None,
+) -> Iterator[tuple[Cell, CellResult]]:
+    """Yield each cell with its result, as they finish; failures are results too.
+
+    Args:
+        cells: what to train.
+        place: where and how a cell is trained.
+        jobs: cells trained at a time; 0 for as many as fit.
+        on_epoch: told a cell and the epochs that it has finished.
+        executor: ``local`` or ``ray``.
+        address: the address of the Ray cluster; see :func:`ray.init`.
+    """
+    if not cells:
+        return
+    if executor == "ray":
+        # Imported here, since Ray is an extra and slow to import.
+        from switch_ema.bench.execute.ray import train_on_ray
+
+        yield from train_on_ray(cells, place, jobs, on_epoch, address=address)
+        return
+    jobs = jobs or default_jobs()
+    if jobs == 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
+    else:
+        with _Pool(min(jobs, len(cells))) as pool:
+            yield from pool.run(cells, place, on_epoch)
