@@ -33,11 +33,11 @@ class Tasks:
             descriptions = {name: describe_task(name) for name in TASKS}
             _print_list("task", descriptions, console)
             return
-        from switch_ema.bench.tasks import load_task_class, options_of
+        from switch_ema.bench.tasks.loading import load_task_class, options_of
 
-        task_class, spec = load_task_class(self.task)
+        task_class, _ = load_task_class(self.task)
         console.print(escape((task_class.__doc__ or "").partition("\n")[0]))
-        table = Table("option", "default", title=escape(f"Options of {spec.name}"))
+        table = Table("option", "default")
         for option in options_of(task_class).values():
             given = option.default is not option.empty
             table.add_row(option.name, escape(str(option.default)) if given else "")

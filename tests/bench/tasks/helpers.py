@@ -2,7 +2,7 @@
 
 import torch
 
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 
 SMALL = {
     "noisy-digits": "noisy-digits:size=300",

@@ -5,7 +5,7 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import SeedBatchTask
-from switch_ema.bench.tasks import create_task, load_task_class, options_of
+from switch_ema.bench.tasks.loading import create_task, load_task_class, options_of
 from switch_ema.bench.tasks.registry import TASKS, describe_task, import_task
 from switch_ema.bench.tasks.toy.digits import NoisyDigits
 

@@ -15,7 +15,7 @@ from switch_ema.bench.plan.facts import TaskFacts, facts_of
 from switch_ema.bench.recipe import Recipe, stored_fields
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
-from switch_ema.bench.tasks import load_task_class
+from switch_ema.bench.tasks.loading import load_task_class
 
 SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that trains its seeds stacked."""

@@ -12,7 +12,7 @@ from typing import Any
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.spec import fingerprint
 from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
-from switch_ema.bench.tasks import load_task_class
+from switch_ema.bench.tasks.loading import load_task_class
 
 FACTS = "tasks"
 """Under which the facts stand among the notes of a run."""

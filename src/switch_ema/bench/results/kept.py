@@ -15,7 +15,7 @@ from switch_ema.bench.methods import CONTROL
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.task import SeedBatchTask, Task
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
 from switch_ema.bench.train.loop import Place, Training
 from switch_ema.bench.train.trajectory import load_trajectory

@@ -23,8 +23,7 @@ from switch_ema.bench.optimizers.sam import set_mode, take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.task import SelfTeachingTask
-from switch_ema.bench.tasks import create_task
-from switch_ema.bench.tasks.loading import check_unchanged
+from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.teacher import as_teacher
 from switch_ema.bench.train import contract
 from switch_ema.bench.train.checkpoints import (

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from switch_ema.bench.tasks import create_task
 from switch_ema.bench.tasks.classification.images import mirror, shift
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.regression.rotation import turn
 from tests.bench.tasks.helpers import tensors
 
