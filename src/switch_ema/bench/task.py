@@ -64,6 +64,17 @@ class Task(ABC):
         """Return the recipe that suits the options given behind the name."""
         return cls.recipe
 
+    @classmethod
+    def can_stack(cls, options: Mapping[str, Any]) -> bool:
+        """Whether many seeds may be trained at once, as one stacked model.
+
+        True is a promise: ``loss`` depends on its arguments alone and only calls the
+        model, batches are tensors (or tuples or dicts of them) of one shape for all
+        seeds, and training so is faster. Networks with recurrent layers, and those
+        whose steps are not mostly overhead, are better trained one by one.
+        """
+        return False
+
     @abstractmethod
     def model(self) -> nn.Module:
         """Make the network with fresh weights."""

@@ -10,7 +10,7 @@ from torch import nn
 from switch_ema import EMA
 from switch_ema.bench.models.stacked import Stacked, clip_each_
 from switch_ema.bench.task import Batches, Metric, Task
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 
 TASKS = (

@@ -66,7 +66,7 @@ class Stacked(nn.Module):
             return function(network, own)
 
         run = torch.vmap(one, randomness="different")
-        return cast(Tensor, run(*self._tensors(), argument))
+        return run(*self._tensors(), argument)
 
     def alone(self, index: int) -> nn.Module:
         """Return one network as an ordinary module that shares the stack's memory.

@@ -15,6 +15,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import KINDS, Spec, file_of, fingerprint, parse_task
 from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
 from switch_ema.bench.tasks.registry import TASKS, import_task
+from switch_ema.bench.tasks.stacked import stack_tasks
 
 NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
@@ -124,7 +125,7 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
 
 
 def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") -> Task:
-    """Make a task for one seed, or for several if it trains them stacked."""
+    """Make a task for one seed, or for several that are trained stacked."""
     task_class, spec = load_task_class(task)
     options = dict(spec.options)
     if takes_split(task_class):
@@ -133,12 +134,12 @@ def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") 
         raise UsageError(
             f"{spec.name} cannot be tuned: its constructor takes no keyword split."
         )
-    stacked = issubclass(task_class, SeedBatchTask)
-    if len(seeds) != 1 and not stacked:
-        raise ValueError(f"{spec.name} takes one seed, got {len(seeds)}.")
-    seed = tuple(seeds) if stacked else seeds[0]
     try:
-        return task_class(seed, **options)  # type: ignore[arg-type]
+        if issubclass(task_class, SeedBatchTask):
+            return task_class(tuple(seeds), **options)
+        if len(seeds) == 1:
+            return task_class(seeds[0], **options)
+        return stack_tasks(lambda seed: task_class(seed, **options), seeds)
     except UsageError:
         raise
     except Exception as error:

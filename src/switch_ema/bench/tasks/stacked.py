@@ -1,7 +1,7 @@
 """Several seeds of an ordinary task, trained at once as one stacked model."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,14 @@ class StackedTask(SeedBatchTask):
         self.tasks = list(tasks)
         self.metrics = tasks[0].metrics  # type: ignore[misc]
         self.has_stopped = torch.zeros(len(tasks), dtype=torch.bool)
+
+    def trivial(self) -> Mapping[str, Any]:
+        """Return the values of the first seed's trivial predictors."""
+        return self.tasks[0].trivial()
+
+    def samples(self, model: nn.Module) -> Any:
+        """Make the pictures of the first seed."""
+        return self.tasks[0].samples(cast(Stacked, unwrap(model)).alone(0))
 
     def model(self) -> nn.Module:
         """Stack one network per seed, each made from its own random numbers."""
@@ -95,6 +103,15 @@ class StackedTask(SeedBatchTask):
         for parameter in model.parameters():
             finite = parameter.detach().flatten(1).isfinite().all(1)
             self.has_stopped |= ~finite.cpu()
+
+
+def stack_tasks(make: Callable[[int], Task], seeds: Sequence[int]) -> StackedTask:
+    """Make one task per seed, each with the random numbers that it would have alone."""
+    tasks = []
+    for seed in seeds:
+        set_seed(seed)
+        tasks.append(make(seed))
+    return StackedTask(tasks)
 
 
 class StackedBatches:
