@@ -22,6 +22,7 @@ SMALL = {
     "a2mim": "a2mim:size=100,batch=20,network=deit-t",
     "mae": "mae:size=100,batch=20,network=deit-t",
     "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
+    "awd-lstm": "awd-lstm:dataset=pydoc,size=4000,test_size=2000,batch=8",
 }
 """Every registered task, in a second or so."""
 

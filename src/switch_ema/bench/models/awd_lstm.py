@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,9 @@ class AWDDropout:
 
     def scaled(self, factor: float) -> "AWDDropout":
         """Multiply all shares."""
-        return AWDDropout(**{name: factor * share for name, share in vars(self).items()})
+        return AWDDropout(
+            **{name: factor * share for name, share in vars(self).items()}
+        )
 
 
 class AWDLSTM(nn.Module):
@@ -67,7 +70,7 @@ class AWDLSTM(nn.Module):
         widths = [width, *(hidden for _ in range(layers - 1)), width]
         self.embedding = nn.Embedding(words, width)
         self.layers = nn.ModuleList(
-            nn.LSTM(before, after) for before, after in zip(widths, widths[1:], strict=False)
+            nn.LSTM(before, after) for before, after in pairwise(widths)
         )
         self.classifier = nn.Linear(width, words)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -104,8 +107,8 @@ class AWDLSTM(nn.Module):
             zeros = inputs.new_zeros(1, inputs.shape[1], layer.hidden_size)
             state = (zeros, zeros)
         # The module itself would use its own weights, which are not dropped.
-        recurrent = dropout(layer.weight_hh_l0, self.drop.weights, self.training)
-        weights = [layer.weight_ih_l0, recurrent, layer.bias_ih_l0, layer.bias_hh_l0]
+        weights: list[Tensor] = [*layer.all_weights[0]]
+        weights[1] = dropout(weights[1], self.drop.weights, self.training)
         outputs, hidden, cell = torch.lstm(
             inputs, state, weights, True, 1, 0.0, self.training, False, False
         )

@@ -20,6 +20,7 @@ TASKS: dict[str, str] = {
     "classification": ".classification.classification:Classification",
     "rotation": ".regression.rotation:Rotation",
     "lm": ".language.lm:LanguageModel",
+    "awd-lstm": ".language.awd_lstm:AWDLanguageModel",
     "simclr": ".ssl.contrastive:SimCLR",
     "moco-v2": ".ssl.moco_v2:MoCoV2",
     "byol": ".ssl.byol:BYOL",

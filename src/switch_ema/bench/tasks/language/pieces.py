@@ -45,7 +45,9 @@ class Pieces:
             before = after
 
 
-def epoch_pieces(text: Tensor, batch: int, length: int, *, seed: int, epoch: int) -> Pieces:
+def epoch_pieces(
+    text: Tensor, batch: int, length: int, *, seed: int, epoch: int
+) -> Pieces:
     """Cut the text into pieces, starting at another word in each epoch."""
     generator = stream(seed, f"start of epoch {epoch}")
     start = int(torch.randint(len(text), (), generator=generator))
@@ -53,7 +55,9 @@ def epoch_pieces(text: Tensor, batch: int, length: int, *, seed: int, epoch: int
 
 
 def perplexity(
-    read: Callable[[Tensor, Any], tuple[Tensor, Any]], pieces: Pieces, device: torch.device
+    read: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    pieces: Pieces,
+    device: torch.device,
 ) -> float:
     """Measure a text from its beginning to its end.
 
