@@ -22,6 +22,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "imagenet": ("imagenet/train", "imagenet/val"),
     "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
     "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
+    "bccd": ("bccd/train.json", "bccd/val.json", "bccd/images*"),
+    "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
 }
 """What is looked for in the folder, as patterns."""
 

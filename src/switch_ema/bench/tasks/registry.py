@@ -29,6 +29,10 @@ TASKS: dict[str, str] = {
     "simmim": ".ssl.simmim:SimMIM",
     "a2mim": ".ssl.a2mim:A2MIM",
     "mae": ".ssl.mae:MAE",
+    "retinanet": ".detection.retinanet:RetinaNet",
+    "mask-rcnn": ".detection.mask_rcnn:MaskRCNN",
+    "cascade-mask-rcnn": ".detection.mask_rcnn:CascadeMaskRCNN",
+    "yolox": ".detection.yolox:YoloX",
 }
 """Module and class; a module that begins with a dot is in this package."""
 
