@@ -22,6 +22,12 @@ __all__ = [
     "Task",
 ]
 
+CONTROL_EPOCHS = 500_000
+"""The control's epochs count from here, which gives it other orders of the data.
+
+A task that does something at a certain epoch takes the remainder of this.
+"""
+
 
 class Loader(Protocol):
     """Batches of one epoch, whose number is known."""

@@ -23,7 +23,7 @@ from switch_ema.bench.models.stacked import clip_each_
 from switch_ema.bench.optimizers.sam import set_mode, take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.task import SelfTeachingTask
+from switch_ema.bench.task import CONTROL_EPOCHS, SelfTeachingTask
 from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.teacher import as_teacher
@@ -183,7 +183,7 @@ class Training:
         self.model.train()
         set_mode(self.optimizer, training=True)
         # The control's epochs are numbered otherwise, which gives other orders.
-        epoch = self.epoch + (500_000 if is_control else 0)
+        epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
         loader = contract.make_loader(self.task, epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []

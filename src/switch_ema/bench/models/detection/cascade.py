@@ -134,7 +134,9 @@ class CascadeHeads(nn.Module):
         moved = stage.box_coder.decode(moves.detach(), proposals).reshape(-1, 4)
         return [
             self._boxes.clip_boxes_to_image(boxes, shape)
-            for boxes, shape in zip(torch.split(moved, counts), image_shapes, strict=True)
+            for boxes, shape in zip(
+                torch.split(moved, counts), image_shapes, strict=True
+            )
         ]
 
     def _train_stage(

@@ -16,7 +16,7 @@ from switch_ema.bench.data.detection import Examples, Target, load_detection
 from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.detection.backbones import BACKBONES, pretrained_weights
-from switch_ema.bench.task import Loader, Recipe, Task
+from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.detection import measure, pictures
 from switch_ema.bench.tasks.detection.batches import Batch, DetectionBatches
 from switch_ema.bench.tasks.detection.settings import (
@@ -58,7 +58,7 @@ class Detection(Task):
         workers: Processes that read images from files.
     """
 
-    metrics = (measure.BOX_AP, measure.BOX_AP50)
+    metrics: ClassVar[tuple[Metric, ...]] = (measure.BOX_AP, measure.BOX_AP50)
     loss_in_training_only = True
     masks: ClassVar[bool] = False
     """Whether masks are trained and measured."""

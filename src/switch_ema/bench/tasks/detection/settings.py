@@ -127,6 +127,7 @@ def small_recipe(
         epochs=epochs,
         schedule="one-cycle",
         clip=5.0,
+        evaluate_every=max(epochs // 3, 1),
         methods=_decays(round(1 - min(window, 0.9), 4), round(1 - min(kept, 0.9), 4)),
     )
 

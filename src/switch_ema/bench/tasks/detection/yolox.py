@@ -6,7 +6,7 @@ from torch.optim import SGD, Optimizer
 from switch_ema.bench.data.boxes import MosaicMixUp
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.detection.yolox import YOLOX, small_yolox, yolox_s
-from switch_ema.bench.task import Loader
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader
 from switch_ema.bench.tasks.detection.batches import Batch
 from switch_ema.bench.tasks.detection.detection import Detection
 from switch_ema.bench.tasks.detection.settings import SmallTraining
