@@ -1,6 +1,6 @@
 """Augmentation of images together with their boxes and masks.
 
-Random numbers are torch's global ones, which the training loop seeds before each epoch.
+Random numbers are torch's global ones, which whoever makes batches seeds.
 """
 
 from collections.abc import Callable

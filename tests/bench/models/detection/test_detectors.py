@@ -124,9 +124,7 @@ def test_a_backbone_takes_the_weights_of_a_classifier(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, {}, {"conv1.weight": torch.zeros(1)}])
-def test_weights_that_do_not_fit_are_one_sentence(
-    tmp_path: Path, content: Any
-) -> None:
+def test_weights_that_do_not_fit_are_one_sentence(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "weights.pth"
     if content is not None:
         torch.save(content, path)

@@ -42,11 +42,11 @@ class DetectionBatches:
         generator = stream(seed, f"order of epoch {epoch}")
         count = len(examples)
         passes = [torch.randperm(count, generator=generator) for _ in range(repeats)]
-        batch = min(batch, count)
+        order = torch.cat(passes).tolist()
+        seeds = torch.randint(2**31, (len(order),), generator=generator).tolist()
         self._loader: DataLoader[Any] = DataLoader(
-            _Augmented(examples, transform, masks),
-            batch_size=batch,
-            sampler=torch.cat(passes).tolist(),
+            _Augmented(examples, order, seeds, transform, masks),
+            batch_size=min(batch, count),
             collate_fn=_collate,
             num_workers=workers,
             drop_last=True,
@@ -60,20 +60,32 @@ class DetectionBatches:
 
 
 class _Augmented(Dataset[tuple[Tensor, Target]]):
-    """Examples as a network is trained with: without crowds, in [0, 1]."""
+    """Examples as a network is trained with: without crowds, in [0, 1].
+
+    Each has random numbers of its own, so that neither the number of processes nor what
+    else is drawn changes its augmentation.
+    """
 
     def __init__(
         self,
         examples: Examples,
+        order: list[int],
+        seeds: list[int],
         transform: Callable[[Tensor, Target], tuple[Tensor, Target]] | None,
         masks: bool,
     ) -> None:
-        self._examples, self._transform, self._masks = examples, transform, masks
+        self._examples, self._order, self._seeds = examples, order, seeds
+        self._transform, self._masks = transform, masks
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self._order)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Target]:
+    def __getitem__(self, position: int) -> tuple[Tensor, Target]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seeds[position])
+            return self._augmented(self._order[position])
+
+    def _augmented(self, index: int) -> tuple[Tensor, Target]:
         image, target = self._examples[index]
         single = target["iscrowd"] == 0
         target = {
