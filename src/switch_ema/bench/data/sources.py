@@ -133,6 +133,12 @@ def not_found(name: str) -> UsageError:
     return UsageError(f"the data {name} was not found ({state}): {how_to_get(name)}.")
 
 
+def download_failed(name: str, error: Exception) -> UsageError:
+    """Say why a download failed, and what to do instead."""
+    reason = str(error).strip().partition("\n")[0]
+    return UsageError(f"the download of {name} failed ({reason}): {how_to_get(name)}.")
+
+
 def need(module: str) -> ModuleType:
     """Import a module of the bench's extra, or say how to install it."""
     with needed(None, "bench", error=UsageError):

@@ -14,7 +14,7 @@ from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.tasks.classification.classification import Classification
-from switch_ema.bench.tasks.classification.image_batches import (
+from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
