@@ -22,12 +22,6 @@ __all__ = [
     "Task",
 ]
 
-CONTROL_EPOCHS = 500_000
-"""The control's epochs count from here, which gives it other orders of the data.
-
-A task that does something at a certain epoch takes the remainder of this.
-"""
-
 
 class Loader(Protocol):
     """Batches of one epoch, whose number is known."""
@@ -52,7 +46,7 @@ class Task(ABC):
     evaluates on a part of the training data that it then does not train on.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]]
+    metrics: tuple[Metric, ...]
     """What ``evaluate`` measures; the first one decides."""
     recipe: Recipe = Recipe()
     loss_in_training_only: ClassVar[bool] = False
@@ -71,15 +65,12 @@ class Task(ABC):
         return cls.recipe
 
     @classmethod
-    def can_stack(cls, options: Mapping[str, Any]) -> bool:
-        """Whether many seeds may be trained at once, as one stacked model.
+    def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Return the metrics that a task with these options measures.
 
-        True is a promise: ``loss`` depends on its arguments alone and only calls the
-        model, batches are tensors (or tuples or dicts of them) of one shape for all
-        seeds, and training so is faster. Networks with recurrent layers, and those
-        whose steps are not mostly overhead, are better trained one by one.
+        Where they depend on the options, the constructor has to set ``metrics``, too.
         """
-        return False
+        return cls.metrics
 
     @abstractmethod
     def model(self) -> nn.Module:

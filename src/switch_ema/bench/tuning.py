@@ -11,7 +11,8 @@ from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import Spec, parse_spec
-from switch_ema.bench.tasks.loading import load_task_class, takes_split
+from switch_ema.bench.tasks import load_task_class
+from switch_ema.bench.tasks.loading import takes_split
 from switch_ema.bench.usable import is_usable
 
 KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -106,7 +107,8 @@ def _mean_ranks(
 ) -> dict[str, float]:
     ranks: dict[str, list[int]] = {method: [] for method in trial.methods}
     for task in trial.tasks:
-        metric = load_task_class(task)[0].metrics[0]
+        task_class, spec = load_task_class(task)
+        metric = task_class.metrics_for(spec.options)[0]
         scores: dict[str, list[float]] = {method: [] for method in ranks}
         for cell in (cell for cell in cells if cell.task == task):
             for method, _, name, values in results.curves(cell):

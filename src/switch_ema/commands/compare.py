@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +49,7 @@ class Compare:
     """
 
     settings: Annotated[CompareConfig, tyro.conf.arg(name="")] = field(
-        default_factory=partial(CompareConfig, stack="auto")
+        default_factory=CompareConfig
     )
     run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
         default_factory=RunOptions
@@ -62,7 +61,7 @@ class Compare:
         """Run it."""
         settings = self.settings
         if self.config is not None:
-            if settings != CompareConfig(stack="auto"):
+            if settings != CompareConfig():
                 raise UsageError(BESIDE_CONFIG)
             settings = _stored_settings(self.config)
         cells = plan_comparison(settings)

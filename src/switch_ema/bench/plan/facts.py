@@ -12,7 +12,7 @@ from typing import Any
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.spec import fingerprint
 from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
-from switch_ema.bench.tasks.loading import load_task_class
+from switch_ema.bench.tasks import load_task_class
 
 FACTS = "tasks"
 """Under which the facts stand among the notes of a run."""
@@ -29,8 +29,6 @@ class TaskFacts:
     is_stacked: bool
     """Whether its seeds are trained at once."""
     teaches_itself: bool
-    can_stack: bool = False
-    """Whether its seeds may be trained at once, by ``Task.can_stack``."""
     source: str
     """Fingerprint of the file it is in; empty for one of ours."""
 
@@ -40,11 +38,10 @@ def facts_of(task: str) -> TaskFacts:
     task_class, spec = load_task_class(task)
     return TaskFacts(
         description=(task_class.__doc__ or "").partition("\n")[0],
-        metrics=task_class.metrics,
+        metrics=task_class.metrics_for(spec.options),
         recipe=task_class.recipe_for(spec.options),
         is_stacked=issubclass(task_class, SeedBatchTask),
         teaches_itself=issubclass(task_class, SelfTeachingTask),
-        can_stack=task_class.can_stack(spec.options),
         source=fingerprint(task),
     )
 

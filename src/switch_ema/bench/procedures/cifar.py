@@ -6,7 +6,7 @@ as in the configurations that its authors released.
 
 from dataclasses import replace
 
-from switch_ema.bench.procedures.procedure import TrainingProcedure
+from switch_ema.bench.procedures.ingredients import TrainingProcedure
 
 _ADAMW = "adamw:lr={},betas=(0.9,0.999),weight_decay=0.05"
 _STOCHASTIC_DEPTH = {

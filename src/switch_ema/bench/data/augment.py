@@ -1,0 +1,138 @@
+"""What a training procedure does to images, one by one or a batch at once.
+
+Shifts, mirrors and orders come from the generator that is given. The transforms of timm
+and torchvision draw from the global random numbers, which the training loop seeds
+before each epoch.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.bench.data import sources
+from switch_ema.bench.procedures.ingredients import TrainingProcedure
+
+Mixing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Transform = Callable[[Any], Any]
+
+
+def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Move each image by up to ``most`` pixels; its edge is reflected from outside."""
+    count, channels, *sides = images.shape
+    moved = torch.randint(-most, most + 1, (2, count, 1), generator=generator)
+    rows, columns = (
+        _reflect(offsets + torch.arange(side), side)
+        for offsets, side in zip(moved, sides, strict=True)
+    )
+    each = torch.arange(count)[:, None, None, None]
+    channel = torch.arange(channels)[None, :, None, None]
+    return images[each, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each image, left to right, or not."""
+    flipped = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(flipped[:, None, None, None], images.flip(3), images)
+
+
+def repeat(order: Tensor, repeats: int) -> Tensor:
+    """Let each index come several times in a row, and as many in all as before.
+
+    So an epoch sees fewer images, in several augmented versions each that mostly share
+    a batch (repeated augmentation).
+
+    >>> repeat(torch.tensor([3, 0, 2, 1]), 3).tolist()
+    [3, 3, 3, 0]
+    """
+    return order.repeat_interleave(repeats)[: len(order)]
+
+
+def mixing(procedure: TrainingProcedure, classes: int) -> Mixing | None:
+    """Return what blends a batch by Mixup or CutMix; targets become soft."""
+    if not procedure.mixes:
+        return None
+    blend: Mixing = sources.need("timm.data").Mixup(
+        mixup_alpha=procedure.mixup,
+        cutmix_alpha=procedure.cutmix,
+        label_smoothing=0.0,  # the loss does it, for labels and soft targets alike
+        num_classes=classes,
+    )
+    return blend
+
+
+def erasing(procedure: TrainingProcedure) -> Transform | None:
+    """Return what replaces rectangles of normalised images by noise."""
+    if not procedure.erasing:
+        return None
+    make = sources.need("timm.data.random_erasing").RandomErasing
+    erase: Transform = make(procedure.erasing, mode="pixel", device="cpu")
+    return erase
+
+
+def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
+    """Bring images to a size and keep the middle, as tests do.
+
+    Args:
+        images: A tensor of images, or one of PIL's.
+        resolution: Height and width of what is kept.
+        share: Of the height and width that is kept.
+    """
+    functional = sources.need("torchvision.transforms.v2.functional")
+    side = int(resolution / share)
+    height, width = functional.get_size(images)
+    if min(height, width) != side:
+        bicubic = functional.InterpolationMode.BICUBIC
+        images = functional.resize(images, [side], bicubic)
+    return functional.center_crop(images, [resolution, resolution])
+
+
+def image_transform(
+    procedure: TrainingProcedure, resolution: int, *, flip: bool
+) -> Transform:
+    """Return what training does to one of PIL's images before it is normalised.
+
+    Args:
+        procedure: What to do.
+        resolution: Height and width of the result.
+        flip: Whether to mirror at random.
+    """
+    v2 = sources.need("torchvision.transforms.v2")
+    steps: list[Transform] = []
+    if procedure.crop == "resized":
+        bicubic = v2.InterpolationMode.BICUBIC
+        area = (procedure.crop_area, 1.0)
+        steps.append(v2.RandomResizedCrop(resolution, area, interpolation=bicubic))
+    else:
+        around = {"padding": resolution // 8, "padding_mode": "reflect"}
+        steps.append(partial(resize_and_crop, resolution=resolution, share=1.0))
+        steps.append(v2.RandomCrop(resolution, **around))
+    if flip:
+        steps.append(v2.RandomHorizontalFlip())
+    transform: Transform = v2.Compose([*steps, *_colour_steps(procedure, resolution)])
+    return transform
+
+
+def _colour_steps(procedure: TrainingProcedure, resolution: int) -> list[Transform]:
+    """Return the operations of PIL that change colours, and some that turn or shear."""
+    found = sources.need("timm.data.auto_augment")
+    # As timm does: moves are relative to the image, what comes in from outside is grey.
+    options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
+    steps: list[Transform] = []
+    if procedure.rand_magnitude is not None:
+        config = f"rand-m{procedure.rand_magnitude}-mstd{procedure.rand_deviation}-inc1"
+        steps.append(found.rand_augment_transform(config, dict(options)))
+    if procedure.auto_augment:
+        steps.append(found.auto_augment_transform("original", dict(options)))
+    if procedure.color_jitter:
+        v2 = sources.need("torchvision.transforms.v2")
+        steps.append(v2.ColorJitter(*[procedure.color_jitter] * 3))
+    return steps
+
+
+def _reflect(positions: Tensor, side: int) -> Tensor:
+    """Fold positions outside of an image back into it, the edge not repeated."""
+    last = side - 1
+    return last - (last - positions.abs()).abs()

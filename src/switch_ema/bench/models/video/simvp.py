@@ -1,0 +1,193 @@
+"""SimVP: convolutions that turn ten frames into the next ten at once.
+
+An encoder sees each frame alone, a translator sees the features of all frames as the
+channels of one image, and a decoder draws each frame (Gao et al., 2022). The
+translator of the first version is a U-Net of Inception blocks, that of the second is
+made of gated spatio-temporal attention (Tan et al., 2022). Sizes and details are those
+of OpenSTL.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+FRAMES = 10
+"""That are seen, and that are predicted."""
+TRANSLATORS = ("inception", "gsta")
+
+
+class SimVP(nn.Module):
+    """Encoder, translator and decoder.
+
+    Args:
+        translator: ``inception`` (the first version) or ``gsta`` (the second).
+        width: Channels of a frame's features.
+        hidden: Channels in the translator.
+        depth: Blocks of the translator; the U-Net has as many on each side.
+        kernels: Sizes of the convolutions in an Inception block.
+        channels: Of a frame.
+    """
+
+    def __init__(
+        self,
+        translator: str,
+        *,
+        width: int,
+        hidden: int,
+        depth: int,
+        kernels: Sequence[int] = (3, 5, 7, 11),
+        channels: int = 1,
+    ) -> None:
+        super().__init__()
+        if translator not in TRANSLATORS:
+            raise ValueError(
+                f"translator must be one of {', '.join(TRANSLATORS)}, "
+                f"got {translator!r}."
+            )
+        self.encoder = nn.ModuleList(
+            _Convolution(channels if index == 0 else width, width, halves=index % 2 > 0)
+            for index in range(4)
+        )
+        frames = FRAMES * width
+        self.translator: nn.Module = (
+            _InceptionUNet(frames, hidden, depth, kernels)
+            if translator == "inception"
+            else _attention_blocks(frames, hidden, depth)
+        )
+        self.decoder = nn.ModuleList(
+            _Convolution(width, width, doubles=index % 2 == 0) for index in range(4)
+        )
+        self.readout = nn.Conv2d(width, channels, 1)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Predict the frames after those given, batch x 10 x channels x side x side."""
+        count, frames = clips.shape[:2]
+        first = features = self.encoder[0](clips.flatten(0, 1))
+        for layer in list(self.encoder)[1:]:
+            features = layer(features)
+        together = features.reshape(count, -1, *features.shape[2:])
+        features = self.translator(together).reshape(features.shape)
+        for layer in list(self.decoder)[:-1]:
+            features = layer(features)
+        drawn = self.readout(self.decoder[-1](features + first))
+        return cast(Tensor, drawn.view(count, frames, *drawn.shape[1:]))
+
+
+class _Convolution(nn.Sequential):
+    """A convolution that may halve or double the image, group norm and SiLU."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, halves: bool = False, doubles: bool = False
+    ) -> None:
+        wide = 4 * outputs if doubles else outputs
+        convolution = nn.Conv2d(inputs, wide, 3, stride=1 + halves, padding=1)
+        nn.init.trunc_normal_(convolution.weight, std=0.02)
+        nn.init.zeros_(cast(Tensor, convolution.bias))
+        up = [nn.PixelShuffle(2)] if doubles else []
+        super().__init__(convolution, *up, nn.GroupNorm(2, outputs), nn.SiLU())
+
+
+class _Inception(nn.Module):
+    """The sum of grouped convolutions of several sizes, behind a narrow layer."""
+
+    def __init__(
+        self, inputs: int, middle: int, outputs: int, kernels: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(inputs, middle, 1)
+        groups = 8
+        self.branches = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(middle, outputs, size, padding=size // 2, groups=groups),
+                nn.GroupNorm(groups, outputs),
+                nn.LeakyReLU(0.2),
+            )
+            for size in kernels
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        narrow = self.narrow(features)
+        return torch.stack([branch(narrow) for branch in self.branches]).sum(0)
+
+
+class _InceptionUNet(nn.Module):
+    """Inception blocks with skip connections between mirrored ones."""
+
+    def __init__(
+        self, channels: int, hidden: int, depth: int, kernels: Sequence[int]
+    ) -> None:
+        super().__init__()
+        inputs = [channels, *[hidden] * (depth - 1)]
+        self.down = nn.ModuleList(
+            _Inception(width, hidden // 2, hidden, kernels) for width in inputs
+        )
+        sizes = [(hidden, hidden), *[(2 * hidden, hidden)] * (depth - 2)]
+        sizes.append((2 * hidden, channels))
+        self.up = nn.ModuleList(
+            _Inception(width, hidden // 2, outputs, kernels) for width, outputs in sizes
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        skips: list[Tensor] = []
+        for block in self.down:
+            features = block(features)
+            skips.append(features)
+        skips.pop()  # the deepest one goes on by itself
+        features = self.up[0](features)
+        for block in list(self.up)[1:]:
+            features = block(torch.cat([features, skips.pop()], 1))
+        return features
+
+
+def _attention_blocks(channels: int, hidden: int, depth: int) -> nn.Sequential:
+    """Return the translator of the second version; its first and last layer resize."""
+    layers: list[nn.Module] = [
+        _GatedAttention(channels),
+        nn.Conv2d(channels, hidden, 1),
+    ]
+    layers += [_GatedAttention(hidden) for _ in range(depth - 1)]
+    return nn.Sequential(*layers, nn.Conv2d(hidden, channels, 1))
+
+
+class _GatedAttention(nn.Module):
+    """Gated spatio-temporal attention and a perceptron, each added to its input.
+
+    The attention is a large kernel, of 21 pixels, in three parts: depth-wise, dilated
+    depth-wise and point-wise; one half of its channels gates the other.
+    """
+
+    def __init__(self, width: int, ratio: int = 8) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(width)
+        self.enter = nn.Sequential(nn.Conv2d(width, width, 1), nn.GELU())
+        self.kernel = nn.Sequential(
+            nn.Conv2d(width, width, 5, padding=2, groups=width),
+            nn.Conv2d(width, width, 7, padding=9, dilation=3, groups=width),
+            nn.Conv2d(width, 2 * width, 1),
+            nn.GLU(1),
+        )
+        self.leave = nn.Conv2d(width, width, 1)
+        wide = ratio * width
+        self.perceptron = nn.Sequential(
+            nn.BatchNorm2d(width),
+            nn.Conv2d(width, wide, 1),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide),
+            nn.GELU(),
+            nn.Conv2d(wide, width, 1),
+        )
+        self.scales = nn.Parameter(torch.full((2, width, 1, 1), 0.01))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                area = math.prod(module.kernel_size)
+                fan_out = area * module.out_channels // module.groups
+                nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+                nn.init.zeros_(cast(Tensor, module.bias))
+
+    def forward(self, features: Tensor) -> Tensor:
+        normal = self.norm(features)
+        attended = self.leave(self.kernel(self.enter(normal))) + normal
+        features = features + self.scales[0] * attended
+        return features + self.scales[1] * cast(Tensor, self.perceptron(features))

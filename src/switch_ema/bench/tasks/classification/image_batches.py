@@ -1,0 +1,122 @@
+"""Batches of augmented images for training, and of plain ones for tests."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from switch_ema.bench.data import augment, sources
+from switch_ema.bench.data.splits import stream
+from switch_ema.bench.data.vision import Images, VisionSet, picture
+from switch_ema.bench.procedures import TrainingProcedure
+from switch_ema.bench.task import Batches
+
+
+class ImageBatches(Batches):
+    """One epoch of training images, as a procedure wants them.
+
+    Images in memory that are only moved and mirrored are treated a batch at a time.
+    Others go one by one through the transforms of PIL, in processes of their own if
+    there are workers. Noise rectangles and blending come last, in both ways.
+
+    Args:
+        data: Training images and how to normalise them.
+        procedure: What to do to them.
+        resolution: Height and width in the end.
+        batch: Images per batch.
+        seed: Decides, with the epoch, about the order and the augmentation.
+        epoch: Of the training.
+        workers: Processes that read and change images one by one.
+    """
+
+    def __init__(
+        self,
+        data: VisionSet,
+        procedure: TrainingProcedure,
+        *,
+        resolution: int,
+        batch: int,
+        seed: int,
+        epoch: int,
+        workers: int = 0,
+    ) -> None:
+        super().__init__((data.y_train,), batch, seed, epoch=epoch, drop_last=True)
+        self._order = augment.repeat(self._order, procedure.repeats)
+        self._data, self._procedure, self._resolution = data, procedure, resolution
+        self._generator = stream(seed, f"augmentation of epoch {epoch}")
+        self._flip = procedure.flip and data.mirrored
+        self._workers = workers
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        erase = augment.erasing(self._procedure)
+        blend = augment.mixing(self._procedure, self._data.classes)
+        images = self._data.x_train
+        if self._procedure.works_on_batches and isinstance(images, Tensor):
+            batches = self._by_batch(images)
+        else:
+            batches = self._one_by_one()
+        for x, y in batches:
+            x = self._data.normalise(x)
+            x = x if erase is None else erase(x)
+            yield (x, y) if blend is None else blend(x, y)
+
+    def _by_batch(self, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for chosen in torch.split(self._order, self._size):
+            x = augment.shift(images[chosen], images.shape[-1] // 8, self._generator)
+            x = augment.mirror(x, self._generator) if self._flip else x
+            x = augment.resize_and_crop(x, self._resolution, 1.0)
+            yield x, self._data.y_train[chosen]
+
+    def _one_by_one(self) -> Iterator[tuple[Tensor, Tensor]]:
+        transform = augment.image_transform(
+            self._procedure, self._resolution, flip=self._flip
+        )
+        dataset = _Pictures(self._data.x_train, self._data.y_train, transform)
+        return iter(
+            DataLoader(
+                dataset,
+                batch_size=self._size,
+                sampler=self._order.tolist(),
+                num_workers=self._workers,
+            )
+        )
+
+
+def evaluation_batches(
+    data: VisionSet,
+    procedure: TrainingProcedure,
+    *,
+    resolution: int,
+    batch: int = 250,
+    workers: int = 0,
+) -> Iterator[Tensor]:
+    """Yield all test images in order, the middle of each, ready for a network."""
+    share = procedure.test_crop
+    if isinstance(data.x_test, Tensor):
+        for images in torch.split(data.x_test, batch):
+            middle = augment.resize_and_crop(images, resolution, share)
+            yield data.normalise(middle)
+        return
+    transform = partial(augment.resize_and_crop, resolution=resolution, share=share)
+    dataset = _Pictures(data.x_test, data.y_test, transform)
+    for images, _ in DataLoader(dataset, batch_size=batch, num_workers=workers):
+        yield data.normalise(images)
+
+
+class _Pictures(Dataset[tuple[Tensor, int]]):
+    """Images that go one by one through a transform of PIL's images."""
+
+    def __init__(
+        self, images: Images, labels: Tensor, transform: augment.Transform
+    ) -> None:
+        self._images, self._labels, self._transform = images, labels, transform
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        functional = sources.need("torchvision.transforms.v2.functional")
+        changed = self._transform(picture(self._images, index))
+        return functional.pil_to_tensor(changed), int(self._labels[index])

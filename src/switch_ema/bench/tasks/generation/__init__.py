@@ -1,0 +1,1 @@
+"""Image generation: diffusion models."""

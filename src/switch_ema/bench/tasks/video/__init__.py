@@ -1,0 +1,1 @@
+"""Video prediction: the next frames of a clip."""
