@@ -16,7 +16,7 @@ from rich.table import Table
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.paper import COLUMNS, PaperTable
+from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
@@ -29,7 +29,12 @@ from switch_ema.bench.paper.reproduce import (
     select_tables,
     table_folder,
 )
-from switch_ema.bench.paper.section import markdown_page, reproduction_section
+from switch_ema.bench.paper.section import (
+    heading,
+    markdown_page,
+    reproduction_section,
+)
+from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.numbers import fixed
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
@@ -56,7 +61,7 @@ class Reproduce:
     tables: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TABLE ...]")
     ] = ()
-    """table-2, table-3, table-4 or table-5."""
+    """Names of tables, such as table-3; --list shows them."""
     rows: tuple[str, ...] = ()
     """Names of rows or patterns such as 'resnet50-*'; all by default."""
     settings: Annotated[RowSettings, tyro.conf.arg(name="")] = field(
@@ -88,9 +93,9 @@ class Reproduce:
         elif self.write_docs is not None:
             self._write_docs(tables, self.write_docs, console)
         elif not self.tables:
+            *most, last = TABLES
             raise UsageError(
-                "which table: table-2, table-3, table-4 or table-5? "
-                "--list shows their rows."
+                f"which table: {', '.join(most)} or {last}? --list shows their rows."
             )
         else:
             self._run(tables, console)
@@ -220,18 +225,26 @@ def _print_sheet(sheet: Sheet, console: Console) -> None:
 
 
 def _print_paper(table: PaperTable, patterns: Sequence[str], console: Console) -> None:
-    """Print a table as the paper has it, with the names of its rows."""
-    methods = [cell.method for cell in table.rows[0].values]
-    title = f"{table.name}: {table.title}, {table.metric.name} (%)"
+    """Print a table as the paper has it, a line for each metric of a row."""
+    methods = [cell.method for cell in table.rows[0].metrics[0].values]
+    title, several = f"{table.name}: {table.title}", len(table.metric_names) > 1
+    if not several:
+        title += f", {heading(table.rows[0].metrics[0])}"
     printed = Table("row", "in the paper", title=escape(title), title_justify="left")
+    if several:
+        printed.add_column("metric")
     for method in methods:
-        printed.add_column(COLUMNS[method], justify="right")
+        printed.add_column(table.columns.get(method, method), justify="right")
     printed.add_column("Gains", justify="right")
     for _, row in select_rows([table], patterns):
-        values = (row.value(method) for method in methods)
-        cells = ["-" if v is None else fixed(v, table.decimals) for v in values]
-        gain = fixed(row.printed_gain, table.decimals, "+")
-        printed.add_row(row.name, escape(row.title), *cells, gain)
+        for one in row.metrics:
+            values = (one.value(method) for method in methods)
+            cells = ["-" if v is None else fixed(v, one.decimals) for v in values]
+            if several:
+                cells = [escape(heading(one)), *cells]
+            gain = one.printed_gain
+            told = "-" if gain is None else fixed(gain, one.gain_decimals, "+")
+            printed.add_row(row.name, escape(row.title), *cells, told)
     console.print(printed)
 
 

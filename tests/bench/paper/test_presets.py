@@ -1,12 +1,17 @@
 """From rows of the paper to comparisons."""
 
+from hashlib import sha1
+
 import pytest
 
+from switch_ema.bench.decays import Decays
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import TABLES
-from switch_ema.bench.paper.presets import DECAYS, RowSettings, kind_of, row_config
+from switch_ema.bench.paper.presets import RowSettings, row_config
+from switch_ema.bench.paper.tables import PaperMetric, PaperRow, Setting, values_of
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.procedures import create_procedure
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.spec import parse_spec
 
 ROWS = [
@@ -14,6 +19,19 @@ ROWS = [
     for table in TABLES.values()
     for row in table.rows
 ]
+
+CNN = (
+    "vgg13-bn",
+    "resnet18",
+    "resnext50-32x4d",
+    "resnet101",
+    "wrn28-10",
+    "densenet121",
+)
+_PRINTED_OPTIMIZERS = {
+    row.name: "sgd" if row.name in CNN else "adamw" for row in TABLES["table-3"].rows
+}
+"""Table 3 is trained by SGD or AdamW, by network; Table 2 has them in the names."""
 
 
 def find(table, name):
@@ -33,7 +51,7 @@ def test_every_row_can_be_planned_without_its_data(row, scale):
     trained = sorted(label for cell in cells for label in cell.methods)
     assert trained == sorted(3 * config.methods)
     if scale == "paper":
-        assert {cell.recipe.epochs for cell in cells} == {row.epochs}
+        assert {cell.recipe.epochs for cell in cells} == {row.paper.epochs}
 
 
 def test_methods_that_only_read_the_weights_share_a_training():
@@ -64,12 +82,15 @@ def test_decays_are_those_of_the_paper():
 
 @pytest.mark.parametrize("row", ROWS)
 def test_procedures_have_the_same_decays_epochs_and_optimizers(row):
-    if row.procedure:
-        procedure = create_procedure(row.procedure, network=row.network)
-        decays = (procedure.ema_decay, procedure.switch_ema_decay)
-        assert decays == DECAYS[row.dataset, kind_of(row)]
-        assert procedure.epochs == row.epochs
-        assert parse_spec(procedure.optimizer).name == row.optimizer
+    options = row.paper.options
+    if "procedure" in options:
+        procedure = create_procedure(options["procedure"], network=options["network"])
+        decays = Decays(procedure.ema_decay, procedure.switch_ema_decay)
+        assert decays == row.paper.decays
+        assert procedure.epochs == row.paper.epochs
+        by_name = row.name.removeprefix(f"{options['network']}-")
+        named = _PRINTED_OPTIMIZERS.get(row.name, by_name)
+        assert parse_spec(procedure.optimizer).name == named
 
 
 def test_no_two_rows_are_the_same_training():
@@ -79,7 +100,7 @@ def test_no_two_rows_are_the_same_training():
         for row in table.rows:
             for scale in ("small", "paper"):
                 config = config_of(row, scale=scale)
-                key = (*config.tasks, config.methods, config.first_seed, config.epochs)
+                key = config.to_json()
                 assert configs.setdefault(key, row) is row
 
 
@@ -92,7 +113,7 @@ def test_masked_methods_are_fine_tuned_at_the_papers_scale():
 def test_the_protocol_is_measured_once_at_the_papers_scale():
     for row in (find("table-5", "byol"), find("table-5", "mae")):
         config = config_of(row, scale="paper")
-        assert f"protocol_every={row.epochs}" in config.tasks[0]
+        assert f"protocol_every={row.paper.epochs}" in config.tasks[0]
         short = config_of(row, scale="paper", epochs=3)
         assert "protocol_every=3" in short.tasks[0]
         assert "protocol_every" not in config_of(row).tasks[0]
@@ -105,6 +126,53 @@ def test_epochs_and_data_can_be_given():
     assert config_of(row, scale="paper", epochs=2).epochs == 2
     config = config_of(row, epochs=2, dataset="cifar10")
     assert config.epochs == 2 and "dataset=cifar10" in config.tasks[0]
+
+
+def synthetic(**paper):
+    metric = PaperMetric(
+        metric=Metric(name="perplexity", higher_is_better=False, decimals=1),
+        values=values_of(("plain", "ema:update_every=2", "switch-ema"), "67 66 65"),
+        printed_gain=0.4,
+    )
+    return PaperRow(
+        name="adam",
+        title="Adam",
+        small=Setting(task="lm", optimizer="adam:lr=0.003"),
+        paper=Setting(task="lm", options={"batch": 20}, **paper),
+        metrics=(metric,),
+    )
+
+
+def test_the_optimizer_of_a_row_is_passed_on():
+    row = synthetic(optimizer="adabelief", epochs=200, decays=Decays(0.9999, 0.999))
+    assert config_of(row).optimizer == "adam:lr=0.003"
+    config = config_of(row, scale="paper")
+    assert (config.optimizer, config.epochs) == ("adabelief", 200)
+    assert config.tasks == ("lm:batch=20",)
+    assert config.methods == (
+        *("plain", "ema:decay=0.9999,update_every=2", "switch-ema:decay=0.999"),
+    )
+    found = [row.method_of(label) for label in config.methods]
+    assert found == ["plain", "ema:update_every=2", "switch-ema"]
+
+
+STORED = {
+    "table-2": ("7ffb98d6bd7bb7ec", "6f420defd46554bf", "9b694b74e4692d3d"),
+    "table-3": ("8873db5e211b3b50", "73d2b80c17ed4ba3", "b49f3a7c5a0a988f"),
+    "table-4": ("e0b02f01d43a6364", "c387375e57f460fd", "738fff49f4603702"),
+    "table-5": ("e9a9cdb450f6d8b4", "c8a3ba5dd7adfe60", "6c59be8406837385"),
+}
+"""Hashes of the configurations of all rows, as runs that are stored have them."""
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_rows_that_are_stored_are_found_again(name):
+    settings = ({}, {"scale": "paper"}, {"scale": "paper", "epochs": 3})
+    for given, stored in zip(settings, STORED[name], strict=True):
+        texts = [
+            row.name + config_of(row, **given).to_json() for row in TABLES[name].rows
+        ]
+        assert sha1("\n".join(texts).encode()).hexdigest()[:16] == stored
 
 
 def test_bad_settings_are_told():

@@ -33,7 +33,7 @@ def tiny_rows(tiny, monkeypatch):
     """Every row is a second's training; that of DeiT-S fails."""
 
     def row_config(row, settings):
-        task = f"{tiny}:fail=True" if row.network == "deit-s" else tiny
+        task = f"{tiny}:fail=True" if row.name == "deit-s" else tiny
         methods = tuple(m for m in row.methods if m in ("plain", "ema", "switch-ema"))
         return CompareConfig(
             tasks=(task,),

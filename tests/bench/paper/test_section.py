@@ -1,17 +1,27 @@
 """Our numbers beside the paper's, with results made up by hand."""
 
+from dataclasses import replace
+
 import pytest
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.contrasts import contrasts_of
 from switch_ema.bench.paper.reproduce import ReproducedRow
 from switch_ema.bench.paper.section import (
-    PROBED,
+    PERCENT,
     SMALL,
     markdown_page,
     reproduction_section,
 )
-from switch_ema.bench.paper.tables import PaperRow, PaperTable, values_of
+from switch_ema.bench.paper.selfsupervised import PROBED
+from switch_ema.bench.paper.tables import (
+    PaperMetric,
+    PaperRow,
+    PaperTable,
+    Setting,
+    values_of,
+)
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import compare
@@ -24,17 +34,22 @@ NOISE = {0: -0.01, 1: 0.0, 2: 0.01}
 """Small beside the differences, so that three seeds decide."""
 
 
+SETTING = Setting(task="classification", options={"network": "resnet18"})
+
+
 def paper_row(name, cells, baseline="plain"):
+    printed = PaperMetric(
+        metric=Metric(name="top-1", higher_is_better=True, unit="%", decimals=1),
+        values=values_of(METHODS, cells),
+        printed_gain=0.5,
+    )
     return PaperRow(
         name=name,
         title=name.upper(),
-        network="resnet18",
-        dataset="cifar100",
-        epochs=200,
-        optimizer="sgd",
-        values=values_of(METHODS, cells),
+        small=SETTING,
+        paper=SETTING,
+        metrics=(printed,),
         baseline=baseline,
-        printed_gain=0.5,
     )
 
 
@@ -65,9 +80,7 @@ WINS = paper_row("wins", "76.8 77.0 77.3")
 LOSES = paper_row("loses", "79.8 79.8 79.9")
 TEACHES = paper_row("teaches", "55.0 69.6 70.1", baseline="ema")
 NEVER = paper_row("never", "1.0 2.0 3.0")
-TABLE = PaperTable(
-    name="table-9", title="made up", decimals=1, rows=(WINS, LOSES, TEACHES, NEVER)
-)
+TABLE = PaperTable(name="table-9", title="made up", rows=(WINS, LOSES, TEACHES, NEVER))
 FOUND = [
     found(WINS, {"plain": 90.0, "ema": 90.0, "switch-ema": 91.0}),
     found(LOSES, {"plain": 95.0, "ema": 94.5, "switch-ema": 94.0}, missing=2),
@@ -150,10 +163,10 @@ def test_it_says_what_it_is_and_what_is_missing(section):
 
 
 def test_it_says_that_small_self_supervised_rows_are_probed(section):
-    assert PROBED not in section.paragraphs
+    assert PROBED not in " ".join(section.paragraphs)
     table = TABLES["table-5"]
     section = reproduction_section(table, [], scale="small", command="x")
-    assert PROBED in section.paragraphs
+    assert PROBED in " ".join(section.paragraphs)
 
 
 def test_the_papers_scale_is_not_called_small():
@@ -192,3 +205,121 @@ def test_markdown_escapes_what_divides_cells():
     sheet = Sheet(caption="c", header=["a"], rows=[["x|y"]])
     section = AnalysisSection(key="k", title="t", command="c", sheets=[sheet])
     assert r"| x\|y |" in markdown_page([section], "c")
+
+
+MSE = Metric(name="MSE", higher_is_better=False)
+PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB", decimals=1)
+
+
+def video_row(name, mse, psnr):
+    printed = [
+        PaperMetric(
+            metric=replace(metric, decimals=2),
+            values=values_of(METHODS, cells),
+            in_percent=True,
+        )
+        for metric, cells in ((MSE, mse), (PSNR, psnr))
+    ]
+    return PaperRow(
+        name=name, title=name, small=SETTING, paper=SETTING, metrics=tuple(printed)
+    )
+
+
+def video(row, mse, psnr, **more):
+    """Make up two metrics, of which the first is better where it is lower."""
+    curves = {
+        metric.name: {
+            method: {seed: [value + sign * e] for seed, e in NOISE.items()}
+            for method, value, sign in zip(METHODS, values, (1, -1, 2), strict=True)
+        }
+        for metric, values in ((MSE, mse), (PSNR, psnr))
+    }
+    task = TaskSummary(
+        task="video",
+        description="",
+        optimizer="adam",
+        epochs=3,
+        metrics=(MSE, PSNR),
+        curves=curves,
+        results={
+            metric.name: compare(
+                curves[metric.name], higher_is_better=metric.higher_is_better
+            )
+            for metric in (MSE, PSNR)
+        },
+        costs=[],
+        problems=[],
+        **more,
+    )
+    config = CompareConfig(tasks=("video",), methods=METHODS, optimizer="adam:lr=0.01")
+    return ReproducedRow(row=row, task=task, config=config)
+
+
+SIMVP = video_row("simvp", "32.15 32.14 32.06", "21.84 21.84 21.85")
+VIDEO = PaperTable(name="table-x", title="video", rows=(SIMVP,))
+
+
+@pytest.fixture
+def lower():
+    """Ours: Switch EMA better (lower) by 2 of 40, EMA worse (higher) by 1."""
+    own = video(
+        SIMVP,
+        (40.0, 41.0, 38.0),
+        (20.0, 20.0, 20.5),
+        trivial={"mean image": {"MSE": 55.5}},
+        origin="from scratch",
+    )
+    return own, reproduction_section(VIDEO, [own], scale="small", command="x")
+
+
+def test_where_lower_is_better_a_lower_value_is_a_gain(lower):
+    own, section = lower
+    found = {(c.method, c.over, c.metric): c for c in contrasts_of(own)}
+    switch = found["switch-ema", "plain", "MSE"]
+    assert (switch.verdict, switch.paper, switch.agrees) == ("better", 0.28, True)
+    assert switch.ours == pytest.approx(100 * 2 / 40)
+    ema = found["ema", "plain", "MSE"]  # printed 0.03% better, ours worse
+    assert (ema.verdict, ema.agrees) == ("worse", False)
+    assert found["switch-ema", "ema", "MSE"].paper == 0.25
+    text = " ".join(section.paragraphs)
+    assert "Switch EMA over plain training, ours: 1 better, 0 worse" in text
+    assert PERCENT in text
+
+
+def test_each_metric_has_its_lines_with_gains_in_per_cent(lower):
+    _, section = lower
+    rows = section.sheets[0].rows
+    titles = [row[0] for row in rows if row[1] == ""]
+    assert titles == [
+        "simvp: MSE, lower is better, gains in %",
+        "simvp: PSNR (dB), higher is better, gains in %",
+    ]
+    # Differences of -2.00 and 0.01 around: +5% of 40, half width 4.303 * 0.01 /
+    # sqrt(3) of 40 or 0.06%.
+    assert rows[3] == [
+        *("switch-ema", "38.000 ± 0.020", "3", "+5.00", "[+4.94, +5.06]", "better"),
+        *("32.06", "+0.28"),
+    ]
+    assert rows[4] == ["without training: mean image", "55.500", *["-"] * 6]
+    assert rows[8][:4] == ["switch-ema", "20.5 ± 0.0", "3", "+2.50"]
+    assert len(rows) == 9
+
+
+def test_metrics_are_counted_apart_and_the_optimizer_is_named(lower):
+    _, section = lower
+    counted = {row[0]: row[1:] for row in section.sheets[1].rows}
+    assert counted["switch-ema over plain, MSE"][:4] == [
+        *("1", "1 / 0 / 0", "1 / 0 / 0", "1 of 1")
+    ]
+    assert counted["ema over plain, PSNR"][1:3] == ["0 / 0 / 1", "0 / 0 / 1"]
+    header, [line] = section.sheets[2].header, section.sheets[2].rows
+    assert line[header.index("optimizer")] == "adam:lr=0.01"
+    assert line[header.index("initial weights")] == "from scratch"
+
+
+def test_a_metric_that_is_not_measured_is_told():
+    missing = replace(SIMVP.metrics[1], ours="SSIM")
+    row = replace(SIMVP, metrics=(SIMVP.metrics[0], missing))
+    own = video(row, (40.0, 41.0, 38.0), (20.0, 20.0, 20.5))
+    with pytest.raises(UsageError, match="no metric beside the paper's PSNR; it meas"):
+        list(contrasts_of(own))

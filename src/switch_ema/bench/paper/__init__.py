@@ -1,12 +1,13 @@
-"""The paper's tables as data, and the settings that their rows were trained with."""
+"""The paper's tables as data, and the settings that their rows were trained with.
+
+To add a table, write a file of data beside this one and add the table to ``TABLES``.
+"""
 
 from switch_ema.bench.paper.classification import TABLE_2, TABLE_3
 from switch_ema.bench.paper.selfsupervised import TABLE_4, TABLE_5
-from switch_ema.bench.paper.tables import COLUMNS, PaperRow, PaperTable, PaperValue
+from switch_ema.bench.paper.tables import PaperTable
 
 TABLES: dict[str, PaperTable] = {
     table.name: table for table in (TABLE_2, TABLE_3, TABLE_4, TABLE_5)
 }
 """By the name that the command line gives them."""
-
-__all__ = ["COLUMNS", "TABLES", "PaperRow", "PaperTable", "PaperValue"]

@@ -3,8 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.reproduce import ReproducedRow
-from switch_ema.bench.stats.paired import head_to_head, verdict_of
+from switch_ema.bench.paper.tables import PaperMetric
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.stats.paired import (
+    Difference,
+    MethodResult,
+    head_to_head,
+    verdict_of,
+)
 
 VERDICTS = {
     "helps": "better",
@@ -16,6 +24,32 @@ VERDICTS = {
 
 
 @dataclass(frozen=True)
+class MeasuredMetric:
+    """A metric of a row: what the paper prints, and what we have measured."""
+
+    printed: PaperMetric
+    ours: Metric
+    """The task's own, which stands beside it."""
+    results: list[MethodResult]
+
+    @property
+    def scale(self) -> float:
+        """What turns a difference of ours into a gain as the paper prints them.
+
+        1, or 100 over the size of our baseline's mean where gains are in per cent.
+        """
+        if not self.printed.in_percent:
+            return 1.0
+        base = next(r.last.mean for r in self.results if r.verdict == "baseline")
+        return 100 / abs(base) if base else float("nan")
+
+    def gain(self, difference: Difference) -> tuple[float, float, float]:
+        """Return a gain and its 95% interval; positive is better."""
+        scale = self.scale
+        return scale * difference.mean, scale * difference.low, scale * difference.high
+
+
+@dataclass(frozen=True)
 class Contrast:
     """One method against another in one row: our gain and the paper's."""
 
@@ -24,7 +58,13 @@ class Contrast:
     verdict: str
     """better, worse or undecided."""
     ours: float
+    """Positive is better, whatever the direction of the metric."""
     paper: float | None
+    """Positive is better, too."""
+    metric: str = ""
+    """In the paper's words."""
+    decides: bool = True
+    """Whether the metric is the first of its row."""
 
     @property
     def agrees(self) -> bool | None:
@@ -34,16 +74,53 @@ class Contrast:
         return (self.ours > 0) == (self.paper > 0)
 
 
+def measured_metrics(found: ReproducedRow) -> list[MeasuredMetric]:
+    """Set the metrics of a row beside those of its task, by name or by position."""
+    task = found.task
+    known = {metric.name: metric for metric in task.metrics}
+    pairs = []
+    for position, printed in enumerate(found.row.metrics):
+        name = printed.ours
+        if name is None and position < len(task.metrics):
+            name = task.metrics[position].name
+        if name not in known:
+            raise UsageError(
+                f"{found.row.name}: {task.task} has no metric beside the paper's "
+                f"{printed.metric.name}; it measures {', '.join(known)}."
+            )
+        pairs.append(MeasuredMetric(printed, known[name], task.results[name]))
+    return pairs
+
+
 def contrasts_of(found: ReproducedRow) -> Iterator[Contrast]:
     """Compare each method with the row's baseline, and Switch EMA with EMA."""
-    metric = found.task.metrics[0]
-    row, results = found.row, found.task.results[metric.name]
-    labels = {name_of(result.method): result.method for result in results}
-    for result in results:
+    for position, measured in enumerate(measured_metrics(found)):
+        yield from _contrasts(found, measured, decides=position == 0)
+
+
+def _contrasts(
+    found: ReproducedRow, measured: MeasuredMetric, *, decides: bool
+) -> Iterator[Contrast]:
+    row, printed, metric = found.row, measured.printed, measured.ours
+    labels = {row.method_of(r.method): r.method for r in measured.results}
+
+    def contrast(
+        method: str, over: str, verdict: str, difference: Difference
+    ) -> Contrast:
+        return Contrast(
+            method,
+            over,
+            VERDICTS[verdict],
+            measured.gain(difference)[0],
+            printed.gain(method, over),
+            printed.metric.name,
+            decides,
+        )
+
+    for result in measured.results:
         if (difference := result.difference) is not None:
-            method = name_of(result.method)
-            paper, verdict = row.gain(method), VERDICTS[result.verdict]
-            yield Contrast(method, row.baseline, verdict, difference.mean, paper)
+            method = row.method_of(result.method)
+            yield contrast(method, row.baseline, result.verdict, difference)
     if row.baseline != "ema" and {"ema", "switch-ema"} <= labels.keys():
         difference = head_to_head(
             found.task.curves[metric.name],
@@ -52,15 +129,5 @@ def contrasts_of(found: ReproducedRow) -> Iterator[Contrast]:
             higher_is_better=metric.higher_is_better,
         )
         if difference is not None:
-            paper = row.gain("switch-ema", "ema")
-            verdict = VERDICTS[verdict_of(difference)]
-            yield Contrast("switch-ema", "ema", verdict, difference.mean, paper)
-
-
-def name_of(label: str) -> str:
-    """Leave out a method's options.
-
-    >>> name_of("ema:decay=0.99")
-    'ema'
-    """
-    return label.partition(":")[0]
+            verdict = verdict_of(difference)
+            yield contrast("switch-ema", "ema", verdict, difference)

@@ -10,8 +10,9 @@ from pathlib import Path
 from switch_ema.bench.compare import Watcher, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.paper import TABLES, PaperRow, PaperTable
+from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.presets import RowSettings, row_config
+from switch_ema.bench.paper.tables import PaperRow, PaperTable
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.numbers import fixed, mean_and_spread
 from switch_ema.bench.results.folder import CONFIG, RESULTS, open_run
@@ -145,14 +146,16 @@ def run_rows(
 def row_line(plan: RowPlan, summary: ComparisonSummary) -> str:
     """Say in one line what each method of a row reached."""
     parts = []
-    for result in (
-        r for task in summary.tasks for r in task.results[task.metrics[0].name]
-    ):
-        difference = result.difference
-        if difference is None:
-            parts.append(f"{result.method} {mean_and_spread(result.last, 1)}")
-        else:
-            parts.append(f"{result.method} {fixed(difference.mean, 1, '+')}")
+    for task in summary.tasks:
+        metric = task.metrics[0]
+        digits = 1 if metric.decimals is None else metric.decimals
+        for result in task.results[metric.name]:
+            shown = (
+                mean_and_spread(result.last, digits)
+                if result.difference is None
+                else fixed(result.difference.mean, digits, "+")
+            )
+            parts.append(f"{result.method} {shown}")
     return f"{plan.row.name}: {', '.join(parts)}, n = {plan.config.seeds}"
 
 

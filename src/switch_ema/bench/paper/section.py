@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from switch_ema.bench.paper import PaperRow, PaperTable
 from switch_ema.bench.paper.contrasts import (
     VERDICTS,
     Contrast,
+    MeasuredMetric,
     contrasts_of,
-    name_of,
+    measured_metrics,
 )
 from switch_ema.bench.paper.reproduce import ReproducedRow
+from switch_ema.bench.paper.tables import PaperMetric, PaperRow, PaperTable
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import (
     NONE,
     digits_for,
@@ -27,20 +29,20 @@ from switch_ema.bench.text import counted, listed, printable
 SMALL = (
     "Small networks on small data, trained for a short time: only the sign and the "
     "rough size of the gains can be compared with the paper's, and no value here is "
-    "meant to be the paper's. Rows that differ in the paper by their data alone differ "
-    "here by their seeds alone."
-)
-PROBED = (
-    "Every self-supervised method is measured by a linear probe here; in the paper "
-    "SimMIM, A2MIM and MAE are fine-tuned."
+    "meant to be the paper's."
 )
 HOW = (
     "Ours: mean ± standard deviation over n seeds at the last epoch. Gains are over "
-    "the row's baseline, which is plain training or, in self-supervised methods that "
-    "learn from an average of themselves, EMA, as in the paper; with 95% confidence "
-    "intervals of the paired differences. Better or worse: a paired t-test, corrected "
-    f"over the row's methods (Holm), has p below {LEVEL:g}; otherwise undecided. "
-    "Switch EMA over EMA is a test by itself."
+    "the row's baseline, the cell that the paper sets in grey: plain training or, "
+    "where EMA is part of the usual training, EMA. A positive gain is better, also "
+    "where a lower value is better; intervals are 95% confidence intervals of the "
+    "paired differences. Better or worse: a paired t-test, corrected over the row's "
+    f"methods (Holm), has p below {LEVEL:g}; otherwise undecided. Switch EMA over EMA "
+    "is a test by itself."
+)
+PERCENT = (
+    "Gains in % are relative to the baseline's value; ours, with their intervals, to "
+    "the baseline's mean over seeds."
 )
 
 
@@ -49,17 +51,17 @@ def reproduction_section(
 ) -> AnalysisSection:
     """Set our results beside a table of the paper."""
     contrasts = [contrast for row in rows for contrast in contrasts_of(row)]
-    paragraphs = [SMALL] if scale == "small" else []
-    if scale == "small" and any(row.pretraining for row in table.rows):
-        paragraphs.append(PROBED)
+    paragraphs = [SMALL, table.small_note] if scale == "small" else []
     paragraphs += [_missing_rows(table, rows), _headline(contrasts)]
     paragraphs += [*(_state(row) for row in rows), HOW if rows else ""]
+    if rows and any(one.in_percent for row in table.rows for one in row.metrics):
+        paragraphs.append(PERCENT)
     return AnalysisSection(
         key=table.name,
         title=f"{table.name.replace('-', ' ').capitalize()}: {table.title}",
         command=command,
         paragraphs=[text for text in paragraphs if text],
-        sheets=[_results(table, rows), _signs(contrasts), _settings(rows)]
+        sheets=[_results(table, rows), _signs(table, contrasts), _settings(rows)]
         if rows
         else [],
     )
@@ -84,40 +86,78 @@ def _results(table: PaperTable, rows: Sequence[ReproducedRow]) -> Sheet:
     header += ["paper", "its gain"]
     lines: list[list[str]] = []
     for found in rows:
-        results = found.task.results[found.task.metrics[0].name]
-        digits = min(2, max(1, digits_for(results)))
-        lines.append([found.row.title, *[""] * (len(header) - 1)])
-        for result in results:
-            lines.append([*_line(found.row, result, digits, table.decimals)])
-    return Sheet(
-        caption="Ours beside the paper's, in % and percentage points",
-        header=header,
-        rows=lines,
-    )
+        for measured in measured_metrics(found):
+            title = found.row.title
+            if len(found.row.metrics) > 1 or len(table.metric_names) > 1:
+                title += f": {heading(measured.printed)}"
+            lines.append([title, *[""] * (len(header) - 1)])
+            digits = _digits(measured)
+            for result in measured.results:
+                lines.append([*_line(found.row, measured, result, digits)])
+            lines += _trivial(found.task, measured.ours, digits, len(header))
+    caption = "Ours beside the paper's"
+    if len(table.metric_names) == 1:
+        caption += f": {heading(table.rows[0].metrics[0])}"
+    return Sheet(caption=caption, header=header, rows=lines)
+
+
+def heading(printed: PaperMetric) -> str:
+    """Name a metric with its unit, its direction and the unit of the gains.
+
+    >>> mse = Metric(name="MSE", higher_is_better=False)
+    >>> heading(PaperMetric(metric=mse, values=(), in_percent=True))
+    'MSE, lower is better, gains in %'
+    """
+    direction = "higher" if printed.metric.higher_is_better else "lower"
+    text = f"{with_unit(printed.metric)}, {direction} is better"
+    return f"{text}, gains in %" if printed.in_percent else text
+
+
+def _digits(measured: MeasuredMetric) -> int:
+    """Return the decimals of our values: more in a metric that may be small."""
+    if measured.ours.decimals is not None:
+        return measured.ours.decimals
+    most = 2 if measured.ours.unit == "%" else 4
+    return min(most, max(1, digits_for(measured.results)))
 
 
 def _line(
-    row: PaperRow, result: MethodResult, digits: int, decimals: int
+    row: PaperRow, measured: MeasuredMetric, result: MethodResult, digits: int
 ) -> Iterator[str]:
-    method, difference = name_of(result.method), result.difference
+    printed, difference = measured.printed, result.difference
+    method, percent = row.method_of(result.method), printed.in_percent
     yield printable(result.method)
     yield mean_and_spread(result.last, digits)
     yield str(result.last.n)
-    yield fixed(difference.mean, digits, "+") if difference else NONE
-    interval = (difference.low, difference.high) if difference else ()
-    ends = ", ".join(fixed(end, digits, "+") for end in interval)
+    gain, *interval = measured.gain(difference) if difference else (NONE,)
+    our_digits = 2 if percent else digits
+    yield gain if isinstance(gain, str) else fixed(gain, our_digits, "+")
+    ends = ", ".join(fixed(end, our_digits, "+") for end in interval)
     yield f"[{ends}]" if ends else NONE
     yield VERDICTS[result.verdict]
-    value, gain = row.value(method), row.gain(method)
-    yield NONE if value is None else fixed(value, decimals)
-    is_baseline = method == row.baseline
-    yield NONE if gain is None or is_baseline else fixed(gain, decimals, "+")
+    value = printed.value(method)
+    yield NONE if value is None else fixed(value, printed.decimals)
+    its = None if method == row.baseline else printed.gain(method, row.baseline)
+    yield NONE if its is None else fixed(its, printed.gain_decimals, "+")
 
 
-def _signs(contrasts: Sequence[Contrast]) -> Sheet:
-    groups: dict[tuple[str, str], list[Contrast]] = {}
-    for contrast in contrasts:
-        groups.setdefault((contrast.method, contrast.over), []).append(contrast)
+def _trivial(
+    task: TaskSummary, metric: Metric, digits: int, columns: int
+) -> Iterator[list[str]]:
+    """Add what trivial predictors reach, below the methods."""
+    for name, values in task.trivial.items():
+        if metric.name in values:
+            value = fixed(values[metric.name], digits)
+            empty = [NONE] * (columns - 2)
+            yield [printable(f"without training: {name}"), value, *empty]
+
+
+def _signs(table: PaperTable, contrasts: Sequence[Contrast]) -> Sheet:
+    """Count over rows; metrics are counted apart, since their gains differ in size."""
+    groups: dict[tuple[str, str, str], list[Contrast]] = {}
+    for one in contrasts:
+        groups.setdefault((one.method, one.over, one.metric), []).append(one)
+    several = len(table.metric_names) > 1
     return Sheet(
         caption="Wins and losses, and whether the signs of the gains agree",
         header=[
@@ -126,8 +166,11 @@ def _signs(contrasts: Sequence[Contrast]) -> Sheet:
             *("same sign, of those decided", "our median gain", "the paper's"),
         ],
         rows=[
-            [f"{method} over {over}", *_count(members)]
-            for (method, over), members in groups.items()
+            [
+                f"{method} over {over}{f', {metric}' if several else ''}",
+                *_count(members),
+            ]
+            for (method, over, metric), members in groups.items()
         ],
     )
 
@@ -147,10 +190,12 @@ def _count(members: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _settings(rows: Sequence[ReproducedRow]) -> Sheet:
+    stated = any(found.task.origin for found in rows)
     return Sheet(
         caption="What was trained",
         header=[
             *("row", "task", "optimizer", "epochs", "metric"),
+            *(["initial weights"] if stated else []),
             "seconds for all methods of a seed",
         ],
         rows=[
@@ -160,6 +205,7 @@ def _settings(rows: Sequence[ReproducedRow]) -> Sheet:
                 found.config.optimizer or "the task's",
                 str(found.task.epochs),
                 with_unit(found.task.metrics[0]),
+                *([printable(found.task.origin) or NONE] if stated else []),
                 seconds(_cost(found.task)),
             ]
             for found in rows
@@ -175,7 +221,8 @@ def _headline(contrasts: Sequence[Contrast]) -> str:
     """Say for Switch EMA, over plain and over EMA, how often it won and lost."""
     parts = []
     for over, name in (("plain", "plain training"), ("ema", "EMA")):
-        chosen = [c for c in contrasts if (c.method, c.over) == ("switch-ema", over)]
+        wanted = ("switch-ema", over)
+        chosen = [c for c in contrasts if (c.method, c.over) == wanted and c.decides]
         if chosen:
             verdicts = [contrast.verdict for contrast in chosen]
             counts = (f"{verdicts.count(v)} {v}" for v in ("better", "worse"))

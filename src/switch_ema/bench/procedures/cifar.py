@@ -6,8 +6,10 @@ as in the configurations that its authors released.
 
 from dataclasses import replace
 
+from switch_ema.bench.decays import DECAYS
 from switch_ema.bench.procedures.ingredients import TrainingProcedure
 
+_DECAYS = DECAYS["cifar100", "classification"]
 _ADAMW = "adamw:lr={},betas=(0.9,0.999),weight_decay=0.05"
 _STOCHASTIC_DEPTH = {
     "deit-t": 0.1,
@@ -48,8 +50,8 @@ def _classical(network: str) -> TrainingProcedure:
         batch_size=100,
         optimizer=f"sgd:{rates}",
         crop="shifted",
-        ema_decay=0.99,
-        switch_ema_decay=0.99,
+        ema_decay=_DECAYS.ema,
+        switch_ema_decay=_DECAYS.switch_ema,
     )
 
 

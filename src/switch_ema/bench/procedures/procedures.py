@@ -1,17 +1,17 @@
-"""The training procedures of the paper by name; Table A3 has those for ImageNet-1K.
-
-The decays are those of Table A1.
-"""
+"""The training procedures of the paper by name; Table A3 has those for ImageNet-1K."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from switch_ema.bench.decays import DECAYS
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.catalog import NETWORKS, SCALES
 from switch_ema.bench.procedures.cifar import cifar100
 from switch_ema.bench.procedures.ingredients import TrainingProcedure
 from switch_ema.bench.procedures.small import small
 from switch_ema.bench.spec import parse_spec
+
+_DECAYS = DECAYS["imagenet", "classification"]
 
 
 def pytorch() -> TrainingProcedure:
@@ -23,8 +23,8 @@ def pytorch() -> TrainingProcedure:
         epochs=100,
         batch_size=256,
         optimizer="sgd:lr=0.1,momentum=0.9,weight_decay=1e-4",
-        ema_decay=0.9999,
-        switch_ema_decay=0.999,
+        ema_decay=_DECAYS.ema,
+        switch_ema_decay=_DECAYS.switch_ema,
     )
 
 

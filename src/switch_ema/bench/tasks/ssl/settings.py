@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from switch_ema.bench.data.sources import need
+from switch_ema.bench.decays import DECAYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class PaperSettings:
     """Decays, by averaging method, for CIFAR-100."""
 
 
-SIDE = {"ema": {"decay": 0.999}, "switch-ema": {"decay": 0.999}}
-MASKED = {"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.999}}
+SIDE = DECAYS["cifar100", "contrastive"].options()
+MASKED = DECAYS["cifar100", "masked"].options()
 MOMENTUM = {"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
 
 SIMCLR = PaperSettings(
