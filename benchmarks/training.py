@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from switch_ema import SwitchEMA
 from switch_ema.bench.models import image_network
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 
 PLAIN = "plain"
 

@@ -1,8 +1,13 @@
 """The command line as a user meets it."""
 
+import subprocess
+import sys
+
 import pytest
 
-from switch_ema.cli import main
+from switch_ema import __version__
+from switch_ema._named import describe_named, load_named
+from switch_ema.cli import COMMANDS, main
 from tests.bench.conftest import TINY_TASK
 
 
@@ -89,6 +94,10 @@ def test_help_has_examples(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("tsks",), "unknown command 'tsks'; did you mean tasks? The commands are"),
+        (("walk",), "unknown command 'walk'. The commands are compare, report"),
+        (("methods", "emma"), "unknown method 'emma'; known are plain"),
+        (("tasks", "moon"), "unknown task 'moon'; known are noisy-digits"),
         (("compare", "moon"), "unknown task 'moon'; known are noisy-digits"),
         (("compare", "--methods", "emma"), "unknown method 'emma'; known are plain"),
         (("compare", "--optimizer", "agd"), "optimizer must be one of sgd"),
@@ -133,3 +142,48 @@ def test_mistakes_are_one_sentence_and_exit_code_two(
 def test_values_that_cannot_be_read_are_refused_by_the_parser(capsys):
     code, _, err = call(capsys, "compare", "--seeds", "many")
     assert code == 2 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_lists_the_commands(capsys, arguments):
+    code, out, _ = call(capsys, *arguments)
+    assert code == 0
+    for name, where in COMMANDS.items():
+        assert name in out
+        summary = (load_named(where).__doc__ or "").partition("\n")[0]
+        assert describe_named(where) == summary
+
+
+def test_version(capsys):
+    assert call(capsys, "--version") == (0, f"switch-ema {__version__}\n", "")
+
+
+def test_options_of_a_task_and_of_a_method(folder, capsys):
+    code, out, _ = call(capsys, "tasks", "images")
+    assert code == 0 and "network" in out and "small-cnn" in out
+    code, out, _ = call(capsys, "tasks", "tiny.py:Tiny")
+    assert code == 0 and "noise" in out and "0.5" in out
+    code, out, _ = call(capsys, "methods", "ema")
+    assert code == 0 and "update_every" in out
+    code, out, _ = call(capsys, "methods", "plain")
+    assert code == 0 and "Options: none" in out
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m switch_ema tasks | true"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert run.stderr == ""
+
+
+HEAVY = {"matplotlib", "numpy", "pandas", "plotly", "scipy", "sklearn", "torch"}
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--version", "tasks", "methods", "optimizers"]
+)
+def test_help_and_lists_import_nothing_heavy(arguments):
+    command = [sys.executable, "-X", "importtime", "-m", "switch_ema", arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
+    assert "switch_ema.cli" in imported
+    assert not imported & HEAVY

@@ -1,56 +1,46 @@
-"""The command line: ``switch-ema compare`` and what goes with it."""
+"""The command line: ``switch-ema compare`` and what goes with it.
 
+Only the command that is called is imported, so that help and lists need no torch.
+"""
+
+import difflib
+import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
+from switch_ema import __version__
+from switch_ema._named import describe_named, load_named
 from switch_ema.bench.errors import UsageError
 
-try:
-    import tyro
-    from rich.console import Console
-
-    from switch_ema.commands.boundary import Boundary
-    from switch_ema.commands.compare import Compare, Report, Runs, refuse_beside_config
-    from switch_ema.commands.landscape import Landscape
-    from switch_ema.commands.lists import Data, Methods, Optimizers, Tasks
-    from switch_ema.commands.reproduce import Reproduce
-    from switch_ema.commands.theory import Theory
-except ModuleNotFoundError as error:  # pragma: no cover - a broken installation
-    sys.exit(
-        f"switch-ema: the command line needs {error.name}: "
-        'pip install "switch-ema[bench]"'
-    )
-
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "compare": Compare,
-    "report": Report,
-    "runs": Runs,
-    "reproduce": Reproduce,
-    "landscape": Landscape,
-    "boundary": Boundary,
-    "theory": Theory,
-    "tasks": Tasks,
-    "methods": Methods,
-    "optimizers": Optimizers,
-    "data": Data,
+COMMANDS: dict[str, str] = {
+    "compare": "switch_ema.commands.compare:Compare",
+    "report": "switch_ema.commands.compare:Report",
+    "runs": "switch_ema.commands.compare:Runs",
+    "reproduce": "switch_ema.commands.reproduce:Reproduce",
+    "landscape": "switch_ema.commands.landscape:Landscape",
+    "boundary": "switch_ema.commands.boundary:Boundary",
+    "theory": "switch_ema.commands.theory:Theory",
+    "tasks": "switch_ema.commands.lists:Tasks",
+    "methods": "switch_ema.commands.lists:Methods",
+    "optimizers": "switch_ema.commands.lists:Optimizers",
+    "data": "switch_ema.commands.lists:Data",
 }
+CLOSED_PIPE = 128 + 13
+"""Exit code of a program whose reader has closed the pipe, as shells report it."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
     try:
-        refuse_beside_config(sys.argv[1:] if arguments is None else arguments)
-        command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="switch-ema",
-            description="Weight averaging for PyTorch: does it help on your task?",
-            args=arguments,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
-        )
-        command(Console())
+        _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()  # so that a closed pipe is noticed here
     except UsageError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        # What is still buffered has no reader; without this Python complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED_PIPE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}.")
@@ -59,6 +49,66 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _fail(message: str) -> None:
+def parse(arguments: Sequence[str]) -> Callable[..., Any]:
+    """Turn a command line into the command, ready to be called with a console.
+
+    ``--help``, and arguments that cannot be read, print and leave with SystemExit.
+    """
+    import tyro
+
+    name, *rest = arguments or ["--help"]
+    if name.startswith("-"):
+        tyro.extras.subcommand_cli_from_dict(
+            {name: _described(name) for name in COMMANDS},
+            prog="switch-ema",
+            description="Weight averaging for PyTorch: does it help on your task?",
+            args=[name, *rest],
+        )
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise UsageError(
+            f"unknown command {name!r}{hint} The commands are {', '.join(COMMANDS)}."
+        )
+    if name == "compare":
+        from switch_ema.commands.compare import refuse_beside_config
+
+        refuse_beside_config(arguments)
+    parsed: Callable[..., Any] = tyro.cli(
+        load_named(COMMANDS[name]),
+        prog=f"switch-ema {name}",
+        args=rest,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    return parsed
+
+
+def _run(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["--version"]:
+        print(f"switch-ema {__version__}")
+        return
+    try:
+        command = parse(arguments)
+        from rich.console import Console
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("switch_ema"):
+            raise
+        raise UsageError(
+            f'the command line needs {error.name}: pip install "switch-ema[bench]".'
+        ) from error
+    command(Console())
+
+
+def _described(name: str) -> Callable[[], None]:
+    """Return a function that stands for a command in the list of commands."""
+
+    def command() -> None:
+        raise AssertionError
+
+    command.__doc__ = describe_named(COMMANDS[name])
+    return command
+
+
+def _fail(message: str) -> NoReturn:
     print(f"switch-ema: {message}", file=sys.stderr)
     sys.exit(2)

@@ -9,7 +9,8 @@ from torch import nn
 from switch_ema import EMA, SWA, Lookahead, SwitchEMA
 from switch_ema.averaging.registry import METHODS
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.methods import CONTROL, DESCRIPTIONS, options_of, parse_method
+from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
+from switch_ema.bench.methods import options_of, parse_method
 
 
 def made(text, defaults=None, epochs=20):
@@ -22,8 +23,13 @@ def made(text, defaults=None, epochs=20):
 def test_every_method_of_the_library_can_be_compared():
     for name in METHODS:
         assert made(name).name == name
-        assert DESCRIPTIONS[name]
     assert made("plain") is None
+
+
+def test_descriptions_are_the_docstrings_first_lines():
+    found = {name: cls.__doc__.partition("\n")[0] for name, cls in METHODS.items()}
+    assert {n: DESCRIPTIONS[n] for n in DESCRIPTIONS if n in METHODS} == found
+    assert set(DESCRIPTIONS) - set(METHODS) == {PLAIN, CONTROL}
 
 
 def test_passive_methods_share_plain_training():

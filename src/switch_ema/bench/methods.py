@@ -15,19 +15,19 @@ from switch_ema.averaging.schedules.decay import count_warmup
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
 from switch_ema.bench.spec import Spec, parse_spec
-
-PLAIN = "plain"
-CONTROL = "plain-again"
-"""Plain training in another data order: what pure chance makes of a comparison."""
 
 FILTERS = ("include", "exclude")
 
-DESCRIPTIONS = {
-    PLAIN: "No averaging: the live weights.",
-    CONTROL: "Plain with another data order: a check of the statistics (A/A).",
-    **{name: (cls.__doc__ or "").partition("\n")[0] for name, cls in METHODS.items()},
-}
+__all__ = [
+    "CONTROL",
+    "DESCRIPTIONS",
+    "PLAIN",
+    "Method",
+    "options_of",
+    "parse_method",
+]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ __all__ = [
     "Task",
 ]
 
+CONTROL_EPOCHS = 500_000
+"""The control's epochs count from here, which gives it other orders of the data.
+
+A task that does something at a certain epoch takes the remainder of this.
+"""
+
 
 class Loader(Protocol):
     """Batches of one epoch, whose number is known."""
@@ -63,6 +69,17 @@ class Task(ABC):
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe that suits the options given behind the name."""
         return cls.recipe
+
+    @classmethod
+    def can_stack(cls, options: Mapping[str, Any]) -> bool:
+        """Whether many seeds may be trained at once, as one stacked model.
+
+        True is a promise: ``loss`` depends on its arguments alone and only calls the
+        model, batches are tensors (or tuples or dicts of them) of one shape for all
+        seeds, and training so is faster. Networks with recurrent layers, and those
+        whose steps are not mostly overhead, are better trained one by one.
+        """
+        return False
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:

@@ -11,8 +11,7 @@ from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import Spec, parse_spec
-from switch_ema.bench.tasks import load_task_class
-from switch_ema.bench.tasks.loading import takes_split
+from switch_ema.bench.tasks.loading import load_task_class, takes_split
 from switch_ema.bench.usable import is_usable
 
 KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {

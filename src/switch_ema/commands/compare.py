@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ class Compare:
     """
 
     settings: Annotated[CompareConfig, tyro.conf.arg(name="")] = field(
-        default_factory=CompareConfig
+        default_factory=partial(CompareConfig, stack="auto")
     )
     run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
         default_factory=RunOptions
@@ -61,7 +62,7 @@ class Compare:
         """Run it."""
         settings = self.settings
         if self.config is not None:
-            if settings != CompareConfig():
+            if settings != CompareConfig(stack="auto"):
                 raise UsageError(BESIDE_CONFIG)
             settings = _stored_settings(self.config)
         cells = plan_comparison(settings)

@@ -1,45 +1,74 @@
-"""Commands that list what there is."""
+"""Commands that list what there is.
+
+A list imports no torch; what needs it is imported where it is used.
+"""
 
 from dataclasses import dataclass
 
+import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.data import catalogue
-from switch_ema.bench.methods import DESCRIPTIONS
-from switch_ema.bench.methods import options_of as options_of_method
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
-from switch_ema.bench.tasks import options_of as options_of_task
-from switch_ema.bench.tasks.registry import TASKS, describe_task, import_task
+from switch_ema.bench.tasks.registry import TASKS, describe_task
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """List the tasks."""
+    """List the tasks; with the name of one, its options and their defaults.
+
+    - switch-ema tasks
+    - switch-ema tasks images
+    """
+
+    task: tyro.conf.Positional[str | None] = None
+    """A task whose options are shown: a name, or path/to/file.py:ClassName."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
-        table = Table("task", "what it is", "options", title="Tasks")
-        for name in TASKS:
-            options = (
-                f"{option.name}={option.default}"
-                for option in options_of_task(import_task(name)).values()
-            )
-            table.add_row(name, escape(describe_task(name)), escape(", ".join(options)))
+        if self.task is None:
+            descriptions = {name: describe_task(name) for name in TASKS}
+            _print_list("task", descriptions, console)
+            return
+        from switch_ema.bench.tasks.loading import load_task_class, options_of
+
+        task_class, _ = load_task_class(self.task)
+        console.print(escape((task_class.__doc__ or "").partition("\n")[0]))
+        table = Table("option", "default")
+        for option in options_of(task_class).values():
+            given = option.default is not option.empty
+            table.add_row(option.name, escape(str(option.default)) if given else "")
         console.print(table)
 
 
 @dataclass(frozen=True)
 class Methods:
-    """List the averaging methods with their options."""
+    """List the averaging methods; with the name of one, its options.
+
+    - switch-ema methods
+    - switch-ema methods switch-ema
+    """
+
+    method: tyro.conf.Positional[str | None] = None
+    """A method whose options are shown."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
-        table = Table("method", "what it does", "options", title="Methods")
-        for name, description in DESCRIPTIONS.items():
-            table.add_row(name, escape(description), ", ".join(options_of_method(name)))
-        console.print(table)
+        if self.method is None:
+            _print_list("method", DESCRIPTIONS, console)
+            return
+        if self.method not in DESCRIPTIONS:
+            raise UsageError(
+                f"unknown method {self.method!r}; known are {', '.join(DESCRIPTIONS)}."
+            )
+        from switch_ema.bench.methods import options_of
+
+        console.print(escape(DESCRIPTIONS[self.method]))
+        options = ", ".join(options_of(self.method)) or "none"
+        console.print(f"Options: {escape(options)}")
 
 
 @dataclass(frozen=True)
@@ -48,10 +77,8 @@ class Optimizers:
 
     def __call__(self, console: Console) -> None:
         """List them."""
-        table = Table("name", "what it is", title="Optimizers")
-        for name, info in OPTIMIZERS.items():
-            table.add_row(name, escape(info.description))
-        console.print(table)
+        rows = {name: info.description for name, info in OPTIMIZERS.items()}
+        _print_list("optimizer", rows, console)
 
 
 @dataclass(frozen=True)
@@ -60,8 +87,17 @@ class Data:
 
     def __call__(self, console: Console) -> None:
         """Show it."""
+        from switch_ema.bench.data import catalogue
+
         table = Table("data", "found", "where", "how to get it", title="Data")
         for source in catalogue():
             found = "[green]yes[/]" if source.found else "no"
             table.add_row(source.name, found, escape(source.where), escape(source.how))
         console.print(table)
+
+
+def _print_list(kind: str, descriptions: dict[str, str], console: Console) -> None:
+    table = Table(kind, "what it is", title=f"{kind.capitalize()}s")
+    for name, description in descriptions.items():
+        table.add_row(name, escape(description))
+    console.print(table)

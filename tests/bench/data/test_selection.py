@@ -36,7 +36,7 @@ def test_too_many_are_refused(data):
 
 
 def test_held_out_images_have_right_labels(data):
-    parts = split_and_redraw(data, 0.5, 1, validation=True)
+    parts = split_and_redraw(data, 0.5, 1, split="validation")
     assert len(parts.y_test) == 20
     assert torch.equal(parts.x_test.flatten().long() % 10, parts.y_test)
     assert not set(parts.x_test.flatten().tolist()) & set(
@@ -47,6 +47,6 @@ def test_held_out_images_have_right_labels(data):
 
 
 def test_tests_are_untouched_by_noise(data):
-    parts = split_and_redraw(data, 0.5, 1, validation=False)
+    parts = split_and_redraw(data, 0.5, 1, split="test")
     assert torch.equal(parts.y_test, data.y_test)
     assert 30 < int((parts.y_train != data.y_train).sum()) <= 50

@@ -71,12 +71,10 @@ def test_the_registry_is_described_and_imports_nothing_heavy():
         assert info.name == name and info.description and "lr" not in info.source
         assert info.averaging is None or info.averaging in METHODS
     assert optimizer_info("sasam").averaging == "swa"
-    code = (
-        "import sys, switch_ema.bench.optimizers.catalog;"
-        "print({'timm', 'pytorch_optimizer', 'schedulefree'} & set(sys.modules))"
-    )
+    code = "import sys, switch_ema.bench.optimizers.catalog; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "set()", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "torch" not in done.stdout.split()
 
 
 @every_optimizer

@@ -2,7 +2,7 @@
 
 import torch
 
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 
 SMALL = {
     "noisy-digits": "noisy-digits:size=300",
@@ -21,9 +21,14 @@ SMALL = {
     "simmim": "simmim:size=100,batch=20,network=deit-t",
     "a2mim": "a2mim:size=100,batch=20,network=deit-t",
     "mae": "mae:size=100,batch=20,network=deit-t",
+    "retinanet": "retinanet:size=20,test_size=6,batch=4",
+    "mask-rcnn": "mask-rcnn:size=20,test_size=6,batch=4",
+    "cascade-mask-rcnn": "cascade-mask-rcnn:size=8,test_size=6,batch=4",
+    "yolox": "yolox:size=20,test_size=6,batch=4",
     "ddpm": "ddpm:size=64,batch=16,samples=20,sampling_steps=3",
     "moving-mnist": "moving-mnist:clips=16,tested=4,batch=8",
     "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
+    "awd-lstm": "awd-lstm:dataset=pydoc,size=4000,test_size=2000,batch=8",
 }
 """Every registered task, in a second or so."""
 
@@ -67,7 +72,14 @@ def measure(task, model):
 
 
 def tensors(batch):
-    return [part for part in batch if isinstance(part, torch.Tensor)]
+    """List the tensors of a batch, however deep they lie."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        return []
+    return [tensor for part in batch for tensor in tensors(part)]
 
 
 def same(first, second):

@@ -13,7 +13,7 @@ from switch_ema.bench.data import (
     stream,
 )
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 
 
 @pytest.fixture

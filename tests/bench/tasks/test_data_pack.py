@@ -6,7 +6,7 @@ import os
 import pytest
 
 from switch_ema.bench.data import catalogue, load_images
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from tests.bench.tasks.helpers import measure, train
 
 

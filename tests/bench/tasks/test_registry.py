@@ -5,7 +5,7 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import SeedBatchTask
-from switch_ema.bench.tasks import create_task, load_task_class, options_of
+from switch_ema.bench.tasks.loading import create_task, load_task_class, options_of
 from switch_ema.bench.tasks.registry import TASKS, describe_task, import_task
 from switch_ema.bench.tasks.toy.digits import NoisyDigits
 
@@ -88,5 +88,6 @@ def test_only_stacked_tasks_take_several_seeds():
     stacked = create_task("moons", (4, 5))
     assert isinstance(stacked, SeedBatchTask)
     assert stacked.seeds == (4, 5)
-    with pytest.raises(ValueError, match="digits takes one seed, got 2"):
-        create_task("digits", (4, 5))
+    assert create_task("digits", (4, 5)).seeds == (4, 5)
+    with pytest.raises(ValueError, match="mnist1d takes one seed, got 2"):
+        create_task("mnist1d:network=gru", (4, 5))

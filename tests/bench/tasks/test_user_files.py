@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.tasks import create_task, load_task_class
+from switch_ema.bench.tasks.loading import create_task, load_task_class
 from tests.bench.tasks.helpers import measure, train
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_task.py"

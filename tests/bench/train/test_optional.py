@@ -10,14 +10,15 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from switch_ema.bench.compare import open_run, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.loop import Place, Training, train_cell
+from switch_ema.commands.compare import Compare
 from tests.bench.conftest import TINY_TASK
 
 MORE = """
@@ -50,7 +51,7 @@ def compare(task, folder, **options):
     config = CompareConfig(tasks=(task,), methods=methods, seeds=2, **options)
     console = Console(file=io.StringIO(), width=120)
     run = RunOptions(out=folder, name="run", jobs=1, device="cpu")
-    run_comparison(config, run, console)
+    Compare(settings=config, run=run)(console)
     stored, results = open_run(folder / "run")
     try:
         [summary] = summarize(stored, results, "run").tasks

@@ -26,7 +26,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.optimizers.sam import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.tasks import create_task, load_task_class
+from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
 from switch_ema.bench.train.loop import Place, Training

@@ -94,10 +94,7 @@ def _read_torchvision(name: str) -> ImageSet:
         train = make(folder, train=True, download=True)
         test = make(folder, train=False, download=True)
     except (RuntimeError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"the download of {name} failed ({reason}): {sources.how_to_get(name)}."
-        ) from None
+        raise sources.download_failed(name, error) from None
     parts = [np.asarray(part) for data in (train, test) for part in _parts(data)]
     return _image_set(*parts)
 

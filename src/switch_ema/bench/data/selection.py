@@ -1,19 +1,28 @@
 """Which images a task trains and tests on, drawn from its seed."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from switch_ema._checks import check_count
-from switch_ema.bench.data.splits import hold_out, redraw_labels, stream
+from switch_ema.bench.data.images import ImageSet
+from switch_ema.bench.data.splits import choose_split, redraw_labels, stream
 from switch_ema.bench.data.vision import VisionSet
 
+Data = TypeVar("Data", ImageSet, VisionSet)
 
-def subset(
-    data: VisionSet, size: int | None, test_size: int | None, seed: int
-) -> VisionSet:
-    """Keep a random part of the training and of the test images."""
+
+def subset(data: Data, size: int | None, test_size: int | None, seed: int) -> Data:
+    """Keep a random part of the training and of the test images.
+
+    Args:
+        data: The images.
+        size: Training images to keep, at least 10; None keeps all of them.
+        test_size: Test images to keep, likewise.
+        seed: Draws them.
+    """
     generator = stream(seed, "subset")
     train = _draw("size", size, len(data.y_train), generator)
     test = _draw("test_size", test_size, len(data.y_test), generator)
@@ -34,19 +43,23 @@ def _draw(name: str, size: int | None, have: int, generator: torch.Generator) ->
 
 
 def split_and_redraw(
-    data: VisionSet, noise: float, seed: int, *, validation: bool
+    data: VisionSet, noise: float, seed: int, *, split: str
 ) -> VisionSet:
-    """Redraw training labels, and hold out training images to evaluate on."""
-    clean = data.y_train
-    noisy = redraw_labels(clean, noise, data.classes, seed)
-    if not validation:
-        return replace(data, y_train=noisy)
-    # Held-out labels stay clean: they measure what the test measures.
-    stay, held = hold_out(len(clean), seed)
-    return replace(
-        data,
-        x_train=data.x_train[stay],
-        y_train=noisy[stay],
-        x_test=data.x_train[held],
-        y_test=clean[held],
+    """Redraw a share of the training labels, and choose what is evaluated.
+
+    Args:
+        data: All images.
+        noise: Share of the training labels that are redrawn; images that are held out
+            keep the labels that they have.
+        seed: Draws labels and held-out images.
+        split: ``test``, or ``validation`` for a fifth of the training images.
+    """
+    noisy = redraw_labels(data.y_train, noise, data.classes, seed)
+    (x_train, y_train), (x_test, y_test) = choose_split(
+        split,
+        seed,
+        train=(data.x_train, noisy),
+        test=(data.x_test, data.y_test),
+        clean=(data.x_train, data.y_train),
     )
+    return replace(data, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)

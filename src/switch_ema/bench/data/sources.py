@@ -23,6 +23,8 @@ FILES: dict[str, tuple[str, ...]] = {
     "celeba": ("celeba/img_align_celeba",),
     "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
     "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
+    "bccd": ("bccd/train.json", "bccd/val.json", "bccd/images*"),
+    "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
 }
 """What is looked for in the folder, as patterns."""
 
@@ -130,6 +132,12 @@ def not_found(name: str) -> UsageError:
         found = ", ".join(there) or "none of the known files"
         state = f"{FOLDER} holds {found}, but not {' and '.join(FILES[name])}"
     return UsageError(f"the data {name} was not found ({state}): {how_to_get(name)}.")
+
+
+def download_failed(name: str, error: Exception) -> UsageError:
+    """Say why a download failed, and what to do instead."""
+    reason = str(error).strip().partition("\n")[0]
+    return UsageError(f"the download of {name} failed ({reason}): {how_to_get(name)}.")
 
 
 def need(module: str) -> ModuleType:

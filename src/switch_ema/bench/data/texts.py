@@ -9,6 +9,7 @@ import torch
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.splits import stream
+from switch_ema.bench.data.text_files import read_text
 
 END = "<eos>"
 UNKNOWN = "<unk>"
@@ -76,5 +77,5 @@ def _topics() -> list[list[str]]:
 
 @lru_cache(maxsize=4)
 def _read_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     return [word for line in lines for word in [*line.split(), END]]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from switch_ema.bench.data import sources
 from switch_ema.bench.data.images import ImageSet, load_images
+from switch_ema.bench.data.stl10 import find_stl10, load_stl10
 from switch_ema.bench.errors import UsageError
 
 
@@ -59,12 +60,18 @@ class VisionSet:
 DATASETS = ("digits", "cifar10", "cifar100", "stl10", "imagenet")
 TRAINING_IMAGES = {
     "digits": 1000,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
     "cifar10": 50_000,
     "cifar100": 50_000,
     "stl10": 5000,
     "imagenet": 1_281_167,
 }
 """As published; a folder may hold fewer."""
+
+
+WITHOUT_MIRRORS = ("digits", "mnist")
+"""A mirrored digit is another one, or none."""
 
 
 def load_vision(
@@ -85,17 +92,30 @@ def load_vision(
     if folder is not None:
         raise UsageError(f"folder is for the dataset imagenet, not for {name}.")
     if name == "stl10" and sources.find_files(name) is None:
-        data = _read_stl10(download or sources.find_download(name) is not None)
-    else:
-        data = load_images(name, seed, download=download)
+        if find_stl10() is None and not download:
+            raise sources.not_found(name)
+        return in_memory(name, load_stl10(unlabelled=False, download=download))
+    return in_memory(name, load_images(name, seed, download=download))
+
+
+def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> VisionSet:
+    """Add what a network has to know about images in memory.
+
+    Mean and deviation are those of the training images.
+
+    Args:
+        name: The dataset, which decides whether a mirrored image has the same class.
+        data: The images.
+        classes: How many classes there are; by default as many as the labels show.
+    """
     return VisionSet(
         data.x_train,
         data.y_train,
         data.x_test,
         data.y_test,
-        data.classes,
+        data.classes if classes is None else classes,
         *data.statistics(),
-        mirrored=name != "digits",
+        mirrored=name not in WITHOUT_MIRRORS,
     )
 
 
@@ -105,24 +125,6 @@ def picture(images: Images, index: int) -> Any:
         return images.open(index)
     functional = sources.need("torchvision.transforms.v2.functional")
     return functional.to_pil_image(images[index])
-
-
-def _read_stl10(available: bool) -> ImageSet:
-    """Read or download the labelled images; they have 96 by 96 pixels."""
-    if not available:
-        raise sources.not_found("stl10")
-    make, folder = sources.need("torchvision.datasets").STL10, sources.download_folder()
-    try:
-        parts = [
-            make(folder, split=split, download=True) for split in ("train", "test")
-        ]
-    except (RuntimeError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"the download of stl10 failed ({reason}): {sources.how_to_get('stl10')}."
-        ) from None
-    tensors = [torch.from_numpy(a) for part in parts for a in (part.data, part.labels)]
-    return ImageSet(tensors[0], tensors[1].long(), tensors[2], tensors[3].long())
 
 
 def _imagenet_folder(given: str | None) -> Path:

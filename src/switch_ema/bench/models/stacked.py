@@ -1,18 +1,25 @@
-"""Many copies of a small network, computed as one."""
+"""Many copies of a small network, computed as one.
+
+For a small network the time of a step is mostly overhead of Python and of starting
+kernels, which a stack pays once for all its networks.
+"""
 
 import copy
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
 
 
 class Stacked(nn.Module):
-    """Networks of one architecture, whose weights are stacked along a new dimension.
+    """Networks of one architecture, whose tensors are stacked along a new dimension.
 
-    For tiny networks the time of a step is overhead, which is then paid once for all.
+    Parameters and buffers of the stack have the networks as first dimension and the
+    name that they have in a network, with ``_`` for each dot.
 
     >>> two = Stacked([nn.Linear(3, 1), nn.Linear(3, 1)])
     >>> two(torch.ones(2, 5, 3)).shape
@@ -21,15 +28,15 @@ class Stacked(nn.Module):
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
-        weights, buffers = stack_module_state(list(networks))
-        if buffers:
-            raise ValueError("networks with buffers cannot be stacked.")
-        self._names = tuple(weights)
-        for name in self._names:
-            values = weights[name].detach()
-            self.register_parameter(_flat(name), nn.Parameter(values))
-        # In a list, so that the skeleton's weights are not taken for the model's.
+        parameters, buffers = stack_module_state(list(networks))
+        for name, values in parameters.items():
+            self.register_parameter(_flat(name), nn.Parameter(values.detach()))
+        for name, values in buffers.items():
+            self.register_buffer(_flat(name), values.detach())
+        self._parameter_names, self._buffer_names = tuple(parameters), tuple(buffers)
+        # In lists, so that their tensors are not taken for those of the stack.
         self._skeleton = [copy.deepcopy(networks[0]).to("meta")]
+        self._single = [copy.deepcopy(networks[0])]
 
     def forward(self, x: Tensor) -> Tensor:
         """Give each network its own slice of ``x``, or all of it if it is not sliced.
@@ -37,12 +44,98 @@ class Stacked(nn.Module):
         Args:
             x: (networks, examples, features), or (examples, features) for all.
         """
-        weights = {name: getattr(self, _flat(name)) for name in self._names}
         own = 0 if x.dim() == 3 else None
-        return torch.vmap(self._one, in_dims=(0, own))(weights, x)
+        call = torch.vmap(self._call, in_dims=(0, 0, own), randomness="different")
+        return cast(Tensor, call(*self._tensors(), (x,)))
 
-    def _one(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-        return cast(Tensor, functional_call(self._skeleton[0], weights, (x,)))
+    def each(self, function: Callable[[Any, Any], Tensor], argument: Any) -> Tensor:
+        """Compute ``function(network, argument)`` for all networks at once.
+
+        Args:
+            function: may do with the network only what can be done with a callable.
+            argument: a tensor, or a nest of tensors, with the networks as first
+                dimension; each network gets its slice.
+        """
+
+        def one(
+            parameters: dict[str, Tensor], buffers: dict[str, Tensor], own: Any
+        ) -> Tensor:
+            def network(*inputs: Any) -> Any:
+                return self._call(parameters, buffers, inputs)
+
+            return function(network, own)
+
+        run = torch.vmap(one, randomness="different")
+        return run(*self._tensors(), argument)
+
+    def alone(self, index: int) -> nn.Module:
+        """Return one network as an ordinary module that shares the stack's memory.
+
+        The same module is returned at each call, with other tensors in it.
+        """
+        network = self._single[0].train(self.training)
+        tensors = dict(network.named_parameters()) | dict(network.named_buffers())
+        for name in (*self._parameter_names, *self._buffer_names):
+            tensors[name].data = getattr(self, _flat(name)).data[index]
+        return network
+
+    def state_of(self, state: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+        """Return the part of a stack's state dict that is one network's."""
+        names = (*self._parameter_names, *self._buffer_names)
+        found = {name: state.get(_flat(name)) for name in names}
+        return {name: t[index] for name, t in found.items() if t is not None}
+
+    def train(self, mode: bool = True) -> "Stacked":
+        """Set the mode of all networks."""
+        self._skeleton[0].train(mode)
+        super().train(mode)
+        return self
+
+    def make_optimizer(self, make: Callable[[nn.Module], Optimizer]) -> Optimizer:
+        """Make an optimizer as for one network, with the stack's parameters in it.
+
+        So that groups of parameters, which may depend on names and numbers of
+        dimensions, are those of a network that trains alone. The optimizer must treat
+        each element by itself and make its state at the first step.
+        """
+        network = self._single[0]
+        optimizer = make(network)
+        stacked = {
+            id(parameter): getattr(self, _flat(name))
+            for name, parameter in network.named_parameters()
+        }
+        for group in optimizer.param_groups:
+            group["params"] = [stacked[id(p)] for p in group["params"]]
+        return optimizer
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        parameters, buffers = (
+            {name: getattr(self, _flat(name)) for name in names}
+            for names in (self._parameter_names, self._buffer_names)
+        )
+        return parameters, buffers
+
+    def _call(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        inputs: tuple[Any, ...],
+    ) -> Any:
+        # The fast kernels of attention cannot be stacked.
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional_call(self._skeleton[0], (parameters, buffers), inputs)
+
+
+@torch.no_grad()
+def clip_each_(parameters: Iterable[nn.Parameter], largest: float) -> None:
+    """Scale each network's gradients down to a largest norm, as if it were alone."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if gradients:
+        squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
+        norms = torch.stack(squares).sum(0).sqrt()
+        factors = (largest / (norms + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
 
 
 def _flat(name: str) -> str:

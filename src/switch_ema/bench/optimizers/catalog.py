@@ -9,16 +9,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
-
-from torch import nn
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any
 
 from switch_ema._checks import check_positive
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.optimizers.sam import SAM, set_mode
 from switch_ema.bench.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class OptimizerInfo:
     averaging: str | None = None
     """The averaging method that belongs to it."""
 
-    def load(self) -> Callable[..., Optimizer]:
+    def load(self) -> "Callable[..., Optimizer]":
         """Import the class."""
         loaded: Callable[..., Optimizer] = _load(self.source, needed_by=self.name)
         return loaded
@@ -159,8 +159,8 @@ def describe_optimizer(name: str | None, layer_decay: float | None) -> str:
 
 
 def create_optimizer(
-    spec: Spec, model: nn.Module, *, layer_decay: float | None = None
-) -> Optimizer:
+    spec: Spec, model: "nn.Module", *, layer_decay: float | None = None
+) -> "Optimizer":
     """Make an optimizer of the model's trainable parameters, ready for a step.
 
     Args:
@@ -169,9 +169,12 @@ def create_optimizer(
         layer_decay: Factor of the learning rate per layer, counted from the output.
             Biases and other one-dimensional parameters then have no weight decay.
 
+    >>> from torch import nn
     >>> create_optimizer(Spec("sgd", {"lr": 0.5}), nn.Linear(1, 1)).defaults["lr"]
     0.5
     """
+    from switch_ema.bench.optimizers.sam import SAM, set_mode  # these import torch
+
     info = check_optimizer(spec)
     options = {**info.defaults, **spec.options}
     try:
@@ -212,7 +215,7 @@ def _valid_options(spec: Spec) -> tuple[str, ...]:
 
 
 def _layer_groups(
-    model: nn.Module, lr: float, weight_decay: float, layer_decay: float
+    model: "nn.Module", lr: float, weight_decay: float, layer_decay: float
 ) -> list[dict[str, Any]]:
     make = _load("timm.optim.param_groups_layer_decay", needed_by="layer_decay")
     groups: list[dict[str, Any]] = make(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.methods import DESCRIPTIONS, Method, parse_method
+from switch_ema.bench.methods import DESCRIPTIONS, FILTERS, Method, parse_method
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig
@@ -15,10 +15,16 @@ from switch_ema.bench.plan.facts import TaskFacts, facts_of
 from switch_ema.bench.recipe import Recipe, stored_fields
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
-from switch_ema.bench.tasks import load_task_class
+from switch_ema.bench.tasks.loading import load_task_class
 
 SEEDS_AT_ONCE = 128
-"""Seeds per cell of a task that trains its seeds stacked."""
+"""Seeds per cell of a task that is written for many seeds."""
+
+STACKED_AT_ONCE = 32
+"""Seeds per cell of another task whose seeds are stacked."""
+
+FEWEST_STACKED = 4
+"""With fewer seeds a stack costs about what it saves."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,33 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
     groups = [shared] if shared else []
     groups += [(m.label,) for m in methods if alone or not m.shares_training]
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    size = SEEDS_AT_ONCE if facts.is_stacked else 1
+    size = _seeds_at_once(config, recipe, facts, methods)
     for start in range(0, len(seeds), size):
         for group in groups:
             chosen = tuple(seeds[start : start + size])
             yield Cell(task, config.optimizer, recipe, group, chosen)
+
+
+def _seeds_at_once(
+    config: CompareConfig, recipe: Recipe, facts: TaskFacts, methods: list[Method]
+) -> int:
+    """Choose how many seeds one training has: see ``CompareConfig.stack``."""
+    if facts.is_stacked:
+        return SEEDS_AT_ONCE
+    if config.stack == "off" or not facts.can_stack or config.seeds < FEWEST_STACKED:
+        return 1
+    if config.optimizer is not None:
+        info = optimizer_info(parse_spec(config.optimizer).name)
+        if not info.elementwise or info.has_modes:
+            return 1
+    # Filters name the tensors of a network, and snapshots are of one training.
+    options = [
+        m.spec.with_defaults(recipe.methods.get(m.spec.name, {})) for m in methods
+    ]
+    has_filter = any(name in spec.options for spec in options for name in FILTERS)
+    has_snapshots = any(method.spec.name == "posthoc-ema" for method in methods)
+    alone = has_filter or has_snapshots or recipe.precision != "no"
+    return 1 if alone else STACKED_AT_ONCE
 
 
 def _checked(config: CompareConfig, task: str) -> TaskFacts:

@@ -49,6 +49,8 @@ class CompareConfig:
     """Factor of the learning rate per layer, counted from the output."""
     evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
+    stack: str = dataclasses.field(default="off", metadata=LATER)
+    """Train many seeds at once where that is faster (auto), or one by one (off)."""
     tune: int = 0
     """Settings to try per method on a validation split before the comparison."""
 
@@ -61,6 +63,8 @@ class CompareConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, got {value}.")
+        if self.stack not in ("auto", "off"):
+            raise UsageError(f"stack must be auto or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
             values = getattr(self, name)
             twice = {value for value in values if values.count(value) > 1}

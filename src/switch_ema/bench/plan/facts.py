@@ -12,7 +12,7 @@ from typing import Any
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.spec import fingerprint
 from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
-from switch_ema.bench.tasks import load_task_class
+from switch_ema.bench.tasks.loading import load_task_class
 
 FACTS = "tasks"
 """Under which the facts stand among the notes of a run."""
@@ -29,6 +29,8 @@ class TaskFacts:
     is_stacked: bool
     """Whether its seeds are trained at once."""
     teaches_itself: bool
+    can_stack: bool = False
+    """Whether its seeds may be trained at once, by ``Task.can_stack``."""
     source: str
     """Fingerprint of the file it is in; empty for one of ours."""
 
@@ -42,6 +44,7 @@ def facts_of(task: str) -> TaskFacts:
         recipe=task_class.recipe_for(spec.options),
         is_stacked=issubclass(task_class, SeedBatchTask),
         teaches_itself=issubclass(task_class, SelfTeachingTask),
+        can_stack=task_class.can_stack(spec.options),
         source=fingerprint(task),
     )
 

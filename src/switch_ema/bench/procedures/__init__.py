@@ -1,16 +1,17 @@
-"""How the paper trains its classifiers, and how their small siblings are trained."""
+"""How the paper trains its classifiers, and how their small versions are trained."""
 
-from switch_ema.bench.procedures.cifar import cifar100
-from switch_ema.bench.procedures.ingredients import TrainingProcedure
-from switch_ema.bench.procedures.losses import classification_loss
-from switch_ema.bench.procedures.procedures import (
+from switch_ema.bench.procedures.catalog import (
     PROCEDURES,
     create_procedure,
     default_procedure,
 )
+from switch_ema.bench.procedures.cifar import cifar100
+from switch_ema.bench.procedures.losses import classification_loss
+from switch_ema.bench.procedures.procedure import Augmentation, TrainingProcedure
 
 __all__ = [
     "PROCEDURES",
+    "Augmentation",
     "TrainingProcedure",
     "cifar100",
     "classification_loss",

@@ -7,7 +7,7 @@ as in the configurations that its authors released.
 from dataclasses import replace
 
 from switch_ema.bench.decays import DECAYS
-from switch_ema.bench.procedures.ingredients import TrainingProcedure
+from switch_ema.bench.procedures.procedure import TrainingProcedure
 
 _DECAYS = DECAYS["cifar100", "classification"]
 _ADAMW = "adamw:lr={},betas=(0.9,0.999),weight_decay=0.05"

@@ -7,7 +7,7 @@ from torch.nn.functional import (
     one_hot,
 )
 
-from switch_ema.bench.procedures.ingredients import TrainingProcedure
+from switch_ema.bench.procedures.procedure import TrainingProcedure
 
 
 def classification_loss(

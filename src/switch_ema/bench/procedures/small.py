@@ -10,7 +10,7 @@ that brought the accuracy on held-out training images to 80%.
 
 from dataclasses import replace
 
-from switch_ema.bench.procedures.ingredients import TrainingProcedure
+from switch_ema.bench.procedures.procedure import TrainingProcedure
 
 OPTIMIZERS = {
     "sgd": "sgd:lr=0.1,momentum=0.9,weight_decay=5e-4",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import send_to_device, set_seed
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import CONTROL
+from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.task import SeedBatchTask, Task
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
+from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
 from switch_ema.bench.train.loop import Place, Training
 from switch_ema.bench.train.trajectory import load_trajectory
@@ -131,15 +133,31 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
         label: list(points[label]) for label in weights if label in points
     }
     task = training.task
-    if isinstance(task, SeedBatchTask):
-        set_seed(cell.seeds[0])  # as a training does
-        task = create_task(cell.task, cell.seeds[:1], split=cell.split)
-        model = task.model().to(training.accelerator.device)
+    if not isinstance(task, SeedBatchTask):
+        return _kept(cell, task, model, weights, trajectory)
+    set_seed(cell.seeds[0])  # as a training does
+    first = create_task(cell.task, cell.seeds[:1], split=cell.split)
+    set_seed(cell.seeds[0])
+    network = first.model().to(training.accelerator.device)
+    if isinstance(task, StackedTask):
+        stack = cast(Stacked, model)
+        weights = {label: stack.state_of(found, 0) for label, found in weights.items()}
+    else:
         weights = {label: _first_seed(found) for label, found in weights.items()}
         trajectory = {
             label: [_first_seed(point) for point in points]
             for label, points in trajectory.items()
         }
+    return _kept(cell, first, network, weights, trajectory)
+
+
+def _kept(
+    cell: Cell,
+    task: Task,
+    model: nn.Module,
+    weights: dict[str, Weights],
+    trajectory: dict[str, list[Weights]],
+) -> KeptTask:
     return KeptTask(
         name=cell.task,
         seed=cell.seeds[0],

@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import KINDS, Spec, file_of, fingerprint, parse_task
-from switch_ema.bench.task import Metric, Recipe, Task
+from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
+from switch_ema.bench.tasks.registry import TASKS, import_task
+from switch_ema.bench.tasks.stacked import stack_tasks
 
 NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
@@ -97,6 +100,55 @@ def check_options(task_class: type[Task], spec: Spec) -> None:
                 f"{spec.name} has no option {key!r}; its options are {known}."
             )
         _check_kind(spec.name, key, value, hints.get(key, Any))
+
+
+def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
+    """Find a task and check its options, without making it.
+
+    Args:
+        task: a name with options, such as ``images:noise=0.3``, or a class in a file,
+            such as ``my/task.py:Wine`` or ``my/task.py:Wine:size=50``.
+    """
+    spec = parse_task(task) if isinstance(task, str) else task
+    file = file_of(spec)
+    if file is not None:
+        task_class = load_from_file(file, spec.name[len(file) + 1 :])
+    elif spec.name in TASKS:
+        task_class = import_task(spec.name)
+    else:
+        raise UsageError(
+            f"unknown task {spec.name!r}; known are {', '.join(TASKS)}, "
+            "or path/to/file.py:ClassName."
+        )
+    check_options(task_class, spec)
+    return task_class, spec
+
+
+def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") -> Task:
+    """Make a task for one seed, or for several that are trained stacked."""
+    task_class, spec = load_task_class(task)
+    options = dict(spec.options)
+    if takes_split(task_class):
+        options["split"] = split
+    elif split != "test":
+        raise UsageError(
+            f"{spec.name} cannot be tuned: its constructor takes no keyword split."
+        )
+    try:
+        if issubclass(task_class, SeedBatchTask):
+            return task_class(tuple(seeds), **options)
+        if len(seeds) == 1:
+            return task_class(seeds[0], **options)
+        return stack_tasks(lambda seed: task_class(seed, **options), seeds)
+    except UsageError:
+        raise
+    except Exception as error:
+        file = file_of(spec)
+        if file is not None:
+            raise explain(error, file) from None
+        if isinstance(error, ValueError):
+            raise UsageError(f"{spec.name}: {error}") from None
+        raise
 
 
 def _is_task(value: object, module: ModuleType) -> bool:

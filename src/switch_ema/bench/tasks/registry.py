@@ -3,10 +3,9 @@
 The classes are named and not imported: a list of the tasks needs no torch.
 """
 
-import ast
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from switch_ema._named import describe_named, load_named
 
 if TYPE_CHECKING:
     from switch_ema.bench.task import Task
@@ -21,6 +20,7 @@ TASKS: dict[str, str] = {
     "classification": ".classification.classification:Classification",
     "rotation": ".regression.rotation:Rotation",
     "lm": ".language.lm:LanguageModel",
+    "awd-lstm": ".language.awd_lstm:AWDLanguageModel",
     "simclr": ".ssl.contrastive:SimCLR",
     "moco-v2": ".ssl.moco_v2:MoCoV2",
     "byol": ".ssl.byol:BYOL",
@@ -29,6 +29,10 @@ TASKS: dict[str, str] = {
     "simmim": ".ssl.simmim:SimMIM",
     "a2mim": ".ssl.a2mim:A2MIM",
     "mae": ".ssl.mae:MAE",
+    "retinanet": ".detection.retinanet:RetinaNet",
+    "mask-rcnn": ".detection.mask_rcnn:MaskRCNN",
+    "cascade-mask-rcnn": ".detection.mask_rcnn:CascadeMaskRCNN",
+    "yolox": ".detection.yolox:YoloX",
     "ddpm": ".generation.ddpm:DDPM",
     "moving-mnist": ".video.moving_mnist:MovingMNIST",
 }
@@ -37,20 +41,15 @@ TASKS: dict[str, str] = {
 
 def import_task(name: str) -> "type[Task]":
     """Import the class of a task in the registry."""
-    module, _, class_name = TASKS[name].partition(":")
-    found: type[Task] = getattr(import_module(module, __package__), class_name)
+    found: type[Task] = load_named(_full(name))
     return found
 
 
 def describe_task(name: str) -> str:
-    """Return the first line of a task's docstring, read without importing it.
+    """Return the first line of a task's docstring, without importing the task."""
+    return describe_named(_full(name))
 
-    >>> describe_task("moons")
-    "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
-    """
-    module, _, class_name = TASKS[name].partition(":")
-    path = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return (ast.get_docstring(node) or "").partition("\n")[0]
-    raise LookupError(f"{path} has no class {class_name}.")
+
+def _full(name: str) -> str:
+    where = TASKS[name]
+    return f"{__package__}{where}" if where.startswith(".") else where

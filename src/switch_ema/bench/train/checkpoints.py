@@ -9,6 +9,8 @@ import torch
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.task import Task
+from switch_ema.bench.tasks.stacked import StackedTask
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -37,6 +39,7 @@ def save_checkpoint(training: "Training") -> None:
             "model": unwrap(training.model).state_dict(),
             "optimizer": training.optimizer.state_dict(),
             "schedule": training.schedule.state_dict(),
+            "stopped": _stopped(training.task),
             "averagers": {
                 label: averager.state_dict()
                 for label, averager in training.averagers.items()
@@ -62,11 +65,18 @@ def load_checkpoint(training: "Training") -> None:
     load_weights(training.model, state["model"])
     training.optimizer.load_state_dict(state["optimizer"])
     training.schedule.load_state_dict(state["schedule"])
+    if isinstance(training.task, StackedTask):
+        training.task.has_stopped = torch.tensor(state["stopped"])
     for label, averager in training.averagers.items():
         if averager is not None:
             averager.load_state_dict(state["averagers"][label])
     for name, value in state["result"].items():
         setattr(training.result, name, value)
+
+
+def _stopped(task: Task) -> list[bool]:
+    """Say which seeds of a stack are no longer finite."""
+    return task.has_stopped.tolist() if isinstance(task, StackedTask) else []
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

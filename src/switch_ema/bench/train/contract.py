@@ -1,16 +1,19 @@
 """What a task's methods return, checked: an error names the method, not our code."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.optimizers.catalog import choose_optimizer, create_optimizer
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Task
+from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.usable import is_usable
 
 Values = dict[str, dict[str, list[list[float]]]]
@@ -109,7 +112,10 @@ def make_optimizer(
     """Make the optimizer of that name, or ask the task for its own."""
     chosen = choose_optimizer(name, layer_decay)
     if chosen is not None:
-        return create_optimizer(parse_spec(chosen), model, layer_decay=layer_decay)
+        make = partial(create_optimizer, parse_spec(chosen), layer_decay=layer_decay)
+        if isinstance(task, StackedTask):
+            return cast(Stacked, model).make_optimizer(make)
+        return make(model)
     optimizer: Any = task.optimizer(model)
     if not isinstance(optimizer, Optimizer):
         raise _wrong(task, "optimizer", "must return a torch Optimizer", optimizer)

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.bench.methods import CONTROL, Method, parse_method
+from switch_ema.bench.models.stacked import clip_each_
 from switch_ema.bench.optimizers.sam import set_mode, take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.task import SelfTeachingTask
-from switch_ema.bench.tasks import create_task
-from switch_ema.bench.tasks.loading import check_unchanged
+from switch_ema.bench.task import CONTROL_EPOCHS, SelfTeachingTask
+from switch_ema.bench.tasks.loading import check_unchanged, create_task
+from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.teacher import as_teacher
 from switch_ema.bench.train import contract
 from switch_ema.bench.train.checkpoints import (
@@ -182,7 +183,7 @@ class Training:
         self.model.train()
         set_mode(self.optimizer, training=True)
         # The control's epochs are numbered otherwise, which gives other orders.
-        epoch = self.epoch + (500_000 if is_control else 0)
+        epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
         loader = contract.make_loader(self.task, epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
@@ -193,6 +194,9 @@ class Training:
                 total += take_step(self.stepper, self.model, gradients)
                 self.schedule.step()
                 held = []
+        if isinstance(self.task, StackedTask):
+            self.task.note_unusable(self.model)
+            self._clear_stopped(self.task)
         for averager in self.averagers.values():
             if averager is not None:
                 averager.end_epoch()
@@ -209,11 +213,22 @@ class Training:
                 loss = contract.loss_of(self.task, self.model, batch) / len(batches)
             self.accelerator.backward(loss)
             total += loss.detach()
-        if self.cell.recipe.clip is not None:
-            self.accelerator.clip_grad_norm_(
-                self.model.parameters(), self.cell.recipe.clip
-            )
+        clip = self.cell.recipe.clip
+        if isinstance(self.task, StackedTask):
+            self._clear_stopped(self.task)
+            if clip is not None:
+                clip_each_(self.model.parameters(), clip)
+        elif clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
         return total
+
+    def _clear_stopped(self, task: StackedTask) -> None:
+        """Keep seeds of a stack that are no longer finite from spoiling the others."""
+        if task.has_stopped.any():
+            averagers = self.averagers.values()
+            task.clear_stopped(self.model, self.optimizer, averagers)
+        if task.has_stopped.all():
+            raise FloatingPointError("the training loss is not finite")
 
     @torch.no_grad()
     def _evaluate(self) -> None:

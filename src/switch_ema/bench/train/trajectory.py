@@ -1,7 +1,7 @@
 """The weights of every epoch, kept for those who want to see the way they went."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors import safe_open
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.models.stacked import Stacked
+from switch_ema.bench.tasks.stacked import StackedTask
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -26,13 +28,22 @@ Weights = dict[str, Tensor]
 
 def save_point(training: "Training") -> None:
     """Write the parameters of every method as they are now, unless too large."""
-    live: Weights = dict(unwrap(training.model).named_parameters())
+    model = unwrap(training.model)
+
+    def shown(weights: Weights) -> Weights:
+        if not isinstance(training.task, StackedTask):
+            return weights
+        return cast(Stacked, model).state_of(weights, 0)  # the first seed alone
+
+    live = shown(dict(model.named_parameters()))
     size = sum(parameter.nbytes for parameter in live.values())
     if size * len(training.averagers) * (training.cell.recipe.epochs + 1) > LARGEST:
         return
     point: Weights = {}
     for label, averager in training.averagers.items():
-        weights = live if averager is None else averager.averaged_state_dict()
+        weights = live
+        if averager is not None:
+            weights = shown(averager.averaged_state_dict())
         # Clones, since the format refuses views that share a buffer.
         point |= {
             f"{label}{_BETWEEN}{name}": weights[name]

@@ -13,12 +13,12 @@ from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.tasks import create_task, load_task_class
 from switch_ema.bench.tasks.classification.classification import Classification
-from switch_ema.bench.tasks.classification.image_batches import (
+from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
+from switch_ema.bench.tasks.loading import create_task, load_task_class
 from tests.bench.data.test_vision import make_folders
 from tests.bench.tasks.helpers import measure, same, seeded_model
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from switch_ema.bench.tasks import create_task
-from switch_ema.bench.tasks.classification.images import mirror, shift
+from switch_ema.bench.procedures.augment import mirror, shift
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.regression.rotation import turn
 from tests.bench.tasks.helpers import tensors
 
@@ -32,29 +32,33 @@ def test_batches_are_full_and_normalised():
     task = create_task("images:size=100,batch=33", (0,))
     batches = list(task.train_loader(0))
     assert [len(y) for _, y in batches] == [33, 33, 33]
-    images = task.prepare(task.x)
+    images = task.data.normalise(task.x)
     assert abs(images.mean().item()) < 1e-4
     assert images.std().item() == pytest.approx(1, abs=1e-3)
 
 
-def test_augmentation_follows_the_global_seed():
-    task = create_task("images:size=64,augment=True", (0,))
-
-    def first(seed):
-        torch.manual_seed(seed)
-        return tensors(next(iter(task.train_loader(0))))
+def test_augmentation_follows_the_seed_and_the_epoch():
+    def first(seed, epoch=0):
+        task = create_task("images:size=64,batch=64,augment=True", (seed,))
+        x, y = tensors(next(iter(task.train_loader(epoch))))
+        plain = create_task("images:size=64,batch=64", (seed,))
+        assert torch.equal(y, next(iter(plain.train_loader(epoch)))[1])
+        return x, y
 
     (x, y), (same_x, same_y), (other_x, other_y) = first(1), first(1), first(2)
     assert torch.equal(x, same_x)
     assert torch.equal(y, same_y)
-    assert torch.equal(y, other_y)
     assert not torch.equal(x, other_x)
+    assert not torch.equal(y, other_y)
+    later_x, later_y = first(1, epoch=1)
+    assert not torch.equal(x, later_x)
+    assert not torch.equal(y, later_y)
 
 
 def test_shift_moves_by_whole_pixels():
     images = torch.zeros(200, 2, 9, 9, dtype=torch.uint8)
     images[:, :, 4, 4] = 7
-    moved = shift(images, 2)
+    moved = shift(images, 2, torch.Generator().manual_seed(0))
     assert (moved == 7).sum() == 400
     places = {tuple(place) for place in (moved[:, 0] == 7).nonzero()[:, 1:].tolist()}
     assert places == {(row, column) for row in range(2, 7) for column in range(2, 7)}
@@ -63,7 +67,7 @@ def test_shift_moves_by_whole_pixels():
 
 def test_mirror_turns_about_half_of_the_images():
     images = torch.arange(3.0).expand(400, 1, 3, 3)
-    flipped = mirror(images)[:, 0, 0, 0] == 2
+    flipped = mirror(images, torch.Generator().manual_seed(0))[:, 0, 0, 0] == 2
     assert 150 < flipped.sum() < 250
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from switch_ema.bench.data.texts import _topics, load_texts
-from switch_ema.bench.tasks import create_task
-from switch_ema.bench.tasks.language.lm import Pieces
+from switch_ema.bench.tasks.language.pieces import Pieces
+from switch_ema.bench.tasks.loading import create_task
 from tests.bench.tasks.helpers import seeded_model, small_task, train
 
 

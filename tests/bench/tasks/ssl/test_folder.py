@@ -13,7 +13,7 @@ from switch_ema.bench.data.vision import ImageFiles
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.metrics import predict
 from switch_ema.bench.tasks.ssl import pretraining
 from switch_ema.bench.train.loop import Place, train_cell

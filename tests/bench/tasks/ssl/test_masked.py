@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.ssl.a2mim import fill_with_mean, frequency_loss
 from switch_ema.bench.tasks.ssl.mae import normalised, shown_tokens
 from switch_ema.bench.tasks.ssl.masked import draw_masks, patches_of

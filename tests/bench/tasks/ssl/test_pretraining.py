@@ -9,7 +9,7 @@ from switch_ema.bench.data import sources
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.tasks import create_task, load_task_class
+from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.ssl.settings import SIMCLR, paper_optimizer
 from switch_ema.bench.train.loop import Place, train_cell
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.ssl.encoder import TwoViewModel
 
 NAMES = ("simclr", "moco-v2", "byol", "barlow-twins", "moco-v3")

@@ -6,7 +6,7 @@ from torch import nn
 
 from switch_ema import EMA, SwitchEMA, count_warmup
 from switch_ema.bench.models import Stacked, mlp
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from tests.bench.tasks.helpers import measure, train
 
 SEEDS = (0, 7, 12)

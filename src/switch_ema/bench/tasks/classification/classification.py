@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from switch_ema._checks import check_count, check_range
 from switch_ema.bench.data.selection import split_and_redraw, subset
-from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import DATASETS, TRAINING_IMAGES, load_vision
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.catalog import NETWORKS, create_network
@@ -24,7 +23,7 @@ from switch_ema.bench.procedures import (
 from switch_ema.bench.procedures.small import IMAGES, RESOLUTIONS
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Recipe
-from switch_ema.bench.tasks.classification.image_batches import (
+from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
@@ -118,8 +117,7 @@ class Classification(Classifier):
             size = most if size is None else size
             test_size = most_tested if test_size is None else test_size
         data = subset(data, size, test_size, seed)
-        validation = check_split(split)
-        self.data = split_and_redraw(data, noise, seed, validation=validation)
+        self.data = split_and_redraw(data, noise, seed, split=split)
         self.y_eval = self.data.y_test
         self.train_resolution, self.test_resolution = self._resolutions(image_size)
 

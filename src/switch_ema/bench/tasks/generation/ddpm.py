@@ -11,12 +11,13 @@ from torch.nn.functional import interpolate, mse_loss
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_count
-from switch_ema.bench.data import augment, sources
+from switch_ema.bench.data import sources
 from switch_ema.bench.data.celeba import load_celeba
 from switch_ema.bench.data.images import load_images
 from switch_ema.bench.data.splits import choose_split, stream
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.denoiser import create_denoiser
+from switch_ema.bench.procedures.augment import mirror
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.generation.frechet import (
     FrechetDistance,
@@ -254,7 +255,7 @@ class _Mirrored:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         for (images,) in self._batches:
-            yield (augment.mirror(images, self._generator),)
+            yield (mirror(images, self._generator),)
 
 
 def _load(dataset: str, seed: int, download: bool) -> tuple[Tensor, Tensor]:

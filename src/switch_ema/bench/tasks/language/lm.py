@@ -1,20 +1,25 @@
 """Word-level language modelling with an LSTM, as the paper's on Penn Treebank."""
 
 import math
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count, check_range
-from switch_ema.bench.data.splits import check_split, stream
-from switch_ema.bench.data.texts import END, UNKNOWN, load_texts
+from switch_ema.bench.data.splits import check_split
+from switch_ema.bench.data.texts import load_texts
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.bench.tasks.language.pieces import (
+    Pieces,
+    columns,
+    epoch_pieces,
+    indices,
+    number_words,
+    perplexity,
+    unigram_perplexity,
+)
 
 State = tuple[Tensor, Tensor]
 """Hidden state and cell state of an LSTM."""
@@ -60,8 +65,8 @@ class LanguageModel(Task):
         if check_split(split):
             fifth = len(train) // 5
             train, test = train[:-fifth], train[-fifth:]
-        self.words = _vocabulary(train, check_count("vocabulary", vocabulary, 2))
-        self.train, self.test = _indices(train, self.words), _indices(test, self.words)
+        self.words = number_words(train, check_count("vocabulary", vocabulary, 2))
+        self.train, self.test = indices(train, self.words), indices(test, self.words)
         if len(self.train) < 2 * batch:
             raise ValueError(f"batch must be below half of the words, got {batch}.")
 
@@ -75,10 +80,9 @@ class LanguageModel(Task):
 
     def train_loader(self, epoch: int) -> Loader:
         """Cut the text into pieces, starting at another word in each epoch."""
-        generator = stream(self.seed, f"start of epoch {epoch}")
-        start = int(torch.randint(len(self.train), (), generator=generator))
-        text = self.train.roll(-start)
-        return Pieces(_columns(text, self.batch), self.bptt)
+        return epoch_pieces(
+            self.train, self.batch, self.bptt, seed=self.seed, epoch=epoch
+        )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the cross-entropy, going on from the state before the piece."""
@@ -89,14 +93,14 @@ class LanguageModel(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure the perplexity of the text, read from beginning to end."""
+        pieces = Pieces(columns(self.test, self.batch), self.bptt)
         device = next(model.parameters()).device
-        state, total, count = None, 0.0, 0
-        for words, following, *_ in Pieces(_columns(self.test, self.batch), self.bptt):
-            outputs, state = model(words.to(device), state)
-            targets = following.to(device).flatten()
-            total += cross_entropy(outputs.flatten(0, 1), targets).item() * len(targets)
-            count += len(targets)
-        return {"perplexity": math.exp(min(total / count, 700.0))}
+        return {"perplexity": perplexity(model, pieces, device)}
+
+    def trivial(self) -> dict[str, float]:
+        """Measure the model that knows only how often each word occurs."""
+        size = len(self.words)
+        return {"perplexity": unigram_perplexity(self.train, self.test, size)}
 
 
 class LSTM(nn.Module):
@@ -118,52 +122,3 @@ class LSTM(nn.Module):
         vectors = self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
         read, state = self.reader(self.dropout(vectors), state)
         return cast(Tensor, self.classifier(self.dropout(read))), cast(State, state)
-
-
-@dataclass
-class Carry:
-    """The state between two pieces of text; None at the beginning."""
-
-    state: State | None = None
-
-
-class Pieces:
-    """The text in pieces of a few words, each with the state before and after it.
-
-    The loss of a piece reads the one and writes the other. The state therefore belongs
-    to one pass over the text: it starts empty in each epoch, so training can be resumed
-    between epochs, and an optimizer may ask for the loss of a piece twice.
-    """
-
-    def __init__(self, columns: Tensor, length: int) -> None:
-        self._columns, self._length = columns, length
-
-    def __len__(self) -> int:
-        return -(-(len(self._columns) - 1) // self._length)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Carry, Carry]]:
-        before = Carry()
-        words, following = self._columns[:-1], self._columns[1:]
-        pieces = (torch.split(text, self._length) for text in (words, following))
-        for piece, targets in zip(*pieces, strict=True):
-            after = Carry()
-            yield piece, targets, before, after
-            before = after
-
-
-def _columns(text: Tensor, count: int) -> Tensor:
-    """Cut the text into ``count`` parts that are read side by side."""
-    rows = len(text) // count
-    return text[: rows * count].view(count, rows).t().contiguous()
-
-
-def _vocabulary(words: list[str], most: int) -> dict[str, int]:
-    """Number the words that occur at least twice, the frequent ones first."""
-    special = [UNKNOWN, END]
-    counts = Counter(word for word in words if word not in special)
-    frequent = [word for word, count in counts.most_common(most) if count > 1]
-    return {word: index for index, word in enumerate([*special, *frequent])}
-
-
-def _indices(words: list[str], vocabulary: dict[str, int]) -> Tensor:
-    return torch.tensor([vocabulary.get(word, 0) for word in words])

@@ -17,10 +17,10 @@ from switch_ema.bench.data.vision import VisionSet
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.procedures import classification_loss
-from switch_ema.bench.procedures.procedures import deit
+from switch_ema.bench.procedures.imagenet import deit
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import Batches, Loader
-from switch_ema.bench.tasks.classification.image_batches import (
+from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
     evaluation_batches,
 )

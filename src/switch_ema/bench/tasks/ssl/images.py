@@ -8,10 +8,11 @@ import torch
 
 from switch_ema._checks import check_count
 from switch_ema.bench.data.images import ImageSet, load_images
-from switch_ema.bench.data.splits import hold_out, stream
-from switch_ema.bench.data.vision import VisionSet, load_vision
+from switch_ema.bench.data.selection import subset
+from switch_ema.bench.data.splits import choose_split
+from switch_ema.bench.data.stl10 import load_stl10
+from switch_ema.bench.data.vision import VisionSet, in_memory, load_vision
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.tasks.ssl.stl10 import load_stl10
 
 DATASETS = (
     "digits",
@@ -36,7 +37,7 @@ def load_for_pretraining(
     size: int | None = None,
     folder: str | None = None,
     download: bool = False,
-    validation: bool = False,
+    split: str = "test",
 ) -> VisionSet:
     """Load a random part of a dataset; images without a label have the label -1.
 
@@ -47,20 +48,20 @@ def load_for_pretraining(
         size: Images to train on, instead.
         folder: Of ``imagenet``, with train/ and val/.
         download: Whether torchvision may download what is not found.
-        validation: Whether to test on a fifth of the training images, held out.
+        split: ``test``, or ``validation`` to evaluate on a fifth of the training
+            images.
     """
-    whole = _load(dataset, seed, folder, download)
-    data = _draw(dataset, whole, size, LIMITS[scale], seed)
-    if not validation:
-        return data
-    stay, held = hold_out(len(data.y_train), seed)
-    held = held[data.y_train[held] >= 0]
+    data = _draw(dataset, _load(dataset, seed, folder, download), size, scale, seed)
+    (x_train, y_train), (x_test, y_test) = choose_split(
+        split, seed, (data.x_train, data.y_train), (data.x_test, data.y_test)
+    )
+    labelled = torch.nonzero(y_test >= 0).flatten()
     return replace(
         data,
-        x_train=data.x_train[stay],
-        y_train=data.y_train[stay],
-        x_test=data.x_train[held],
-        y_test=data.y_train[held],
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test[labelled],
+        y_test=y_test[labelled],
     )
 
 
@@ -72,37 +73,24 @@ def _load(
     if folder is not None:
         raise UsageError(f"folder is for the dataset imagenet, not for {dataset}.")
     if dataset == "stl10":
-        return load_stl10(download=download)
+        return load_stl10(unlabelled=True, download=download)
     return load_images(dataset, seed, download=download)
 
 
 def _draw(
-    dataset: str,
-    whole: VisionSet | ImageSet,
-    size: int | None,
-    limits: tuple[int | None, int | None],
-    seed: int,
+    dataset: str, whole: VisionSet | ImageSet, size: int | None, scale: str, seed: int
 ) -> VisionSet:
-    have, (usual, tested) = len(whole.y_train), limits
-    count = min(usual or have, have) if size is None else check_count("size", size, 20)
-    if count > have:
-        raise ValueError(f"size must be at most {have}, got {count}.")
-    generator = stream(seed, "subset")
-    train = torch.randperm(have, generator=generator)[:count]
-    test = torch.randperm(len(whole.y_test), generator=generator)[:tested]
-    y_train, y_test = whole.y_train[train], whole.y_test[test]
+    usual, tested = LIMITS[scale]
+    if size is not None:
+        check_count("size", size, 20)
+    elif usual is not None:
+        size = min(usual, len(whole.y_train))
+    if tested is not None:
+        tested = min(tested, len(whole.y_test))
     if isinstance(whole, VisionSet):
-        x_train, x_test = whole.x_train[train], whole.x_test[test]
-        return replace(
-            whole, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
-        )
-    part = ImageSet(whole.x_train[train], y_train, whole.x_test[test], y_test)
-    return VisionSet(
-        *(part.x_train, y_train, part.x_test, y_test),
-        whole.classes,
-        *part.statistics(),
-        mirrored=dataset not in ("digits", "mnist"),
-    )
+        return subset(whole, size, tested, seed)
+    part = subset(whole, size, tested, seed)
+    return in_memory(dataset, part, classes=whole.classes)
 
 
 def count_workers(given: int | None) -> int:

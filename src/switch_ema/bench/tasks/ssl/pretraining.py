@@ -13,11 +13,10 @@ from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.bench.data.splits import check_split
 from switch_ema.bench.data.vision import ImageFiles, Images
 from switch_ema.bench.models.catalog import SCALES
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
-from switch_ema.bench.tasks.classification.image_batches import evaluation_batches
+from switch_ema.bench.tasks.image_batches import evaluation_batches
 from switch_ema.bench.tasks.metrics import ACCURACY, predict
 from switch_ema.bench.tasks.ssl.encoder import create_encoder
 from switch_ema.bench.tasks.ssl.fine_tuning import (
@@ -129,7 +128,7 @@ class Pretraining(Task):
             size=size,
             folder=folder,
             download=download,
-            validation=check_split(split),
+            split=split,
         )
         self.channels = len(self.data.mean)
         self.image_size = check_count("image_size", image_size or self._own_side(), 8)

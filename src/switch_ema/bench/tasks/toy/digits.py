@@ -1,6 +1,7 @@
 """Handwritten digits of 8 by 8 pixels, clean and with wrong labels."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,11 @@ class Digits(Classifier):
             test=(x[size:], y[size:]),
             clean=(x[:size], clean),
         )
+
+    @classmethod
+    def can_stack(cls, options: Mapping[str, Any]) -> bool:
+        """Say yes: the steps of such a small network are mostly overhead."""
+        return True
 
     def model(self) -> nn.Module:
         """Make a perceptron with two hidden layers."""

@@ -1,9 +1,9 @@
 """MNIST-1D (Greydanus, 2020): digits as signals of 40 numbers, made on the spot."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -48,6 +48,11 @@ class MNIST1D(Classifier):
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
             split, seed, (x, y), (x_test, y_test)
         )
+
+    @classmethod
+    def can_stack(cls, options: Mapping[str, Any]) -> bool:
+        """Say yes but for the recurrent network, whose layers cannot be stacked."""
+        return options.get("network") != "gru"
 
     def model(self) -> nn.Module:
         """Make the network that was asked for."""

@@ -7,7 +7,6 @@ there, and a switch, which costs progress, hurts.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from switch_ema.bench.data.splits import choose_split
 from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, SeedBatchTask
 from switch_ema.bench.tasks.metrics import ACCURACY
+from switch_ema.bench.tasks.stacked import StackedBatches
 
 LABELLED, TESTED = 50, 500
 
@@ -113,20 +113,6 @@ class TwoD(SeedBatchTask):
     def _losses(outputs: Tensor, y: Tensor) -> Tensor:
         # cross_entropy wants the classes in the second dimension.
         return cross_entropy(outputs.transpose(1, 2), y, reduction="none").mean(1)
-
-
-class StackedBatches:
-    """Batches of several seeds, side by side."""
-
-    def __init__(self, loaders: list[Batches]) -> None:
-        self._loaders = loaders
-
-    def __len__(self) -> int:
-        return len(self._loaders[0])
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        for batches in zip(*self._loaders, strict=True):
-            yield tuple(torch.stack(part) for part in zip(*batches, strict=True))
 
 
 class Circles(TwoD):

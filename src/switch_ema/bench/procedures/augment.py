@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.bench.data import sources
-from switch_ema.bench.procedures.ingredients import TrainingProcedure
+from switch_ema.bench.procedures.procedure import Augmentation
 
 Mixing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Transform = Callable[[Any], Any]
@@ -50,25 +50,25 @@ def repeat(order: Tensor, repeats: int) -> Tensor:
     return order.repeat_interleave(repeats)[: len(order)]
 
 
-def mixing(procedure: TrainingProcedure, classes: int) -> Mixing | None:
+def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
     """Return what blends a batch by Mixup or CutMix; targets become soft."""
-    if not procedure.mixes:
+    if not augmentation.mixes:
         return None
     blend: Mixing = sources.need("timm.data").Mixup(
-        mixup_alpha=procedure.mixup,
-        cutmix_alpha=procedure.cutmix,
+        mixup_alpha=augmentation.mixup,
+        cutmix_alpha=augmentation.cutmix,
         label_smoothing=0.0,  # the loss does it, for labels and soft targets alike
         num_classes=classes,
     )
     return blend
 
 
-def erasing(procedure: TrainingProcedure) -> Transform | None:
+def erasing(augmentation: Augmentation) -> Transform | None:
     """Return what replaces rectangles of normalised images by noise."""
-    if not procedure.erasing:
+    if not augmentation.erasing:
         return None
     make = sources.need("timm.data.random_erasing").RandomErasing
-    erase: Transform = make(procedure.erasing, mode="pixel", device="cpu")
+    erase: Transform = make(augmentation.erasing, mode="pixel", device="cpu")
     return erase
 
 
@@ -90,45 +90,49 @@ def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
 
 
 def image_transform(
-    procedure: TrainingProcedure, resolution: int, *, flip: bool
+    augmentation: Augmentation, resolution: int, *, flip: bool
 ) -> Transform:
     """Return what training does to one of PIL's images before it is normalised.
 
     Args:
-        procedure: What to do.
+        augmentation: What to do.
         resolution: Height and width of the result.
         flip: Whether to mirror at random.
     """
     v2 = sources.need("torchvision.transforms.v2")
     steps: list[Transform] = []
-    if procedure.crop == "resized":
+    if augmentation.crop == "resized":
         bicubic = v2.InterpolationMode.BICUBIC
-        area = (procedure.crop_area, 1.0)
+        area = (augmentation.crop_area, 1.0)
         steps.append(v2.RandomResizedCrop(resolution, area, interpolation=bicubic))
     else:
-        around = {"padding": resolution // 8, "padding_mode": "reflect"}
         steps.append(partial(resize_and_crop, resolution=resolution, share=1.0))
+    if augmentation.crop == "shifted":
+        around = {"padding": resolution // 8, "padding_mode": "reflect"}
         steps.append(v2.RandomCrop(resolution, **around))
     if flip:
         steps.append(v2.RandomHorizontalFlip())
-    transform: Transform = v2.Compose([*steps, *_colour_steps(procedure, resolution)])
+    transform: Transform = v2.Compose(
+        [*steps, *_colour_steps(augmentation, resolution)]
+    )
     return transform
 
 
-def _colour_steps(procedure: TrainingProcedure, resolution: int) -> list[Transform]:
+def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform]:
     """Return the operations of PIL that change colours, and some that turn or shear."""
     found = sources.need("timm.data.auto_augment")
     # As timm does: moves are relative to the image, what comes in from outside is grey.
     options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
     steps: list[Transform] = []
-    if procedure.rand_magnitude is not None:
-        config = f"rand-m{procedure.rand_magnitude}-mstd{procedure.rand_deviation}-inc1"
+    if augmentation.rand_magnitude is not None:
+        strength = f"m{augmentation.rand_magnitude}-mstd{augmentation.rand_deviation}"
+        config = f"rand-{strength}-inc1"
         steps.append(found.rand_augment_transform(config, dict(options)))
-    if procedure.auto_augment:
+    if augmentation.auto_augment:
         steps.append(found.auto_augment_transform("original", dict(options)))
-    if procedure.color_jitter:
+    if augmentation.color_jitter:
         v2 = sources.need("torchvision.transforms.v2")
-        steps.append(v2.ColorJitter(*[procedure.color_jitter] * 3))
+        steps.append(v2.ColorJitter(*[augmentation.color_jitter] * 3))
     return steps
 
 

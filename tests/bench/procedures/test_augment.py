@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from switch_ema.bench.data import augment
-from switch_ema.bench.procedures import TrainingProcedure
+from switch_ema.bench.procedures import TrainingProcedure, augment
 
 PLAIN = TrainingProcedure(
     epochs=1, batch_size=2, optimizer="sgd", crop="shifted", flip=False
@@ -125,6 +124,11 @@ def test_plain_transform_only_moves(image):
         np.array_equal(found, padded[down : down + 32, right : right + 32])
         for down, right in places
     )
+
+
+def test_a_whole_image_stays_as_it_is(image):
+    transform = augment.image_transform(replace(PLAIN, crop="none"), 32, flip=False)
+    assert np.array_equal(seeded(transform, image), np.asarray(image))
 
 
 @pytest.mark.parametrize(

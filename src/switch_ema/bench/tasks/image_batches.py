@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from switch_ema.bench.data import augment, sources
+from switch_ema.bench.data import sources
 from switch_ema.bench.data.splits import stream
 from switch_ema.bench.data.vision import Images, VisionSet, picture
-from switch_ema.bench.procedures import TrainingProcedure
+from switch_ema.bench.procedures import Augmentation, augment
 from switch_ema.bench.task import Batches
 
 
 class ImageBatches(Batches):
-    """One epoch of training images, as a procedure wants them.
+    """One epoch of training images, augmented.
 
     Images in memory that are only moved and mirrored are treated a batch at a time.
     Others go one by one through the transforms of PIL, in processes of their own if
@@ -23,7 +23,7 @@ class ImageBatches(Batches):
 
     Args:
         data: Training images and how to normalise them.
-        procedure: What to do to them.
+        augmentation: What to do to them.
         resolution: Height and width in the end.
         batch: Images per batch.
         seed: Decides, with the epoch, about the order and the augmentation.
@@ -34,7 +34,7 @@ class ImageBatches(Batches):
     def __init__(
         self,
         data: VisionSet,
-        procedure: TrainingProcedure,
+        augmentation: Augmentation,
         *,
         resolution: int,
         batch: int,
@@ -43,17 +43,21 @@ class ImageBatches(Batches):
         workers: int = 0,
     ) -> None:
         super().__init__((data.y_train,), batch, seed, epoch=epoch, drop_last=True)
-        self._order = augment.repeat(self._order, procedure.repeats)
-        self._data, self._procedure, self._resolution = data, procedure, resolution
+        self._order = augment.repeat(self._order, augmentation.repeats)
+        self._data, self._augmentation, self._resolution = (
+            data,
+            augmentation,
+            resolution,
+        )
         self._generator = stream(seed, f"augmentation of epoch {epoch}")
-        self._flip = procedure.flip and data.mirrored
+        self._flip = augmentation.flip and data.mirrored
         self._workers = workers
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        erase = augment.erasing(self._procedure)
-        blend = augment.mixing(self._procedure, self._data.classes)
+        erase = augment.erasing(self._augmentation)
+        blend = augment.mixing(self._augmentation, self._data.classes)
         images = self._data.x_train
-        if self._procedure.works_on_batches and isinstance(images, Tensor):
+        if self._augmentation.works_on_batches and isinstance(images, Tensor):
             batches = self._by_batch(images)
         else:
             batches = self._one_by_one()
@@ -64,14 +68,16 @@ class ImageBatches(Batches):
 
     def _by_batch(self, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         for chosen in torch.split(self._order, self._size):
-            x = augment.shift(images[chosen], images.shape[-1] // 8, self._generator)
+            x = images[chosen]
+            if self._augmentation.crop == "shifted":
+                x = augment.shift(x, x.shape[-1] // 8, self._generator)
             x = augment.mirror(x, self._generator) if self._flip else x
             x = augment.resize_and_crop(x, self._resolution, 1.0)
             yield x, self._data.y_train[chosen]
 
     def _one_by_one(self) -> Iterator[tuple[Tensor, Tensor]]:
         transform = augment.image_transform(
-            self._procedure, self._resolution, flip=self._flip
+            self._augmentation, self._resolution, flip=self._flip
         )
         dataset = _Pictures(self._data.x_train, self._data.y_train, transform)
         return iter(
@@ -86,14 +92,14 @@ class ImageBatches(Batches):
 
 def evaluation_batches(
     data: VisionSet,
-    procedure: TrainingProcedure,
+    augmentation: Augmentation,
     *,
     resolution: int,
     batch: int = 250,
     workers: int = 0,
 ) -> Iterator[Tensor]:
     """Yield all test images in order, the middle of each, ready for a network."""
-    share = procedure.test_crop
+    share = augmentation.test_crop
     if isinstance(data.x_test, Tensor):
         for images in torch.split(data.x_test, batch):
             middle = augment.resize_and_crop(images, resolution, share)

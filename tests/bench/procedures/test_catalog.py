@@ -14,7 +14,7 @@ from switch_ema.bench.procedures import (
     create_procedure,
     default_procedure,
 )
-from switch_ema.bench.procedures.procedures import NAMES
+from switch_ema.bench.procedures.catalog import NAMES
 from switch_ema.bench.procedures.small import OPTIMIZERS
 from switch_ema.bench.spec import parse_spec
 

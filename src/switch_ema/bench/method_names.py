@@ -1,0 +1,36 @@
+"""The methods that a comparison can name; a list of them needs no torch."""
+
+PLAIN = "plain"
+CONTROL = "plain-again"
+"""Plain training in another data order: what pure chance makes of a comparison."""
+
+DESCRIPTIONS = {
+    PLAIN: "No averaging: the live weights.",
+    CONTROL: "Plain with another data order: a check of the statistics (A/A).",
+    # The first lines of the docstrings of ``switch_ema.averaging.registry.METHODS``.
+    "ema": (
+        "Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step."
+    ),
+    "switch-ema": (
+        "Average exponentially; at the end of every T epochs continue from the average."
+    ),
+    "swa": (
+        "Average equally: the mean of the live weights at the due points after a start."
+    ),
+    "lookahead": (
+        "Every k steps move the slow weights towards the fast ones and restart there."
+    ),
+    "lawa": (
+        "Average the last k snapshots equally; until the first, show the live model."
+    ),
+    "pswa": (
+        "Average equally within a period; continue training from the mean at its end."
+    ),
+    "posthoc-ema": (
+        "Keep power-function averages, and snapshots of them to choose from later."
+    ),
+    "literal-eq3": (
+        "Average at every step into the live weights, except at every T-th step."
+    ),
+}
+"""Name and what it does, in one sentence."""

@@ -1,0 +1,139 @@
+"""The LSTM language model of AWD-LSTM: dropped weights, locked dropout, tied words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, embedding
+
+State = tuple[Tensor, Tensor]
+"""Hidden state and cell state of one layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AWDDropout:
+    """Shares that are set to zero in training, where AWD-LSTM drops something.
+
+    The defaults are those of the Penn Treebank runs of AdaBelief.
+    """
+
+    words: float = 0.1
+    """Whole words of the embedding, for all their occurrences in a piece of text."""
+    inputs: float = 0.4
+    """Entries of the word vectors, the same at every position."""
+    hidden: float = 0.25
+    """Outputs of a layer, the same at every position."""
+    outputs: float = 0.4
+    """Outputs of the last layer, likewise."""
+    weights: float = 0.5
+    """Hidden-to-hidden weights of every layer (DropConnect)."""
+
+    def scaled(self, factor: float) -> "AWDDropout":
+        """Multiply all shares."""
+        return AWDDropout(
+            **{name: factor * share for name, share in vars(self).items()}
+        )
+
+
+class AWDLSTM(nn.Module):
+    """Embedding, LSTM layers of different widths, the embedding again as classifier.
+
+    The inner layers have ``hidden`` units, the last one as many as a word has entries,
+    since the classifier shares the weights of the embedding. Merity et al., 2018:
+    https://arxiv.org/abs/1708.02182
+
+    Args:
+        words: Size of the vocabulary.
+        width: Entries of a word's vector.
+        hidden: Units of the inner layers.
+        layers: Number of layers, at least 1.
+        drop: What is dropped in training.
+
+    >>> model = AWDLSTM(words=10, width=4, hidden=6)
+    >>> reading, states = model(torch.zeros(5, 2, dtype=torch.long))
+    >>> reading.logits.shape, len(states)
+    (torch.Size([5, 2, 10]), 2)
+    """
+
+    def __init__(
+        self,
+        words: int,
+        width: int = 400,
+        hidden: int = 1150,
+        layers: int = 2,
+        drop: AWDDropout | None = None,
+    ) -> None:
+        super().__init__()
+        self.drop = drop or AWDDropout()
+        widths = [width, *(hidden for _ in range(layers - 1)), width]
+        self.embedding = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(
+            nn.LSTM(before, after) for before, after in pairwise(widths)
+        )
+        self.classifier = nn.Linear(width, words)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.zeros_(self.classifier.bias)
+        self.classifier.weight = self.embedding.weight
+
+    def forward(
+        self, words: Tensor, states: Sequence[State] | None = None
+    ) -> "tuple[Reading, tuple[State, ...]]":
+        """Predict the word after each word; time is the first dimension."""
+        read = locked_dropout(self._vectors(words), self.drop.inputs, self.training)
+        raw, after = read, []
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, nn.LSTM)
+            raw, state = self._layer(layer, read, states[index] if states else None)
+            after.append(state)
+            last = index == len(self.layers) - 1
+            share = self.drop.outputs if last else self.drop.hidden
+            read = locked_dropout(raw, share, self.training)
+        return Reading(self.classifier(read), raw, read), tuple(after)
+
+    def _vectors(self, words: Tensor) -> Tensor:
+        """Look the words up, some of which are dropped wherever they occur."""
+        weight, share = self.embedding.weight, self.drop.words
+        if self.training and share > 0:
+            kept = weight.new_ones((len(weight), 1))
+            weight = weight * dropout(kept, share)
+        return embedding(words, weight)
+
+    def _layer(
+        self, layer: nn.LSTM, inputs: Tensor, state: State | None
+    ) -> tuple[Tensor, State]:
+        if state is None:
+            zeros = inputs.new_zeros(1, inputs.shape[1], layer.hidden_size)
+            state = (zeros, zeros)
+        # The module itself would use its own weights, which are not dropped.
+        weights: list[Tensor] = [*layer.all_weights[0]]
+        weights[1] = dropout(weights[1], self.drop.weights, self.training)
+        outputs, hidden, cell = torch.lstm(
+            inputs, state, weights, True, 1, 0.0, self.training, False, False
+        )
+        return outputs, (hidden, cell)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a language model makes of a piece of text."""
+
+    logits: Tensor
+    raw: Tensor
+    """Outputs of the last layer."""
+    dropped: Tensor
+    """The same after dropout: what the classifier sees."""
+
+
+def locked_dropout(values: Tensor, share: float, training: bool) -> Tensor:
+    """Drop the same entries at every position (variational dropout).
+
+    Args:
+        values: Time is the first dimension.
+        share: In [0, 1).
+        training: Nothing is dropped otherwise.
+    """
+    if not training or share == 0:
+        return values
+    return values * dropout(values.new_ones((1, *values.shape[1:])), share)

@@ -1,0 +1,74 @@
+"""The training procedures of the paper by name, and which one a network is given."""
+
+from collections.abc import Callable
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.models.catalog import NETWORKS, SCALES
+from switch_ema.bench.procedures.cifar import cifar100
+from switch_ema.bench.procedures.imagenet import (
+    adan,
+    convnext,
+    deit,
+    lars,
+    pytorch,
+    rsb_a2,
+    rsb_a3,
+    sam,
+)
+from switch_ema.bench.procedures.procedure import TrainingProcedure
+from switch_ema.bench.procedures.small import small
+from switch_ema.bench.spec import parse_spec
+
+PROCEDURES: dict[str, Callable[[], TrainingProcedure]] = {
+    "pytorch": pytorch,
+    "sam": sam,
+    "deit": deit,
+    "convnext": convnext,
+    "rsb-a2": rsb_a2,
+    "rsb-a3": rsb_a3,
+    "adan": adan,
+    "lars": lars,
+}
+"""Those that do not depend on the network; ``cifar100`` does."""
+
+CIFAR = "cifar100"
+NAMES = (*PROCEDURES, CIFAR)
+
+
+def create_procedure(
+    name: str, *, network: str, scale: str = "paper"
+) -> TrainingProcedure:
+    """Return a procedure by its name.
+
+    Args:
+        name: One of ``NAMES``.
+        network: A key of ``NETWORKS``, which decides about ``cifar100``.
+        scale: ``paper``, or ``small`` for the small procedure with the same optimizer.
+
+    >>> create_procedure("rsb-a2", network="resnet50").epochs
+    300
+    >>> create_procedure("rsb-a2", network="resnet50", scale="small").epochs < 30
+    True
+    """
+    for key, value, known in (
+        ("procedure", name, NAMES),
+        ("network", network, tuple(NETWORKS)),
+        ("scale", scale, SCALES),
+    ):
+        if value not in known:
+            raise UsageError(f"{key} must be one of {', '.join(known)}, got {value!r}.")
+    procedure = cifar100(network) if name == CIFAR else PROCEDURES[name]()
+    if scale == "small":
+        return small(parse_spec(procedure.optimizer).name, network)
+    return procedure
+
+
+def default_procedure(network: str, dataset: str) -> str:
+    """Name the procedure that the paper trains a network with, AdamW before others."""
+    if dataset != "imagenet":
+        return CIFAR
+    if network.startswith(("swin", "convnext")):
+        return "convnext"
+    # The paper names none for MogaNet, whose publication follows DeiT.
+    modern = network.startswith(("deit", "moganet", "mlp-mixer"))
+    return "deit" if modern else "pytorch"

@@ -1,0 +1,75 @@
+"""Pictures of what is there and of what a detector has found."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from switch_ema.bench.data.detection import Target
+from switch_ema.bench.data.sources import need
+
+COLOURS = ("#ff3030", "#30d030", "#4080ff", "#ffc000", "#ff40ff", "#00e0e0")
+SURE = 0.3
+"""Score from which a detection is drawn; those of RetinaNet stay low."""
+_SMALLEST = 256
+"""Smaller images are enlarged to it, so that lines and names can be read."""
+
+
+def draw(image: Tensor, target: Target, categories: Sequence[str]) -> Tensor:
+    """Draw boxes, and masks if there are any, in one colour for each category.
+
+    Args:
+        image: Bytes (3, height, width).
+        target: What is there, or what was found; of that, what is likely enough.
+        categories: Their names.
+
+    Returns:
+        The picture in [0, 1], enlarged by a whole factor where it is small.
+    """
+    utils = need("torchvision.utils")
+    if "scores" in target:
+        sure = target["scores"] >= SURE
+        target = {key: value[sure] for key, value in target.items()}
+    factor = max(_SMALLEST // max(image.shape[-2:]), 1)
+    picture = _enlarged(image, factor)
+    labels = [int(label) - 1 for label in target["labels"]]
+    if labels:
+        colours = [COLOURS[label % len(COLOURS)] for label in labels]
+        if "masks" in target:
+            masks = _enlarged(target["masks"].to(torch.uint8), factor).bool()
+            picture = utils.draw_segmentation_masks(
+                picture, masks, alpha=0.45, colors=colours
+            )
+        boxes = target["boxes"] * factor
+        # Names would hide a crowd of boxes; there the colours have to do.
+        few = len(labels) <= 4
+        names = [categories[label] for label in labels] if few else None
+        picture = utils.draw_bounding_boxes(
+            picture,
+            boxes,
+            names,
+            colors=colours,
+            width=2,
+            fill_labels=few,
+            label_colors="black" if few else None,
+        )
+    return picture / 255
+
+
+def side_by_side(pictures: Iterable[Tensor]) -> Tensor:
+    """Stack pictures, filled up with white to the size of the largest."""
+    pictures = list(pictures)
+    height, width = (max(p.shape[axis] for p in pictures) for axis in (-2, -1))
+    return torch.stack(
+        [
+            pad(p, (0, width - p.shape[-1], 0, height - p.shape[-2]), value=1.0)
+            for p in pictures
+        ]
+    )
+
+
+def _enlarged(pixels: Tensor, factor: int) -> Tensor:
+    if factor == 1:
+        return pixels
+    return interpolate(pixels[None], scale_factor=factor, mode="nearest")[0]

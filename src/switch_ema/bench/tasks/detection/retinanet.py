@@ -1,0 +1,28 @@
+"""RetinaNet (Table 7)."""
+
+from torch import nn
+
+from switch_ema.bench.models.detection.retinanet import (
+    paper_retinanet,
+    small_retinanet,
+)
+from switch_ema.bench.tasks.detection.detection import Detection
+from switch_ema.bench.tasks.detection.settings import SmallTraining
+
+
+class RetinaNet(Detection):
+    """Object detection with RetinaNet: shapes, blood cells or any COCO folder.
+
+    ``Detection`` describes the options.
+    """
+
+    usual_schedule = "2x"
+    small = SmallTraining(epochs={"1x": 6, "2x": 12}, size=160)
+
+    def detector(self) -> nn.Module:
+        """Make the network."""
+        if self.is_small:
+            return small_retinanet(
+                self.data.classes, backbone=self.backbone, side=self.side
+            )
+        return paper_retinanet(self.data.classes, **self.paper_options())

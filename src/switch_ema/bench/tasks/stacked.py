@@ -1,0 +1,128 @@
+"""Several seeds of an ordinary task, trained at once as one stacked model."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import default_collate
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.models.stacked import Stacked
+from switch_ema.bench.task import Loader, SeedBatchTask, Task
+
+
+class StackedTask(SeedBatchTask):
+    """Trains the seeds of a task as one model; each as it would train alone.
+
+    Each seed has its own data, order of batches and initial weights, which are those of
+    a training alone. Dropout draws other numbers than alone. A seed whose loss is no
+    longer finite stops: its weights are set to zero and its values are NaN, and the
+    others go on.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        super().__init__(tuple(task.seed for task in tasks))
+        self.tasks = list(tasks)
+        self.metrics = tasks[0].metrics
+        self.has_stopped = torch.zeros(len(tasks), dtype=torch.bool)
+
+    def trivial(self) -> Mapping[str, Any]:
+        """Return the values of the first seed's trivial predictors."""
+        return self.tasks[0].trivial()
+
+    def samples(self, model: nn.Module) -> Any:
+        """Make the pictures of the first seed."""
+        return self.tasks[0].samples(cast(Stacked, unwrap(model)).alone(0))
+
+    def model(self) -> nn.Module:
+        """Stack one network per seed, each made from its own random numbers."""
+        networks = []
+        for task in self.tasks:
+            set_seed(task.seed)
+            networks.append(task.model())
+        return Stacked(networks)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the task's optimizer for the stack."""
+        return cast(Stacked, model).make_optimizer(self.tasks[0].optimizer)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Put the batches of all seeds side by side."""
+        return StackedBatches([task.train_loader(epoch) for task in self.tasks])
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Sum the seeds' losses, so that each gets the gradient of its own."""
+        losses = cast(Stacked, unwrap(model)).each(self.tasks[0].loss, batch)
+        finite = losses.detach().isfinite()
+        self.has_stopped |= ~finite.cpu()
+        return losses.where(finite, 0.0).sum()
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """Measure every metric of each seed by its own task."""
+        stack = cast(Stacked, unwrap(model))
+        nothing = {metric.name: math.nan for metric in self.metrics}
+        found = [
+            nothing if self.has_stopped[i] else dict(task.evaluate(stack.alone(i)))
+            for i, task in enumerate(self.tasks)
+        ]
+        return {name: [values[name] for values in found] for name in nothing}
+
+    @torch.no_grad()
+    def clear_stopped(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        averagers: Iterable[Averager | None],
+    ) -> None:
+        """Set to zero what belongs to seeds that have stopped, so that nothing spreads.
+
+        Called before each optimizer step while there is such a seed.
+        """
+        stopped = self.has_stopped
+        parameters = list(model.parameters())
+        for parameter in parameters:
+            parameter[stopped] = 0
+            if parameter.grad is not None:
+                parameter.grad[stopped] = 0
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value[stopped] = 0
+        for averager in averagers:
+            if averager is not None:
+                with averager.averaged():
+                    for parameter in parameters:
+                        parameter[stopped] = 0
+
+    def note_unusable(self, model: nn.Module) -> None:
+        """Stop seeds whose weights are no longer finite."""
+        for parameter in model.parameters():
+            finite = parameter.detach().flatten(1).isfinite().all(1)
+            self.has_stopped |= ~finite.cpu()
+
+
+def stack_tasks(make: Callable[[int], Task], seeds: Sequence[int]) -> StackedTask:
+    """Make one task per seed, each with the random numbers that it would have alone."""
+    tasks = []
+    for seed in seeds:
+        set_seed(seed)
+        tasks.append(make(seed))
+    return StackedTask(tasks)
+
+
+class StackedBatches:
+    """Batches of several seeds, side by side."""
+
+    def __init__(self, loaders: Sequence[Loader]) -> None:
+        self._loaders = loaders
+
+    def __len__(self) -> int:
+        return len(self._loaders[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        for batches in zip(*self._loaders, strict=True):
+            yield default_collate(list(batches))

@@ -1,0 +1,142 @@
+"""Seeds trained at once train as they would alone."""
+
+import math
+
+import pytest
+import torch
+from accelerate.utils import set_seed
+from torch import nn
+
+from switch_ema import EMA
+from switch_ema.bench.models.stacked import Stacked, clip_each_
+from switch_ema.bench.task import Batches, Metric, Task
+from switch_ema.bench.tasks.loading import create_task
+from switch_ema.bench.tasks.stacked import StackedTask
+
+TASKS = (
+    "noisy-digits:size=200",
+    "mnist1d:size=200,batch=20",
+    "mnist1d:network=mlp,size=200,batch=20",
+    "mnist1d:network=transformer,size=200,batch=20",
+)
+
+
+def train_alone(task: Task, epochs: int) -> nn.Module:
+    set_seed(task.seed)
+    model = task.model()
+    optimizer = task.optimizer(model)
+    for epoch in range(epochs):
+        for batch in task.train_loader(epoch):
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            optimizer.step()
+    return model.eval()
+
+
+def train_stacked(task: StackedTask, epochs: int, clip: float | None = None) -> Stacked:
+    model = task.model()
+    optimizer = task.optimizer(model)
+    for epoch in range(epochs):
+        for batch in task.train_loader(epoch):
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            if clip is not None:
+                clip_each_(model.parameters(), clip)
+            optimizer.step()
+    model.eval()
+    assert isinstance(model, Stacked)
+    return model
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_seed_agrees_with_training_alone(name):
+    seeds = (0, 3, 4)
+    task = StackedTask([create_task(name, (seed,)) for seed in seeds])
+    stacked = train_stacked(task, 4)
+    for index, seed in enumerate(seeds):
+        alone = train_alone(create_task(name, (seed,)), 4)
+        # Outputs, for where a weight has no influence Adam follows rounding errors.
+        found, _ = task.tasks[index].predictions(stacked.alone(index))
+        expected, _ = task.tasks[index].predictions(alone)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+class WithNormalisation(Task):
+    """Batch norm, whose statistics are buffers, and a batch that is a dict."""
+
+    metrics = (Metric(name="error", higher_is_better=False),)
+
+    def __init__(self, seed, *, fails_at=None):
+        super().__init__(seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(24, 3, generator=generator)
+        self.y = self.x.sum(1, keepdim=True)
+        if fails_at is not None:
+            self.y[fails_at] = math.inf
+
+    def model(self):
+        return nn.Sequential(
+            nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        )
+
+    def optimizer(self, model):
+        decayed = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1)
+
+    def train_loader(self, epoch):
+        pairs = Batches((self.x, self.y), 8, self.seed, epoch=epoch)
+        return [{"x": x, "y": y} for x, y in pairs]
+
+    def loss(self, model, batch):
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+    def evaluate(self, model):
+        return {"error": nn.functional.mse_loss(model(self.x), self.y).item()}
+
+
+def test_statistics_groups_and_values_are_those_of_training_alone():
+    tasks = [WithNormalisation(seed) for seed in (1, 2)]
+    stacked = train_stacked(StackedTask(tasks), 5)
+    values = StackedTask(tasks).evaluate(stacked)["error"]
+    for index, task in enumerate(tasks):
+        alone = train_alone(task, 5)
+        own = stacked.state_of(stacked.state_dict(), index)
+        for key, value in alone.state_dict().items():
+            torch.testing.assert_close(own[key], value, atol=1e-5, rtol=1e-4)
+        assert values[index] == pytest.approx(task.evaluate(alone)["error"], rel=1e-3)
+
+
+def test_gradients_are_clipped_seed_by_seed():
+    weights = nn.Parameter(torch.zeros(2, 3))
+    biases = nn.Parameter(torch.zeros(2, 1))
+    weights.grad = torch.tensor([[3.0, 0.0, 0.0], [0.3, 0.0, 0.0]])
+    biases.grad = torch.tensor([[4.0], [0.4]])
+    clip_each_([weights, biases], 1.0)
+    torch.testing.assert_close(weights.grad[:, 0], torch.tensor([0.6, 0.3]))
+    torch.testing.assert_close(biases.grad[:, 0], torch.tensor([0.8, 0.4]))
+
+
+def test_a_seed_that_diverges_stops_and_the_others_go_on():
+    task = StackedTask([WithNormalisation(1), WithNormalisation(2, fails_at=5)])
+    model = task.model()
+    optimizer = task.optimizer(model)
+    average = EMA(model, decay=0.9)
+    for batch in task.train_loader(0):
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()
+        if task.has_stopped.any():
+            task.clear_stopped(model, optimizer, [average])
+        optimizer.step()
+        average.update()
+    assert task.has_stopped.tolist() == [False, True]
+    model.eval()
+    with average.averaged():
+        assert all(p.isfinite().all() for p in model.parameters())
+        values = task.evaluate(model)["error"]
+    assert math.isfinite(values[0]) and math.isnan(values[1])
+    alone = train_alone(WithNormalisation(1), 1)
+    own = model.state_of(model.state_dict(), 0)
+    for key, value in alone.state_dict().items():
+        torch.testing.assert_close(own[key], value, atol=1e-5, rtol=1e-4)

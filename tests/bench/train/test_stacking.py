@@ -1,0 +1,138 @@
+"""Comparisons whose seeds are trained at once: planned, resumed, read back."""
+
+import contextlib
+import math
+
+import pytest
+import torch
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import STACKED_AT_ONCE, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.kept import load_kept
+from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.train import loop
+from switch_ema.bench.train.loop import Place, Training, train_cell
+from tests.bench.test_compare import run
+
+TASK = "noisy-digits:size=80"
+METHODS = ("plain", "ema", "switch-ema")
+
+
+def config(**more) -> CompareConfig:
+    settings = {"tasks": (TASK,), "methods": METHODS, "seeds": 4, "epochs": 3}
+    return CompareConfig(**{**settings, "stack": "auto", **more})
+
+
+def seeds_per_cell(**more) -> set[int]:
+    return {len(cell.seeds) for cell in make_plan(config(**more))}
+
+
+def test_seeds_are_stacked_where_the_task_allows_it():
+    assert seeds_per_cell() == {4}
+    assert seeds_per_cell(seeds=STACKED_AT_ONCE + 5) == {STACKED_AT_ONCE, 5}
+    assert seeds_per_cell(tasks=("mnist1d:size=100",)) == {4}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stack": "off"},
+        {"seeds": 3},
+        {"tasks": ("mnist1d:network=gru",)},
+        {"optimizer": "sam"},
+        {"optimizer": "lars"},
+        {"optimizer": "schedulefree-sgd"},
+        {"precision": "bf16"},
+        {"methods": ("plain", "ema:include=0.*")},
+        {"methods": ("plain", "posthoc-ema")},
+    ],
+)
+def test_seeds_are_trained_one_by_one_where_a_stack_would_differ(more):
+    assert seeds_per_cell(**more) == {1}
+
+
+def test_a_stored_comparison_without_the_setting_is_not_stacked():
+    stored = config(stack="off").to_json()
+    assert '"stack"' not in stored
+    assert CompareConfig.from_json(stored).stack == "off"
+    assert CompareConfig.from_json(config().to_json()).stack == "auto"
+    with pytest.raises(UsageError, match="stack must be auto or off, got 'on'"):
+        config(stack="on")
+
+
+@pytest.mark.parametrize("more", [{}, {"clip": 0.5}, {"optimizer": "adamw:lr=0.01"}])
+def test_values_are_those_of_trainings_alone(tmp_path, more):
+    place = Place(tmp_path, "cpu")
+    stacked = {cell.methods: cell for cell in make_plan(config(**more))}
+    alone = [c for c in make_plan(config(stack="off", **more)) if c.seeds == (2,)]
+    for cell in alone:
+        found = train_cell(stacked[cell.methods], place).values
+        for method, metrics in train_cell(cell, place).values.items():
+            for (expected,), own in zip(
+                metrics["nll"], found[method]["nll"], strict=True
+            ):
+                assert own[2] == pytest.approx(expected, rel=1e-3)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_stack_is_resumed_bit_for_bit(tmp_path, monkeypatch):
+    cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
+    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
+    original, calls = loop.take_step, 0
+
+    def dies(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 8:  # in the second epoch
+            raise Killed
+        return original(*arguments)
+
+    monkeypatch.setattr(loop, "take_step", dies)
+    with contextlib.suppress(Killed):
+        train_cell(cell, Place(tmp_path / "killed", "cpu"))
+    monkeypatch.undo()
+    assert train_cell(cell, Place(tmp_path / "killed", "cpu")).values == whole.values
+
+
+def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
+    cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
+    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
+    place = Place(tmp_path / "broken", "cpu")
+    broken = Training(cell, place)
+    assert isinstance(broken.task, StackedTask)
+    broken.task.tasks[1].x[0] = math.inf
+    result = broken.run()
+    assert result.status == "done" and "seed 1" in result.message
+    for own, values in zip(
+        whole.values["switch-ema"]["nll"],
+        result.values["switch-ema"]["nll"],
+        strict=True,
+    ):
+        assert math.isnan(values[1])
+        others = [values[i] for i in (0, 2, 3)]
+        assert others == pytest.approx([own[i] for i in (0, 2, 3)], rel=1e-5)
+    # Also after it was resumed, whether or not the data is whole again.
+    resumed = Training(cell, place)
+    loop.load_checkpoint(resumed)
+    assert resumed.task.has_stopped.tolist() == [False, True, False, False]
+
+
+def test_kept_weights_are_the_first_seeds_network(tmp_path):
+    path, _ = run(config(), tmp_path)
+    (kept,) = load_kept(path.parent, device="cpu")
+    assert not kept.is_stacked and set(kept.weights) == set(METHODS)
+    assert [len(points) for points in kept.trajectory.values()] == [4, 4, 4]
+    assert torch.equal(
+        kept.trajectory["ema"][-1]["0.weight"], kept.weights["ema"]["0.weight"]
+    )
+    kept.model.load_state_dict(kept.weights["switch-ema"])
+    kept.model.eval()
+    cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
+    found = train_cell(cell, Place(tmp_path / "again", "cpu")).values["switch-ema"]
+    with torch.no_grad():
+        measured = kept.task.evaluate(kept.model)
+    assert measured["nll"] == pytest.approx(found["nll"][-1][0], rel=1e-5)
