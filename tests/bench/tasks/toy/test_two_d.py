@@ -58,9 +58,9 @@ def test_stacked_state_holds_the_weights_once():
     }
 
 
-def test_networks_with_buffers_are_refused():
-    with pytest.raises(ValueError, match="buffers cannot be stacked"):
-        Stacked([nn.BatchNorm1d(2), nn.BatchNorm1d(2)])
+def test_buffers_are_stacked_like_weights():
+    state = Stacked([nn.BatchNorm1d(2), nn.BatchNorm1d(2)]).state_dict()
+    assert state["running_mean"].shape == state["weight"].shape == (2, 2)
 
 
 def test_sizes_are_the_papers():
