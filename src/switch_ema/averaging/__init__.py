@@ -1,4 +1,22 @@
-"""The averaging methods; they need torch alone."""
+"""Weight averaging; it needs torch and the standard library alone.
+
+Each line may import from the lines below it, and not the other way round:
+
+    attach                 a training loop that stays as it is
+    registry               all methods by name
+    methods                one file a method
+    averager               the base class: counts, averages, shows, saves, resumes
+    shadow, offline        where the average lives; averages of files
+    view, step             the average in the model; hooks on ``optimizer.step``
+    model                  which tensors of a model are averaged
+    distributed            DDP and FSDP2
+    kernels, schedules     the arithmetic; decays, intervals and counters
+    _torch                 what torch does not promise
+
+One step of training takes this way: ``optimizer.step`` calls :mod:`.step.hooks`, which
+calls the averager, whose method asks its schedule for the decay and the shadow to
+average; the shadow hands its groups of tensors to a kernel.
+"""
 
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager

@@ -9,7 +9,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import create_averager
 from switch_ema.averaging.step.hooks import Optimizers, as_optimizers
-from switch_ema.averaging.view import stage
+from switch_ema.averaging.view.stage import stage_of
 
 
 def attach(
@@ -137,7 +137,7 @@ class _Epochs:
             averager.end_epoch()
 
     def _end_what_was_broken_off(self) -> None:
-        if self._broken_off is None or stage.is_open(self._model):
+        if self._broken_off is None or stage_of(self._model).blocks:
             return
         steps, epochs = self._broken_off
         position = self.averager.position
@@ -174,7 +174,7 @@ def _module_over(parameters: Iterable[tuple[str, nn.Parameter]]) -> nn.Module:
         *path, key = name.split(".")
         module = root
         for part in path:
-            if part not in module._modules:
+            if part not in dict(module.named_children()):
                 module.add_module(part, nn.Module())
             module = module.get_submodule(part)
         module.register_parameter(key, parameter)

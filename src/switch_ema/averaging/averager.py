@@ -1,23 +1,38 @@
-"""The base of all averagers: counting steps and epochs, switching, resuming."""
+"""The base of all methods: it counts, averages, shows, saves and resumes."""
 
+import os
 import warnings
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from switch_ema._checks import check_count
-from switch_ema.averaging.counting import Counters
 from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
+from switch_ema.averaging.model.changes import Structure, watch
+from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.resuming import Resumable
-from switch_ema.averaging.schedules.intervals import Position
-from switch_ema.averaging.shadow.storage import as_storage
+from switch_ema.averaging.offline import export
+from switch_ema.averaging.schedules.progress import Counters, Position
+from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.state import (
+    StateMismatch,
+    check_shadow_state,
+    check_state,
+    load_shadow_state,
+    shadow_state,
+    snapshot,
+)
+from switch_ema.averaging.shadow.storage import Buffers, as_storage
 from switch_ema.averaging.step.hooks import Optimizers, StepHook, as_optimizers
+from switch_ema.averaging.view import recalibration
+from switch_ema.averaging.view.stage import stage_of
 
-# Each rank looks at its own shard, for a switch does not communicate; so others may
-# have switched. To go on would train a mixture, hence all that is left is to stop, as
+# Each rank looks at its own shard, because a switch does not communicate, so other
+# ranks may have switched. To go on would train a mixture; what is left is to stop, as
 # after any other error of one rank, or to load or reset on all ranks.
 _SHARDED_FAILURE = (
     "This rank goes on only after load_state_dict() or reset(), which all ranks must "
@@ -30,7 +45,7 @@ _MISSED_STEPS = (
 )
 
 
-class Averager(Resumable, ABC):
+class Averager(ABC):
     """Keeps averaged weights beside a model that is being trained.
 
     A method derives from this class and defines :meth:`_after_step`, where it acts on
@@ -38,35 +53,39 @@ class Averager(Resumable, ABC):
 
     Args:
         model: any module, also wrapped in DDP or torch.compile.
-        optimizer: one or several; ``update`` then runs after each real step (with
-            several, once each has stepped; of several averagers, in the order of their
-            construction). Without it, call ``update`` yourself.
+        optimizer: one or several; ``update`` then runs after each real step. With
+            several optimizers it runs once each of them has stepped. Several averagers
+            of one optimizer run in the order of their construction. Without an
+            optimizer, call ``update`` yourself.
         buffers: "average" averages floating-point buffers with the weights, "copy"
             takes the live ones. Buffers of other dtypes are always copied.
-        dtype: of the averaged parameters; None is the model's, but at least float32.
-            bfloat16 halves the memory and is rounded so that it does not stall.
-        device: of the shadow; None is beside the model, "cpu" offloads it.
+        dtype: the dtype of the averaged parameters; None is the model's, but at least
+            float32. bfloat16 halves the memory and is rounded so that it does not
+            stall.
+        device: the device of the shadow; None is beside the model, "cpu" offloads it.
         include: names, globs or a predicate of (name) or (name, tensor): only these
-            are averaged; the averaged model has the live values of the others.
-        exclude: the opposite.
-        flat: lay the model's weights and buffers into one block of memory for the
-            fastest update; for models that then stay on their device and in their
-            dtype.
-        steps_per_epoch: places fractions of an epoch within the first epoch too;
-            later epochs are counted.
+            tensors are averaged; the averaged model has the live values of the others.
+        exclude: the same for the tensors that are not averaged.
+        flat: move the model's weights and buffers into one block of memory for the
+            fastest update. Use it for models that then stay on their device and in
+            their dtype.
+        steps_per_epoch: the length of an epoch, which places fractions of an epoch
+            within the first epoch too; later epochs are counted.
     """
 
+    name: ClassVar[str]
+    """The method's name in the registry."""
     active: ClassVar[bool] = False
     """Whether the method writes the live weights."""
     needs_steps: ClassVar[bool] = True
-    """Whether it averages steps, of which it has to know."""
+    """Whether the method averages steps, so that it has to know of them."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        buffers: str = "average",
+        buffers: Buffers = "average",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
@@ -80,15 +99,28 @@ class Averager(Resumable, ABC):
             check_count("steps_per_epoch", steps_per_epoch)
         optimizers = as_optimizers(optimizer)
         storage = as_storage(buffers, dtype, device, flat)
-        super().__init__(model, storage, include, exclude)
+        self._wrapped, self._model = model, unwrap(model)
+        self._stage = stage_of(self._model)
+        self._structure = Structure(self._model, include, exclude)
+        self._shadow = Shadow(self._structure.slots, storage)
         self._replica = find_replica(model)
-        self._failure = None
-        self._mark = self._shadow.mark()
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
+        self._has_started = False
+        # Why training cannot go on with this average, after a failed switch.
+        self._failure: str | None = None
+        # One number of each parameter at the last end of an epoch, if known.
+        self._mark: list[complex] | None = self._shadow.mark()
         self._fresh_state = self._extra_state()
-        self._hook = None
+        self._hook: StepHook | None = None
         if optimizers:
             self._hook = StepHook(optimizers, self._before_step, self._count_step)
+
+    def __repr__(self) -> str:
+        """Say the method, its decay, and what it has counted."""
+        return (
+            f"{type(self).__name__}(decay={self.current_decay:.6g}, "
+            f"steps={self.steps}, epochs={self.epochs}, switches={self.switches})"
+        )
 
     # What a method defines.
 
@@ -104,6 +136,23 @@ class Averager(Resumable, ABC):
     @abstractmethod
     def current_decay(self) -> float:
         """The weight of the old shadow in the latest averaging."""
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is an average yet; until then the live weights are shown."""
+        return True
+
+    def _shadows(self) -> dict[str, Shadow]:
+        """Return all averaged copies by their name in the state dict."""
+        return {"shadow": self._shadow}
+
+    def _extra_state(self) -> dict[str, Any]:
+        """Return what resuming needs beyond the shadows and the counters."""
+        return {}
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``_extra_state`` returned; if it does not fit, raise first."""
+        return None  # most methods keep nothing more
 
     # Counting.
 
@@ -128,7 +177,7 @@ class Averager(Resumable, ABC):
         return self._counters.position
 
     def update(self) -> None:
-        """Say that one optimizer step has happened; a hooked optimizer does so."""
+        """Count one optimizer step; a hooked optimizer does this by itself."""
         self._refuse_while_shown("update()")
         if self._hook is not None:
             warnings.warn(
@@ -136,10 +185,17 @@ class Averager(Resumable, ABC):
                 "construction; calling it as well counts steps twice.",
                 stacklevel=2,
             )
+        self._refuse_after_failure()
+        self._follow_changes()
+        self._has_started = True
         self._count_step()
 
     def end_epoch(self) -> bool:
-        """Say that one epoch has ended. Returns True if the live weights changed."""
+        """Count one epoch and do what is due at its end.
+
+        Returns:
+            Whether the live weights changed.
+        """
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
@@ -156,20 +212,24 @@ class Averager(Resumable, ABC):
         self._mark = self._shadow.mark()
         return has_written
 
+    def detach(self) -> None:
+        """Remove the hooks from the optimizer; the average stays as it is."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    # An optimizer's step calls the first before it and the second after it; what the
+    # first has checked is not checked again.
+
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
         self._refuse_after_failure()
-        if self._structure.may_have_changed():
-            self._check_structure()
+        self._follow_changes()
         if not self._has_started:
             self._follow_until_first_step()
-        self._has_started = True
+            self._has_started = True
 
     def _count_step(self) -> None:
-        self._refuse_after_failure()
-        if self._structure.may_have_changed():
-            self._check_structure()
-        self._has_started = True
         if self._replica is not None:
             share_buffers(self._replica)
         self._counters.steps += 1
@@ -193,12 +253,186 @@ class Averager(Resumable, ABC):
         if reset_optimizer and self._hook is not None:
             self._hook.forget_state()
 
+    # Showing the average.
+
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """Hold the average in the model for the length of a ``with`` block.
+
+        The weights are exchanged in place, without a second copy of the model (where
+        the shadow has another dtype, the live weights are kept beside it). They come
+        back bit for bit on any way out of the block. Blocks nest; inside a block of
+        another averager of the same model, the innermost one's average is shown.
+        """
+        self._check_structure()
+        self._follow_until_first_step()
+        with self._stage.showing(self._shadow if self.has_average else None):
+            yield self._wrapped
+
+    def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
+        """Return a copy of the averaged model, for ``model.load_state_dict``.
+
+        It shares no memory with the model or the shadow, has the model's dtypes and
+        carries plain names, whatever the model is wrapped in.
+
+        Args:
+            full: gather whole tensors on the CPU, for models sharded by FSDP2; without
+                it each rank returns its own shards as DTensors. All ranks must call;
+                rank 0 returns the tensors, the others an empty dict.
+        """
+        with self.averaged():
+            return snapshot(self._model, full)
+
+    def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
+        """Return the same for the live weights, also inside ``averaged()``."""
+        with self._stage.showing(None):
+            return snapshot(self._model, full)
+
+    def averaged_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the averaged tensors by plain name, without copying them.
+
+        This is for code that reads the average at every step, such as a teacher. Only
+        read the tensors; they change with the next step. Tied weights stand under
+        each of their names, in the shadow's dtype and on its device.
+        """
+        self._follow_changes()
+        self._follow_until_first_step()
+        shadow = self._shadow
+        tensors = shadow.averages() if self.has_average else shadow.originals()
+        return {
+            name: tensor.detach()
+            for slot, tensor in zip(shadow.slots, tensors, strict=True)
+            for name in slot.names
+        }
+
+    def save_averaged(self, path: str | os.PathLike[str]) -> None:
+        """Write the averaged model to a safetensors file; see :mod:`.export`."""
+        export.save_averaged(self, path)
+
+    def recalibrate(
+        self,
+        loader: Iterable[Any],
+        call: Callable[[nn.Module, Any], Any] | None = None,
+    ) -> None:
+        """Recompute the statistics of normalisation layers for the average.
+
+        Args:
+            loader: batches, all of which are used.
+            call: ``call(model, batch)`` runs the model. By default a tensor is passed
+                as it is, the first item of a list or tuple, a mapping as keywords.
+        """
+        if not self.has_average:
+            raise RuntimeError(
+                "There is no average to recalibrate yet; the live weights, which are "
+                "shown until then, keep their statistics."
+            )
+        with self.averaged() as model:
+            tracked = {id(slot.tensor) for slot in self._shadow.slots}
+            recalibration.recalibrate(model, loader, call, tracked)
+
+    # Saving and resuming.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters and averages, to resume bit for bit.
+
+        It holds numbers, strings and tensors only, so ``torch.load`` reads it with
+        ``weights_only=True``. It is a copy that later steps do not change.
+        """
+        self._follow_until_first_step()
+        state: dict[str, Any] = {"method": self.name} | self._counters.state()
+        state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
+        for name, shadow in self._shadows().items():
+            state[name] = shadow_state(shadow)
+        return state | self._extra_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            StateMismatch: the state is of another method or model. It says what is
+                missing, unexpected or of another shape, and nothing has changed.
+        """
+        self._refuse_while_shown("load_state_dict()")
+        self._check_structure()
+        check_state(state, self.name, ["waiting_for", *self._fresh_state])
+        for name, shadow in self._shadows().items():
+            check_shadow_state(shadow, state.get(name), name)
+        self._load_extra_state(state)
+        for name, shadow in self._shadows().items():
+            load_shadow_state(shadow, state[name])
+        self._counters.load(state)
+        if self._hook:
+            self._hook.wait_for(state["waiting_for"])
+        self._has_started = True
+        self._failure = self._mark = None
+
+    def load_average(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        steps: int = 0,
+        epochs: int = 0,
+        **extra: Any,
+    ) -> None:
+        """Take over an average that another library made.
+
+        Args:
+            weights: averaged tensors by plain name; those not given keep their value.
+            steps: how many optimizer steps it has seen, which a warm-up goes on from.
+            epochs: how many epochs it has seen.
+            extra: what else the method counts, such as ``averaged_models`` for SWA.
+        """
+        plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
+        unknown = {*(weights.keys() - plain), *(extra.keys() - self._fresh_state)}
+        if unknown:
+            raise StateMismatch(
+                f"There is no {', '.join(sorted(unknown))} to load the average into."
+            )
+        state = self.state_dict() | extra
+        state["shadow"] |= {plain[name]: weights[name] for name in weights}
+        state |= {"steps": steps, "epoch_start": steps, "epochs": epochs}
+        self.load_state_dict(state)
+
+    def reset(self) -> None:
+        """Start again from the live weights."""
+        self._refuse_while_shown("reset()")
+        self._check_structure()
+        self._counters.reset()
+        self._load_extra_state(self._fresh_state)
+        for shadow in self._shadows().values():
+            shadow.read_()
+        self._failure, self._mark = None, self._shadow.mark()
+
+    # Following the model.
+
+    def refresh(self) -> None:
+        """Look at the model again: new tensors start at their present values."""
+        self._refuse_while_shown("refresh()")
+        self._structure.look()
+        for shadow in self._shadows().values():
+            shadow.renew(self._structure.slots)
+
+    def _follow_changes(self) -> None:
+        if watch.changes != self._structure.changes or self._structure.lazy:
+            self._check_structure()
+
+    def _check_structure(self) -> None:
+        if not self._stage.blocks and self._structure.check():
+            self.refresh()
+
+    def _follow_until_first_step(self) -> None:
+        """Keep the average equal to the model until the first step is taken."""
+        if not self._has_started and not self._stage.blocks:
+            for shadow in self._shadows().values():
+                shadow.read_if_loaded_()
+
+    def _refuse_while_shown(self, call: str) -> None:
+        if self._stage.blocks:
+            raise RuntimeError(
+                f"{call} inside averaged() would mix the averaged and the live "
+                "weights; leave the with block first."
+            )
+
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:
             raise FloatingPointError(self._failure)
-
-    def detach(self) -> None:
-        """Remove the hooks from the optimizer; the average stays as it is."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None

@@ -10,7 +10,7 @@ from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import create_averager
-from switch_ema.averaging.view import stage
+from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.sharding import gathered
 
 with needed("accelerate", extra="accelerate"):
@@ -75,7 +75,7 @@ def _save_live_weights(accelerator: Accelerator, model: nn.Module) -> None:
 
     @functools.wraps(save_state)
     def save_live(*args: Any, **kwargs: Any) -> Any:
-        with stage.showing(unwrap(model), None):
+        with stage_of(unwrap(model)).showing(None):
             return save_state(*args, **kwargs)
 
     accelerator.save_state = save_live

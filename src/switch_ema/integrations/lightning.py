@@ -10,7 +10,7 @@ from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.view import stage
+from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone
 
@@ -201,7 +201,7 @@ class SwitchEMACallback(Callback):
         if which == "averaged":
             block: AbstractContextManager[Any] = self.averager.averaged()
         else:
-            block = stage.showing(unwrap(trainer.lightning_module), None)
+            block = stage_of(unwrap(trainer.lightning_module)).showing(None)
         with block:
             weights = trainer.strategy.lightning_module_state_dict()
             return {

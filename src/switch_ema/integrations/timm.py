@@ -18,7 +18,8 @@ from torch import nn
 
 from switch_ema._extras import needed
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.schedules.intervals import Position, ScheduleLike, as_schedule
+from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.schedules.progress import Position
 
 with needed("timm", extra="timm"):
     import timm.task.task

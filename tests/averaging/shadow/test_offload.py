@@ -15,7 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from switch_ema import EMA
 from switch_ema.averaging.model.slots import all_slots
 from switch_ema.averaging.shadow import offload
-from switch_ema.averaging.shadow.kinds import kind_of
+from switch_ema.averaging.shadow.groups import (
+    CastGroup,
+    DenseGroup,
+    PackedGroup,
+    SameGroup,
+)
+from switch_ema.averaging.shadow.offload import OffloadedGroup
+from switch_ema.averaging.shadow.shadow import group_class
 from switch_ema.averaging.shadow.storage import Storage
 
 
@@ -81,11 +88,10 @@ def accelerator(monkeypatch):
 
 def offloaded_ema(model: nn.Module, monkeypatch, **options) -> EMA:
     """Make an averager that takes the CPU for an accelerator."""
-    for user in ("kinds", "shadow"):
-        monkeypatch.setattr(
-            f"switch_ema.averaging.shadow.{user}.kind_of",
-            lambda slot, storage: "offloaded",
-        )
+    monkeypatch.setattr(
+        "switch_ema.averaging.shadow.shadow.group_class",
+        lambda slot, storage: OffloadedGroup,
+    )
     return EMA(model, decay=0.9, **options)
 
 
@@ -179,18 +185,18 @@ def slot_on(device: str) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("live", "shadow", "kind"),
     [
-        ("cuda", "cpu", "offloaded"),
-        ("xpu", "cpu", "offloaded"),
-        ("cuda", None, "same"),
-        ("cpu", "cuda", "cast"),
+        ("cuda", "cpu", OffloadedGroup),
+        ("xpu", "cpu", OffloadedGroup),
+        ("cuda", None, SameGroup),
+        ("cpu", "cuda", CastGroup),
     ],
 )
 def test_device_cpu_offloads_from_accelerators_only(live, shadow, kind):
     device = None if shadow is None else torch.device(shadow)
-    assert kind_of(slot_on(live), Storage(device=device)) == kind
+    assert group_class(slot_on(live), Storage(device=device)) is kind
 
 
 def test_a_model_on_the_cpu_is_not_offloaded():
     ema = EMA(model := nn.Linear(3, 2), device="cpu")
-    kinds_used = {kind_of(slot, ema._shadow.storage) for slot in all_slots(model)}
-    assert kinds_used <= {"dense", "packed"}
+    kinds_used = {group_class(slot, ema._shadow.storage) for slot in all_slots(model)}
+    assert kinds_used <= {DenseGroup, PackedGroup}

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from switch_ema import EMA, SwitchEMA
+from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
 from tests.averaging.helpers import (
     Odd,
     assert_same,
@@ -130,8 +131,8 @@ def test_small_vectors_are_averaged_in_packs_of_any_number(arithmetic):
     parameters += [nn.Parameter(torch.randn(3, dtype=torch.float64))]
     model = nn.ParameterList(parameters)
     ema = EMA(model, decay=0.75)
-    kinds = {group.kind for group in ema._shadow._groups}
-    assert kinds == ({"dense"} if arithmetic == "c" else {"packed", "dense"})
+    kinds = {type(group) for group in ema._shadow._groups}
+    assert kinds == ({DenseGroup} if arithmetic == "c" else {PackedGroup, DenseGroup})
     before = [parameter.detach().clone() for parameter in parameters]
     nudge(model)
     ema.update()

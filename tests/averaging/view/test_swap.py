@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from switch_ema import EMA
-from switch_ema.averaging.view import stage, swap
+from switch_ema.averaging.view import swap
+from switch_ema.averaging.view.stage import stage_of
 from tests.averaging.helpers import assert_same, copy_of, network
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -61,7 +62,7 @@ def test_an_interrupted_swap_leaves_the_live_weights(
 def assert_live_after_interruption(model, ema, live, average):
     with pytest.raises(KeyboardInterrupt), ema.averaged():
         assert_same(model.state_dict(), average)
-    assert not stage.is_open(model)
+    assert not stage_of(model).blocks
     assert not ema._shadow.swapped
     assert_same(model.state_dict(), live)
     assert_same(ema.averaged_state_dict(), average)

@@ -1,8 +1,8 @@
-"""Models of which each process holds a copy (DDP): buffers that differ.
+"""Replicated models (DDP): each process has a copy, and buffers may differ.
 
-DDP keeps the weights equal on all ranks. Buffers, such as the statistics of
-normalisation layers, it sets to rank 0's only before the next forward pass; the
-averages are taken before that, and would be of each rank's own.
+DDP keeps the weights equal on all ranks. It sets buffers, such as the statistics of
+normalisation layers, to those of rank 0 only before the next forward pass. The average
+is taken before that, so that without this file each rank would average its own.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
-"""Parameters of which each process holds a part: DTensors, as FSDP2 makes them.
+"""Sharded parameters (FSDP2): each process holds a part of them, as a DTensor.
 
 An average is taken element by element, so a process averages the part that it holds
 and talks to nobody. The shadow therefore is made of plain local tensors; only what
-leaves it, such as a state dict, gets the form of the model's tensors again.
+leaves it, such as a state dict, is made of DTensors again.
 """
 
 import sys
@@ -11,20 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from switch_ema.averaging._torch import local_tensor
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether the tensor is a DTensor."""
-    return hasattr(tensor, "_local_tensor")
+    return local_tensor(tensor) is not None
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor: all of it if it is not sharded.
-
-    ``to_local()`` would make a new view of a parameter at each call; the tensor inside
-    stays the same object, so that a change can be noticed.
-    """
-    part: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return part
+    """Return what this process holds of a tensor: all of it if it is not sharded."""
+    inside = local_tensor(tensor)
+    return tensor if inside is None else inside
 
 
 def is_sharder(module: nn.Module) -> bool:
@@ -34,8 +32,8 @@ def is_sharder(module: nn.Module) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
-def in_form_of(model_tensor: Tensor, part: Tensor) -> Tensor:
-    """Return a local part as a whole of the model's form, sharing its memory."""
+def like_model_tensor(model_tensor: Tensor, part: Tensor) -> Tensor:
+    """Return a local part as a DTensor like the model's, sharing its memory."""
     if not is_sharded(model_tensor):
         return part
     from torch.distributed.tensor import DTensor

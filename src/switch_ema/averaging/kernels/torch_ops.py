@@ -1,18 +1,22 @@
-"""In-place arithmetic over lists of tensors: the only place that moves memory.
+"""In-place arithmetic over lists of tensors, with the operations of torch.
 
 Everything here works on values, not on modules, and runs under ``torch.no_grad``.
+torch's private functions for lists of tensors are called in this file only.
 Temporary memory is bounded by a few chunks of :data:`CHUNK` elements, whatever
 the size of the tensors.
 """
 
-import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from switch_ema.averaging.kernels import native
+
+Columns = list[list[Tensor]]
+"""Lists of the same length: all weights, all gradients, and so on."""
 
 CHUNK = 1 << 18
 """Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
@@ -30,7 +34,8 @@ def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None
 
     SGD with the live weights as gradient, a weight decay of -1 and a learning rate of
     ``-weight`` is this very formula, and torch's fused SGD runs it without setting up
-    an iterator per tensor. Above one half the plain kernel has the more exact form.
+    an iterator per tensor. For weights above one half the plain kernel has the more
+    exact formula.
     """
     if weight >= 0.5:
         lerp_(shadow, live, weight)
@@ -55,61 +60,36 @@ def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
-def lerp_dithered_(
-    shadow: list[Tensor], live: list[Tensor], weight: float, step: int
+def sgd_step_(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor],
+    **options: Any,
 ) -> None:
-    """The same for bfloat16 shadows, rounded so that they do not stall.
+    """Take a step of SGD with torch's fused kernel; the options are the kernel's."""
+    torch._fused_sgd_(weights, gradients, momenta, **options)
 
-    Near the end of training an update is far below half a unit in the last place
-    of bfloat16, and rounding to nearest would discard it for ever. Here the sum is
-    taken in float32 and rounded up or down against a threshold that moves through
-    the unit with ``step`` (see :func:`round_to_bfloat16_`).
+
+def adam_step_(
+    columns: Columns, steps: list[Tensor], *, decoupled: bool, **options: Any
+) -> None:
+    """Take a step of Adam or AdamW with torch's fused kernel.
+
+    Args:
+        columns: weights, gradients, means, squares and, with amsgrad, their maxima.
+        steps: how many steps each weight has taken, this one included.
+        decoupled: whether the weight decay is, as in AdamW.
+        options: those of the kernel.
     """
-    thresholds: dict[torch.device, Tensor] = {}
-    for average, value in pieces(shadow, live):
-        if average.device not in thresholds:
-            thresholds[average.device] = rounding_thresholds(average.device, step)
-        exact = average.to(torch.float32, memory_format=torch.contiguous_format)
-        exact.lerp_(value.to(average.device, torch.float32), weight)
-        average.copy_(round_to_bfloat16_(exact, thresholds[average.device]))
+    step_ = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    weights, gradients, means, squares, *rest = columns
+    largest = rest[0] if rest else []
+    step_(weights, gradients, means, squares, largest, steps, **options)
 
 
-def rounding_thresholds(device: torch.device, step: int) -> Tensor:
-    """Where in the last place of bfloat16 a step rounds up, per element of a piece.
-
-    A fixed random phase per element plus multiples of the golden ratio per step
-    gives each element a low-discrepancy sequence of thresholds: the accumulated
-    rounding error stays within a few units instead of growing like a random walk,
-    and the result depends on ``step`` alone, so that resuming is exact.
-    """
-    return (rounding_phases(device) + rounding_offset(step)).bitwise_and_(0xFFFF)
-
-
-def rounding_offset(step: int) -> int:
-    """Return how far the thresholds have moved by a step."""
-    return int(step * 0.6180339887498949 * 65536) & 0xFFFF
-
-
-def round_to_bfloat16_(exact: Tensor, thresholds: Tensor) -> Tensor:
-    """Round float32 values, in place, to values that bfloat16 can hold."""
-    bits = exact.view(torch.int32)
-    thresholds = thresholds[: exact.numel()].view(exact.shape)
-    # Adding to the bits of a NaN can wrap around to a number: leave those alone.
-    # Asking for the sum would make a GPU wait, so there this is done in any case.
-    if exact.device.type != "cpu" or not bool(exact.sum().isfinite()):
-        thresholds = torch.where(exact.isfinite(), thresholds, 0)
-    bits.add_(thresholds).bitwise_and_(-65536)
-    return exact
-
-
-@functools.lru_cache(maxsize=8)
-def rounding_phases(device: torch.device) -> Tensor:
-    """Return the fixed part of the thresholds."""
-    generator = torch.Generator("cpu").manual_seed(0)  # whatever the default device
-    values = torch.randint(
-        65536, (CHUNK,), generator=generator, dtype=torch.int32, device="cpu"
-    )
-    return values.to(device)
+def count_(steps: list[Tensor]) -> None:
+    """``steps += 1`` for a list of counters."""
+    torch._foreach_add_(steps, 1)
 
 
 def copy_(target: list[Tensor], source: list[Tensor]) -> None:
@@ -164,7 +144,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 PLAIN_TYPES = (Tensor, nn.Parameter)
-"""Of tensors whose memory is their value; that of subclasses may be elsewhere."""
+"""Types whose memory is the tensor's value; a subclass may keep it elsewhere."""
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -1,43 +1,39 @@
 """Exponential moving average (Polyak and Juditsky, 1992)."""
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch import nn
 
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import DecayLike, as_schedule, count_warmup
-from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 DEFAULT_DECAY = count_warmup(0.999)
 """Warmed up by count, because early switches without warm-up hurt."""
-
-
-class EMAOptions(AveragerOptions, total=False):
-    """The options that methods built on an EMA take as well."""
-
-    decay: DecayLike
-    update_every: int
 
 
 class EMA(Averager):
     """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
 
     Args:
-        model: see :class:`Averager`, as for all further arguments.
+        model: see :class:`Averager`, which also says more about the options from
+            ``buffers`` on.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old shadow, in [0, 1): a number is that
             constant; or a schedule of :mod:`switch_ema.averaging.schedules.decay`, or a
             callable of the step (0 is the first).
         update_every: average only every k-th step, with ``d ** k``.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
-    >>> import torch
     >>> model = nn.Linear(1, 1, bias=False)
     >>> ema = EMA(model, decay=0.9)
     >>> _ = model.weight.data.add_(1.0)  # what an optimizer would do
@@ -56,12 +52,28 @@ class EMA(Averager):
         *,
         decay: DecayLike = DEFAULT_DECAY,
         update_every: int = 1,
-        **options: "Unpack[AveragerOptions]",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._decay = as_schedule(decay)
         self._update_every = check_count("update_every", update_every)
         self._in_step: StepAverage | None = None
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
         if self._hook is not None:
             self._hook.offer(self._next_average)
 
@@ -85,6 +97,6 @@ class EMA(Averager):
             counters = self._counters
             decay = self._decay(counters.steps, counters.steps_per_epoch)
             weight = 1 - decay**self._update_every
-            pairs = self._shadow.by_memory()
+            pairs = self._shadow.pairs_in_step()
             self._in_step = StepAverage(weight, pairs) if pairs else None
         return self._in_step

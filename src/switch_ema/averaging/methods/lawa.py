@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import (
@@ -18,11 +19,8 @@ from switch_ema.averaging.shadow.state import (
     load_shadow_state,
     shadow_state,
 )
-from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class LAWA(Averager):
@@ -38,7 +36,13 @@ class LAWA(Averager):
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs.
         start: no snapshot up to here, in the unit of ``every``.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
     >>> lawa = LAWA(nn.Linear(1, 1), k=2)
     >>> for _ in range(3):
@@ -58,11 +62,27 @@ class LAWA(Averager):
         k: int = 5,
         every: ScheduleLike = 1,
         start: float = 0,
-        **options: "Unpack[AveragerOptions]",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._snapshots: deque[Shadow] = deque(maxlen=check_count("k", k))
         self._every = as_schedule(every, name="every", start=start)
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     @property
     def averaged_models(self) -> int:

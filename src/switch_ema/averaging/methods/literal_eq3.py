@@ -1,17 +1,14 @@
 """Equation 3 of the Switch EMA paper, taken literally; for study, not for use."""
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch import nn
 
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import DecayLike, as_schedule
-from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class LiteralEq3(Averager):
@@ -28,7 +25,13 @@ class LiteralEq3(Averager):
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old weights, as for :class:`EMA`.
         every: T in steps.
-        options: the options of :class:`Averager`; buffers are copied by default.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
     """
 
     name = "literal-eq3"
@@ -41,12 +44,27 @@ class LiteralEq3(Averager):
         *,
         decay: DecayLike = 0.9,
         every: int = 100,
-        **options: "Unpack[AveragerOptions]",
+        buffers: Buffers = "copy",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._decay = as_schedule(decay)
         self._every = check_count("every", every)
-        options.setdefault("buffers", "copy")
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     @property
     def current_decay(self) -> float:

@@ -1,16 +1,17 @@
 """Lookahead: k steps forward, one step back (Zhang et al., 2019)."""
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch import nn
 
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.shadow.storage import AveragerOptions
-from switch_ema.averaging.step.hooks import Optimizers, check_optimizer_state
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import (
+    Optimizers,
+    OptimizerState,
+    check_optimizer_state,
+)
 
 
 class Lookahead(Averager):
@@ -25,7 +26,13 @@ class Lookahead(Averager):
         k: steps between synchronisations (the Switch EMA paper uses 100).
         alpha: the slow weights' step, in (0, 1].
         optimizer_state: "keep" or "reset" the moments at a synchronisation.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
     >>> lookahead = Lookahead(nn.Linear(1, 1), k=2)
     >>> for _ in range(4):
@@ -44,16 +51,31 @@ class Lookahead(Averager):
         *,
         k: int = 5,
         alpha: float = 0.5,
-        optimizer_state: str = "keep",
-        **options: "Unpack[AveragerOptions]",
+        optimizer_state: OptimizerState = "keep",
+        buffers: Buffers = "copy",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._k = check_count("k", k)
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha must be in (0, 1], got {alpha!r}.")
         self._alpha = alpha
         self._resets = check_optimizer_state(optimizer_state, optimizer)
-        options.setdefault("buffers", "copy")
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     @property
     def current_decay(self) -> float:

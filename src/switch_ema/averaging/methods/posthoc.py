@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +19,15 @@ from torch import Tensor, nn
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.distributed import fsdp
 from switch_ema.averaging.model.names import plain_name
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import synthesis
 from switch_ema.averaging.offline.profiles import Profile, sigma_rel_to_gamma
 from switch_ema.averaging.offline.soup import require_safetensors
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import StateMismatch
-from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class PostHocEMA(Averager):
@@ -58,7 +56,13 @@ class PostHocEMA(Averager):
             numbers in (0, 0.2886]. Two are enough.
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs. More snapshots allow narrower profiles.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
     >>> import tempfile
     >>> from switch_ema.averaging.offline.profiles import power_profile
@@ -83,7 +87,13 @@ class PostHocEMA(Averager):
         folder: str | Path,
         sigma_rel: Sequence[float] = (0.05, 0.10),
         every: ScheduleLike = 1,
-        **options: "Unpack[AveragerOptions]",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         # Better now than at the first snapshot, when an epoch has been trained.
         require_safetensors("PostHocEMA")
@@ -91,7 +101,17 @@ class PostHocEMA(Averager):
         self._gammas = _gammas(sigma_rel)
         self._every = as_schedule(every, name="every")
         self._snapshots: list[int] = []
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
         # Laid out flat a second time, the model would leave the first shadow's buffer.
         storage = self._shadow.storage.without_flat()
         further = range(1, len(self._gammas))

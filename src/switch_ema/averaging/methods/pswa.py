@@ -1,16 +1,17 @@
 """Periodic stochastic weight averaging (Guo et al., 2022)."""
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch import nn
 
 from switch_ema.averaging.methods.swa import SWA
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
-from switch_ema.averaging.shadow.storage import AveragerOptions
-from switch_ema.averaging.step.hooks import Optimizers, check_optimizer_state
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import (
+    Optimizers,
+    OptimizerState,
+    check_optimizer_state,
+)
 
 
 class PSWA(SWA):
@@ -26,7 +27,13 @@ class PSWA(SWA):
         every: epochs, ``Steps(n)`` or a callable: when weights join the mean.
         start: nothing is averaged up to here, in the unit of ``every``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a write-back.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
     >>> pswa = PSWA(nn.Linear(1, 1), period=2)
     >>> [pswa.end_epoch() for _ in range(4)]
@@ -44,12 +51,30 @@ class PSWA(SWA):
         period: ScheduleLike = 5,
         every: ScheduleLike = 1,
         start: float = 0,
-        optimizer_state: str = "keep",
-        **options: "Unpack[AveragerOptions]",
+        optimizer_state: OptimizerState = "keep",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._period = as_schedule(period, name="period")
         self._resets = check_optimizer_state(optimizer_state, optimizer)
-        super().__init__(model, optimizer, start=start, every=every, **options)
+        super().__init__(
+            model,
+            optimizer,
+            start=start,
+            every=every,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     @property
     def has_average(self) -> bool:

@@ -1,20 +1,19 @@
 """Stochastic weight averaging (Izmailov et al., 2018)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from switch_ema._checks import check_count, check_positive
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
-from switch_ema.averaging.shadow.storage import AveragerOptions
+from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class SWA(Averager):
@@ -29,7 +28,13 @@ class SWA(Averager):
         start: nothing is averaged up to here, in the unit of ``every``.
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
-        options: the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
     >>> model = nn.Linear(1, 1)
     >>> swa = SWA(model, start=1)
@@ -47,11 +52,27 @@ class SWA(Averager):
         *,
         start: float = 0,
         every: ScheduleLike = 1,
-        **options: "Unpack[AveragerOptions]",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._every = as_schedule(every, name="every", start=start)
         self._count = 0
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     @property
     def averaged_models(self) -> int:
@@ -118,7 +139,6 @@ class ConstantAfter(LRScheduler):
         start: the number of ``step`` calls after which the rate is constant.
         lr: the constant rate, for all groups or one per group.
 
-    >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
     >>> schedule, rates = ConstantAfter(optimizer, cosine, start=2, lr=0.3), []

@@ -1,16 +1,19 @@
 """Switch EMA: the average goes back into training (Li et al., 2024)."""
 
-from typing import TYPE_CHECKING
-
+import torch
 from torch import nn
 
 from switch_ema._checks import check_range
-from switch_ema.averaging.methods.ema import EMA, EMAOptions
+from switch_ema.averaging.methods.ema import DEFAULT_DECAY, EMA
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.decay import DecayLike
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
-from switch_ema.averaging.step.hooks import Optimizers, check_optimizer_state
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import (
+    Optimizers,
+    OptimizerState,
+    check_optimizer_state,
+)
 
 
 class SwitchEMA(EMA):
@@ -23,15 +26,22 @@ class SwitchEMA(EMA):
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
+        decay: the weight ``d`` of the old shadow, as for :class:`EMA`.
+        update_every: average only every k-th step, with ``d ** k``.
         switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, or a callable
             of the number of finished epochs that says whether to switch.
         switch_start: no switch up to here, in the unit of ``switch_every``.
         switch_stop: no switch after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
-        options: ``decay``, ``update_every`` and the options of :class:`Averager`.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
 
-    >>> import torch
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> sema = SwitchEMA(model, optimizer)
@@ -49,17 +59,38 @@ class SwitchEMA(EMA):
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
+        decay: DecayLike = DEFAULT_DECAY,
+        update_every: int = 1,
         switch_every: ScheduleLike = 1,
         switch_start: float = 0,
         switch_stop: float | None = None,
         live_share: float = 0.0,
-        optimizer_state: str = "keep",
-        **options: "Unpack[EMAOptions]",
+        optimizer_state: OptimizerState = "keep",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
+        self._is_asked_at_steps = self._schedule.acts_on_steps
         self._live_share = check_range("live_share", live_share, 0, 1)
         self._resets = check_optimizer_state(optimizer_state, optimizer)
-        super().__init__(model, optimizer, **options)
+        super().__init__(
+            model,
+            optimizer,
+            decay=decay,
+            update_every=update_every,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
 
     def switch(self) -> None:
         """Continue training from the average, now.
@@ -72,7 +103,7 @@ class SwitchEMA(EMA):
 
     def _after_step(self) -> None:
         super()._after_step()
-        if self._schedule.due_after_step(self.position):
+        if self._is_asked_at_steps and self._schedule.due_after_step(self.position):
             self.switch()
 
     def _after_epoch(self) -> bool:

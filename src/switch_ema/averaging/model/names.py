@@ -10,6 +10,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from switch_ema.averaging._torch import children_of
+
 _WRAPPER_NAMES = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 _WRAPPER_TYPES = (DataParallel, DistributedDataParallel)
 
@@ -22,7 +24,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     True
     """
     while True:
-        for name, child in model._modules.items():
+        for name, child in children_of(model).items():
             if child is not None and _is_wrapper(model, name):
                 model = child
                 break
@@ -37,7 +39,7 @@ def plain_name(model: nn.Module, name: str) -> str:
     for part in name.split("."):
         if module is None or not _is_wrapper(module, part):
             parts.append(part)
-        module = module._modules.get(part) if module is not None else None
+        module = children_of(module).get(part) if module is not None else None
     return ".".join(parts)
 
 

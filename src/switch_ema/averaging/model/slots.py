@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from switch_ema.averaging._torch import buffers_of, parameters_of
 from switch_ema.averaging.distributed.fsdp import is_sharded, is_sharder, local_part
-from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense
+from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_plain
 from switch_ema.averaging.model.names import plain_name
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
@@ -87,7 +88,8 @@ def all_slots(model: nn.Module) -> list[Slot]:
     for prefix, module in model.named_modules(remove_duplicate=False):
         above = sharders.get(prefix.rpartition(".")[0])
         sharders[prefix] = sharder = module if is_sharder(module) else above
-        for owner, is_buffer in ((module._parameters, False), (module._buffers, True)):
+        owners = (parameters_of(module), False), (buffers_of(module), True)
+        for owner, is_buffer in owners:
             for key, tensor in owner.items():
                 if tensor is not None and not _is_expanded(tensor):
                     raw = f"{prefix}.{key}" if prefix else key
@@ -170,3 +172,43 @@ def _matches(slot: Slot, pattern: str) -> bool:
         fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
         for name in slot.names
     )
+
+
+def without_views(slots: list[Slot]) -> list[Slot]:
+    """Leave out tensors that lie within the memory of another one.
+
+    A decoder that is its encoder transposed, for instance: what is done to the one is
+    done to the other, and must not be done twice.
+
+    Raises:
+        ValueError: two tensors share a part of their memory, and neither is the whole.
+    """
+    plain = [slot for slot in slots if is_plain(slot.local)]
+    views: set[int] = set()
+    wholes: set[int] = set()
+    whole: Slot | None = None
+    # Among tensors that begin at the same place, the longest comes first.
+    for slot in sorted(plain, key=lambda s: (_begin(s), -s.local.nbytes)):
+        if whole is None or _begin(slot) >= _end(whole):
+            whole = slot
+        elif _end(slot) > _end(whole):
+            raise ValueError(
+                f"{whole.name} and {slot.name} share a part of their memory, so they "
+                "cannot be averaged apart; exclude one of them."
+            )
+        else:
+            views.add(id(slot))
+            wholes.add(id(whole))
+    return [
+        replace(slot, is_shared=True) if id(slot) in wholes else slot
+        for slot in slots
+        if id(slot) not in views
+    ]
+
+
+def _begin(slot: Slot) -> int:
+    return slot.local.data_ptr()
+
+
+def _end(slot: Slot) -> int:
+    return slot.local.data_ptr() + slot.local.nbytes

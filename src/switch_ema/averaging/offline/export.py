@@ -10,18 +10,18 @@ from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
 from switch_ema.averaging.offline.soup import require_safetensors
 
 if TYPE_CHECKING:
-    from switch_ema.averaging.shadowed import ShadowedModel
+    from switch_ema.averaging.averager import Averager
 
 
-def save_averaged(averager: "ShadowedModel", path: str | os.PathLike[str]) -> None:
+def save_averaged(averager: "Averager", path: str | os.PathLike[str]) -> None:
     """Write the averaged weights under plain names, in the model's dtypes.
 
     ``safetensors.torch.load_file`` reads them for ``model.load_state_dict``, timm as
     ``create_model(..., checkpoint_path=path)``, and transformers as the
     ``model.safetensors`` beside a ``config.json``. Tied weights are written under each
     of their names, so that a strict load finds them all. The file appears complete or
-    not at all. Of several processes rank 0 writes; sharded weights are gathered, so
-    call it on all ranks.
+    not at all. With several processes, call it on all ranks: sharded weights are
+    gathered, and rank 0 writes.
 
     Raises:
         ValueError: the state dict has something that is not a tensor.

@@ -12,24 +12,16 @@ from fractions import Fraction
 from typing import Union
 
 from switch_ema._checks import check_count, check_positive
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where training stands."""
-
-    steps: int
-    """Optimizer steps so far."""
-    epochs: int
-    """Epochs finished so far."""
-    step_in_epoch: int
-    """Steps since the last epoch ended."""
-    steps_per_epoch: int | None
-    """Length of an epoch, when known."""
+from switch_ema.averaging.schedules.progress import Position
 
 
 class Schedule(ABC):
     """A rule that is asked after every step and after every epoch."""
+
+    @property
+    def acts_on_steps(self) -> bool:
+        """Whether :meth:`due_after_step` can ever be true."""
+        return True
 
     def due_after_step(self, position: Position) -> bool:
         """Whether to act after this optimizer step."""
@@ -80,13 +72,18 @@ class Epochs(Schedule):
         check_positive("the interval in epochs", self.interval)
 
     @property
+    def acts_on_steps(self) -> bool:
+        """Whether there are points inside an epoch."""
+        return not float(self.interval).is_integer()
+
+    @property
     def _exact(self) -> Fraction:
         return Fraction(self.interval).limit_denominator(1_000_000)
 
     def due_after_step(self, position: Position) -> bool:
         """Whether this step crossed a multiple of the interval inside an epoch."""
         length, step = position.steps_per_epoch, position.step_in_epoch
-        if float(self.interval).is_integer() or not length or step >= length:
+        if not self.acts_on_steps or not length or step >= length:
             return False
         now, before = (
             math.floor((position.epochs + Fraction(at, length)) / self._exact)
@@ -97,7 +94,7 @@ class Epochs(Schedule):
     def due_after_epoch(self, position: Position) -> bool:
         """Whether the last step of the epoch reached a multiple of the interval."""
         length = position.steps_per_epoch
-        if float(self.interval).is_integer() or not length:
+        if not self.acts_on_steps or not length:
             return position.epochs % self._exact == 0
         before = position.epochs - Fraction(1, length)
         return position.epochs // self._exact > before // self._exact
@@ -116,6 +113,11 @@ class When(Schedule):
 
     rule: Callable[[int], bool]
 
+    @property
+    def acts_on_steps(self) -> bool:
+        """Only the ends of epochs count."""
+        return False
+
     def due_after_epoch(self, position: Position) -> bool:
         """Ask the rule."""
         return bool(self.rule(position.epochs))
@@ -132,6 +134,11 @@ class Window(Schedule):
     inner: Schedule
     start: float
     stop: float | None
+
+    @property
+    def acts_on_steps(self) -> bool:
+        """Ask the inner schedule."""
+        return self.inner.acts_on_steps
 
     def due_after_step(self, position: Position) -> bool:
         """Ask the inner schedule, within the window."""

@@ -1,4 +1,4 @@
-"""Opt-in flat storage: the tensors of a model re-laid into one buffer.
+"""``flat=True``: the tensors of a model moved into one buffer.
 
 One ``lerp_`` over one buffer is the limit of what a separate pass over memory can
 reach. The parameters stay the same objects (optimizers, DDP and names do not notice);
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from switch_ema.averaging.kernels import native
-from switch_ema.averaging.kernels.torch_ops import is_dense
-
-_ALIGNMENT = 64
-"""Bytes: one cache line, and the widest vector registers."""
+from switch_ema.averaging.distributed.fsdp import is_sharded
+from switch_ema.averaging.kernels import native, torch_ops
+from switch_ema.averaging.model.changes import watch
+from switch_ema.averaging.model.slots import Slot
+from switch_ema.averaging.shadow.groups import Group, SameGroup
+from switch_ema.averaging.shadow.storage import Storage, empty_layout
 
 
 @dataclass(frozen=True)
 class FlatPair:
-    """Two equal layouts: one over the model's memory, one over the shadow's."""
+    """One buffer of live memory and one of shadow memory, laid out alike."""
 
     live: Tensor
     shadow: Tensor
@@ -33,7 +34,7 @@ class FlatPair:
         The shadow's tensors are replaced, in their list, by views.
         """
         for tensor in live:
-            if not is_dense(tensor):
+            if not torch_ops.is_dense(tensor):
                 raise ValueError(
                     "flat=True needs parameters without gaps in memory, got strides "
                     f"{tensor.stride()} for shape {tuple(tensor.shape)}."
@@ -64,23 +65,92 @@ class FlatPair:
             self.shadow.lerp_(self.live, weight)
 
 
-def empty_layout(
-    like: list[Tensor], dtype: torch.dtype | None = None
-) -> tuple[Tensor, list[Tensor]]:
-    """Make one buffer and views into it, with the shapes and strides of ``like``.
+class FlatGroup(Group):
+    """Parameters and buffers in one block of memory.
 
-    Move tensors into it one by one and drop each at once: its pages are only taken
-    when they are written, and memory that is freed can be taken again.
+    Where a module has assigned another buffer, that is a stray, which each update
+    copies into the block first. What leaves the block otherwise is noticed by
+    :meth:`is_current` only, which runs at switches and averaged views.
     """
-    dtype = dtype or like[0].dtype
-    line = _ALIGNMENT // dtype.itemsize
-    offsets, end = [], 0
-    for tensor in like:
-        offsets.append(end)
-        end += -(-tensor.numel() // line) * line
-    buffer = like[0].new_zeros(max(end, 1), dtype=dtype)
-    views = [
-        buffer.as_strided(tensor.shape, tensor.stride(), offset)
-        for tensor, offset in zip(like, offsets, strict=True)
-    ]
-    return buffer, views
+
+    copies = True
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take all tensors that can be moved, if the user has asked for it.
+
+        Raises:
+            ValueError: a parameter cannot be moved.
+        """
+        if not (storage.flat and SameGroup.fits(slot, storage)):
+            return False
+        if not (slot.stays or _is_alone(slot)):
+            return False
+        if is_sharded(slot.tensor):
+            raise ValueError(
+                "flat=True needs a model that is not sharded: FSDP2 lays out the "
+                f"memory of {slot.name} by itself."
+            )
+        if slot.is_shared:
+            raise ValueError(
+                f"flat=True cannot move {slot.name}: other tensors of the model share "
+                "its memory."
+            )
+        return True
+
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
+        self._pairs = FlatPair.build(self._seen, shadow)
+        self._laid = [tensor.detach() for tensor in self._seen]
+        self._addresses = list(map(Tensor.data_ptr, self._seen))
+        self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}
+        self._know_strays(set())
+
+    def live(self) -> list[Tensor] | None:
+        """Return the live tensors unless they have left the block as a whole.
+
+        They are looked up after something was assigned to a module.
+        """
+        counts = watch.changes, watch.buffers
+        if counts != (self._changes, self._assigned) or watch.is_blind:
+            if not self._look_up():
+                return None
+            outside = self._outside()
+            if not outside <= self._buffers or not self._is_as_before(outside):
+                return None
+            self._know_strays(outside)
+        are_there = all(
+            self._seen[i].data_ptr() == self._addresses[i] for i in self._ends
+        )
+        return self._seen if are_there and self._is_as_before(self._ends) else None
+
+    def is_current(self) -> bool:
+        """Whether every tensor is where it was laid, or known not to be."""
+        is_as_known = self.live() is not None and super().is_current()
+        return is_as_known and self._outside() <= self._strays
+
+    @torch.no_grad()
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average whole blocks."""
+        if self._strays:
+            laid = [self._laid[i] for i in self._strays]
+            torch_ops.copy_(laid, [live[i] for i in self._strays])
+        for pair in self._pairs:
+            pair.average_(weight)
+
+    def _outside(self) -> set[int]:
+        places = enumerate(zip(self._seen, self._addresses, strict=True))
+        return {i for i, (tensor, address) in places if tensor.data_ptr() != address}
+
+    def _know_strays(self, strays: set[int]) -> None:
+        self._strays, self._assigned = strays, watch.buffers
+        inside = [i for i in range(len(self._seen)) if i not in strays]
+        self._ends = {*inside[:1], *inside[-1:]}
+
+
+def _is_alone(slot: Slot) -> bool:
+    """Whether no other tensor shares a buffer's memory, so that it can be moved."""
+    live = slot.local
+    if slot.is_shared or not torch_ops.is_plain(live):
+        return False
+    return live.untyped_storage().nbytes() == live.nbytes

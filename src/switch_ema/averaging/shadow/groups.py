@@ -1,42 +1,74 @@
 """Tensors of a shadow grouped by the kernel that averages them.
 
-The lists are built once. Between two updates a training step has swept the caches, so
-each object that an update touches costs more than it seems: hence nothing is looked up
-that cannot have changed, and small vectors are averaged in packs.
+Each kind of group is a class that says which tensors it can take (``fits``) and how it
+averages them (``average_``). The lists of a group are built once. Between two updates a
+training step has emptied the caches, so each object that an update touches costs more
+than it seems: hence nothing is looked up that cannot have changed, and small vectors
+are averaged in packs.
 """
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from switch_ema.averaging._torch import local_tensor
 from switch_ema.averaging.distributed.fsdp import is_sharded
-from switch_ema.averaging.kernels import native, torch_ops
+from switch_ema.averaging.kernels import native, rounding, torch_ops
+from switch_ema.averaging.model.changes import watch
 from switch_ema.averaging.model.slots import Slot
-from switch_ema.averaging.model.watch import watch
-from switch_ema.averaging.shadow.flat import empty_layout
+from switch_ema.averaging.shadow.storage import Storage, empty_layout
 
 
-class Group:
-    """Tensors of one kind that one kernel serves.
+class Group(ABC):
+    """Tensors that one kernel averages.
 
     A group owns the list of shadow tensors that it is given, and may replace them.
     """
 
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        self.kind = kind
+    copies: ClassVar[bool] = False
+    """Whether the group copies the shadow tensors that it is given to memory of its
+    own, so that they may be the live tensors themselves."""
+
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         self.shadow = shadow
         self._places = [(slot.owner, slot.key) for slot in slots]
         self._is_sharded = is_sharded(slots[0].tensor)
         self._seen = [slot.local for slot in slots]
         # FSDP2 registers gathered and sharded tensors in turn.
-        self.stays = all(slot.stays for slot in slots)
-        self.is_shared = slots[0].is_shared
-        self._may_be_replaced = self._is_sharded or not self.stays
+        self._stays = all(slot.stays for slot in slots)
+        self._is_shared = slots[0].is_shared
+        self._may_be_replaced = self._is_sharded or not self._stays
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Whether a group of this class can average the tensor in ``slot``."""
+
+    @abstractmethod
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """``shadow += weight * (live - shadow)``.
+
+        Args:
+            live: what :meth:`live` returned.
+            weight: the weight of the live tensors, ``1 - decay``.
+            step: how many optimizer steps there have been.
+        """
+
+    @property
+    def can_be_averaged_in_step(self) -> bool:
+        """Whether an optimizer may average these tensors within its own step.
+
+        It may if shadow and parameter have the same strides. Optimizers do not update
+        buffers, and a parameter that shares its memory is moved by others as well.
+        """
+        return False
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors; None if they are no longer what they were.
@@ -55,10 +87,14 @@ class Group:
         """Whether the group still describes the model, looked at thoroughly."""
         return self._look_up() and self._is_as_before(range(len(self._seen)))
 
+    def finish(self) -> None:
+        """Complete what an update may have left to do."""
+        return None  # only offloaded groups leave something
+
     def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
         if self._is_sharded:
-            live = [getattr(tensor, "_local_tensor", None) for tensor in live]
+            live = [local_tensor(tensor) for tensor in live]
         if not all(map(operator.is_, live, self._seen)):
             present = [tensor for tensor in live if tensor is not None]
             if [t.shape for t in present] != [t.shape for t in self.shadow]:
@@ -77,62 +113,96 @@ class Group:
             for i in indices
         )
 
+
+class SameGroup(Group):
+    """Tensors whose shadow has their dtype and device, with any strides."""
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take every tensor whose shadow has its dtype and device."""
+        return storage.place_of(slot) == (slot.local.device, slot.local.dtype)
+
+    @property
+    def can_be_averaged_in_step(self) -> bool:
+        """Whether these are parameters of an accelerator, each in its own memory."""
+        return not self.shadow[0].is_cpu and self._stays and not self._is_shared
+
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Run the group's kernel."""
-        if self.kind == "same":
-            self._lerp_(live, weight)
-        elif self.kind == "cast":
-            torch_ops.lerp_cast_(self.shadow, live, weight)
-        elif self.kind == "dithered":
-            torch_ops.lerp_dithered_(self.shadow, live, weight, step)
-
-    def finish(self) -> None:
-        """Complete what an update may have left to do."""
-        return None  # only offloaded groups leave something
-
-    def _lerp_(self, live: list[Tensor], weight: float) -> None:
+        """Average with one call for the whole list."""
         try:
             torch_ops.lerp_(self.shadow, live, weight)
         except RuntimeError:
             # A part of the model was cast or moved. The kernel goes through the list
             # in order, so all before the first such tensor has been averaged.
             pairs = enumerate(zip(self.shadow, live, strict=True))
-            other = (i for i, (a, b) in pairs if _form(a) != _form(b))
-            first = next(other, None)
+            first = next((i for i, (a, b) in pairs if not _agree(a, b)), None)
             if first is None:
                 raise
             torch_ops.lerp_cast_(self.shadow[first:], live[first:], weight)
 
 
-class DenseGroup(Group):
-    """Tensors without gaps in memory, on the CPU.
+def _agree(a: Tensor, b: Tensor) -> bool:
+    return (a.dtype, a.device) == (b.dtype, b.device)
 
-    Their shadow lies in one buffer, in the order of the live memory. The kernels go by
-    memory alone, so every update makes sure first that all is where it was: the group
-    holds on to the live memory, so that another tensor cannot take its address.
+
+class CastGroup(Group):
+    """Tensors whose shadow has another dtype or is on another device."""
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take every tensor."""
+        return True
+
+    @torch.no_grad()
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Cast piece by piece."""
+        torch_ops.lerp_cast_(self.shadow, live, weight)
+
+
+class RoundedGroup(Group):
+    """Tensors whose shadow is in bfloat16, rounded so that it does not stall."""
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take what is to be kept in bfloat16."""
+        return storage.place_of(slot)[1] == torch.bfloat16
+
+    @torch.no_grad()
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average in float32 and round piece by piece."""
+        rounding.lerp_dithered_(self.shadow, live, weight, step)
+
+
+class MemoryGroup(Group):
+    """Tensors on the CPU that have no gaps in memory.
+
+    Their shadow lies in one buffer, with the strides of the live tensors. The kernels
+    read addresses alone, so every update makes sure first that nothing has moved: the
+    group holds on to the live memory, so that another tensor cannot take its address.
     """
 
-    SHADOW: torch.dtype | None = None
+    copies = True
+    _DTYPE: ClassVar[torch.dtype | None] = None
     """The dtype of the shadow if it is not that of the live tensors."""
 
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        super().__init__(kind, slots, shadow)
-        _, views = empty_layout(self._seen, self.SHADOW)
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
+        _, views = empty_layout(self._seen, self._DTYPE)
         for i, view in enumerate(views):
             shadow[i] = view.copy_(shadow[i])
         self._is_native = native.is_available(shadow[0].dtype)
         plain = map(Tensor.is_contiguous, self._seen)
         self._strided = [i for i, is_plain in enumerate(plain) if not is_plain]
-        self._forms = self._present_forms()
+        self._layouts = self._present_layouts()
         self._hold(self._addresses())
 
     def live(self) -> list[Tensor] | None:
-        """Return the live tensors unless one has another form than it had."""
+        """Return the live tensors unless the size or strides of one have changed."""
         if self._is_native:
             native.fetch(self._lines)
         live = super().live()
-        if live is None or self._present_forms() != self._forms:
+        if live is None or self._present_layouts() != self._layouts:
             return None
         if (addresses := self._addresses()) != self._held:
             if not self._is_as_before(range(len(live))):
@@ -142,18 +212,10 @@ class DenseGroup(Group):
 
     def is_current(self) -> bool:
         """Whether every tensor is what it was."""
-        return super().is_current() and self._present_forms() == self._forms
+        return super().is_current() and self._present_layouts() == self._layouts
 
-    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Average by memory."""
-        if self._is_native:
-            native.lerp_(self._table, self.shadow[0].dtype, weight)
-        else:
-            with torch.no_grad():
-                torch_ops.lerp_dense_(self.shadow, live, weight)
-
-    def _present_forms(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
-        """Return what tells orders in memory apart, from what is cheap to ask for."""
+    def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
+        """Return what tells strides and sizes apart, from what is cheap to ask for."""
         contiguous = list(map(Tensor.is_contiguous, self._seen))
         strides = [self._seen[i].stride() for i in self._strided]
         return contiguous, list(map(Tensor.numel, self._seen)), strides
@@ -169,43 +231,105 @@ class DenseGroup(Group):
         self._lines = native.lines_of(self._seen)
 
 
-class DitheredGroup(DenseGroup):
-    """Contiguous tensors on the CPU whose shadow is in bfloat16."""
+class DenseGroup(MemoryGroup):
+    """Tensors whose shadow has their dtype, float32 or float64."""
 
-    SHADOW = torch.bfloat16
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take dense tensors; without a compiler, no buffers and no small vectors."""
+        live, dtype = slot.local, slot.local.dtype
+        if not (SameGroup.fits(slot, storage) and torch_ops.is_plain(live)):
+            return False
+        if dtype not in (torch.float32, torch.float64):
+            return False
+        is_large = slot.stays and not PackedGroup.fits(slot, storage)
+        return native.is_available(dtype) or is_large
+
+    @property
+    def can_be_averaged_in_step(self) -> bool:
+        """Whether these are parameters, each in memory of its own."""
+        return self._stays and not self._is_shared
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Average and round in one pass."""
-        phases = torch_ops.rounding_phases(self.shadow[0].device)
-        offset = torch_ops.rounding_offset(step)
+        """Average all tensors in one pass over memory."""
+        if self._is_native:
+            native.lerp_(self._table, self.shadow[0].dtype, weight)
+        else:
+            with torch.no_grad():
+                torch_ops.lerp_dense_(self.shadow, live, weight)
+
+
+class RoundedMemoryGroup(MemoryGroup):
+    """Contiguous tensors whose shadow is in bfloat16."""
+
+    _DTYPE = torch.bfloat16
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take contiguous float32 and bfloat16 tensors, if there is a compiler."""
+        live, (device, dtype) = slot.local, storage.place_of(slot)
+        return (
+            dtype == torch.bfloat16
+            and live.dtype in (torch.float32, torch.bfloat16)
+            and torch_ops.is_plain(live)
+            and live.is_contiguous()
+            and device.type == "cpu"
+            and native.is_available()
+        )
+
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Average and round in one pass over memory."""
+        phases = rounding.rounding_phases(self.shadow[0].device)
+        offset = rounding.rounding_offset(step)
         native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
 
 
-class WidenedGroup(DenseGroup):
-    """Dense bfloat16 tensors on the CPU whose shadow is in float32."""
+class WidenedGroup(MemoryGroup):
+    """Dense bfloat16 tensors whose shadow is in float32."""
 
-    SHADOW = torch.float32
+    _DTYPE = torch.float32
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take dense bfloat16 tensors, if there is a compiler."""
+        live = slot.local
+        return (
+            live.dtype == torch.bfloat16
+            and storage.place_of(slot) == (live.device, torch.float32)
+            and torch_ops.is_plain(live)
+            and native.is_available()
+        )
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Average and widen in one pass."""
+        """Average and widen in one pass over memory."""
         native.lerp_widened_(self._table, weight)
 
 
 class PackedGroup(Group):
     """Many small vectors on the CPU, such as those of normalisation layers.
 
-    For machines without a compiler: in C, small vectors cost no more than large ones.
-    Their shadow lies in one buffer. An update gathers the live vectors, which is one
-    call for many, and averages the buffer at once.
+    This group serves machines without a compiler: in C, small vectors cost no more than
+    large ones. The shadow lies in one buffer. An update gathers the live vectors, which
+    is one call for many, and averages the buffer at once.
     """
 
-    LARGEST = 8192
+    copies = True
+    _LARGEST = 8192
     """Elements of a vector that is worth packing."""
     _GATHERED = 32768 - 1
     """Elements per call: beyond this, torch.cat copies tensor by tensor."""
 
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        super().__init__(kind, slots, shadow)
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take small vectors whose shadow has their dtype."""
+        live = slot.local
+        if live.device.type != "cpu" or not SameGroup.fits(slot, storage):
+            return False
+        is_vector = live.ndim == 1 and live.stride() == (1,)
+        return is_vector and 0 < live.numel() <= cls._LARGEST
+
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
         self._buffer = torch.cat(shadow)
         self._gathered = torch.empty_like(self._buffer)
         self._packs: list[tuple[slice, Tensor]] = []
@@ -226,7 +350,3 @@ class PackedGroup(Group):
         for members, gathered in self._packs:
             torch.cat(live[members], out=gathered)
         self._buffer.lerp_(self._gathered, weight)
-
-
-def _form(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
-    return tensor.dtype, tensor.device

@@ -13,6 +13,7 @@ from torch import Tensor
 from switch_ema.averaging.kernels import torch_ops
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.shadow.groups import Group
+from switch_ema.averaging.shadow.storage import Storage
 
 
 class OffloadedGroup(Group):
@@ -21,8 +22,14 @@ class OffloadedGroup(Group):
     It needs page-locked memory for one more copy of them, in their own dtype.
     """
 
-    def __init__(self, kind: str, slots: list[Slot], shadow: list[Tensor]) -> None:
-        super().__init__(kind, slots, shadow)
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take tensors of an accelerator whose shadow is on the CPU."""
+        device, _ = storage.place_of(slot)
+        return device.type == "cpu" and slot.local.device.type not in ("cpu", "meta")
+
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
         self._staged = [_page_locked_like(tensor) for tensor in self._seen]
         self._streams = {device: _new_stream(device) for device in set(self._devices)}
         self._copied: list[Any] = []

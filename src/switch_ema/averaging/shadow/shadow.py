@@ -1,26 +1,53 @@
-"""The shadow: one averaged copy of a model's tensors, and its way in and out.
+"""The shadow: one averaged copy of a model's tensors.
 
 The shadow is a list of tensors beside a list of slots, never a second module, so
 that models that cannot be deep-copied are no problem. Lists are built once; an
-update looks the live tensors up and hands both lists to one kernel. Of a sharded
-tensor the shadow has the part that this process holds.
+update looks the live tensors up and hands both lists to one kernel. If a tensor is
+sharded, the shadow has the part that this process holds.
 """
 
+import operator
 import warnings
 
 import torch
 from torch import Tensor
 
-from switch_ema.averaging.distributed.fsdp import in_form_of, is_sharded
+from switch_ema.averaging.distributed.fsdp import is_sharded, like_model_tensor
 from switch_ema.averaging.kernels import torch_ops
 from switch_ema.averaging.model.slots import Slot
-from switch_ema.averaging.shadow.flat_group import FlatGroup
-from switch_ema.averaging.shadow.groups import Group
-from switch_ema.averaging.shadow.in_step import InStep
-from switch_ema.averaging.shadow.kinds import MOVING, group_by_kind, kind_of
+from switch_ema.averaging.shadow.flat import FlatGroup
+from switch_ema.averaging.shadow.groups import (
+    CastGroup,
+    DenseGroup,
+    Group,
+    PackedGroup,
+    RoundedGroup,
+    RoundedMemoryGroup,
+    SameGroup,
+    WidenedGroup,
+)
+from switch_ema.averaging.shadow.offload import OffloadedGroup
 from switch_ema.averaging.shadow.storage import Storage
 from switch_ema.averaging.step.blocks import Shadows
 from switch_ema.averaging.view.swap import Swap, insist
+
+GROUPS: tuple[type[Group], ...] = (
+    RoundedMemoryGroup,
+    RoundedGroup,
+    OffloadedGroup,
+    WidenedGroup,
+    FlatGroup,
+    DenseGroup,
+    PackedGroup,
+    SameGroup,
+    CastGroup,
+)
+"""The kinds of groups; the first one that fits a tensor averages it."""
+
+
+def group_class(slot: Slot, storage: Storage) -> type[Group]:
+    """Choose the kind of group that averages the tensor in ``slot``."""
+    return next(kind for kind in GROUPS if kind.fits(slot, storage))
 
 
 class Shadow:
@@ -29,16 +56,17 @@ class Shadow:
     def __init__(self, slots: list[Slot], storage: Storage) -> None:
         self.storage = storage
         self._swap: Swap | None = None
-        self._in_step = InStep()
+        self._seen_in_step: list[list[Tensor] | None] = []
+        self._pairs_in_step: Shadows = {}
         self._occupy(slots)
 
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
         """``shadow += weight * (live - shadow)``; copies wait until they are needed.
 
         Args:
-            weight: of the live weights.
+            weight: the weight of the live tensors, ``1 - decay``.
             step: how many optimizer steps there have been.
-            in_step: whether the optimizer has averaged :meth:`by_memory` already.
+            in_step: whether the optimizer has averaged :meth:`pairs_in_step` already.
         """
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
@@ -52,11 +80,29 @@ class Shadow:
         self._copies_are_stale = True
 
     def _due(self, in_step: bool) -> list[Group]:
-        return InStep.left(self._groups) if in_step else self._groups
+        if not in_step:
+            return self._groups
+        return [g for g in self._groups if not g.can_be_averaged_in_step]
 
-    def by_memory(self) -> Shadows:
-        """Return parameters with their shadows where both lie in memory alike."""
-        return self._in_step.pairs(self._groups)
+    def pairs_in_step(self) -> Shadows:
+        """Return the parameters that an optimizer may average, with their shadows.
+
+        The result is empty if the model is no longer what it was, which an update
+        adapts to, and the same object as before if nothing has changed.
+        """
+        groups = [group for group in self._groups if group.can_be_averaged_in_step]
+        lives = [group.live() for group in groups]
+        known, self._seen_in_step = self._seen_in_step, lives
+        if len(known) == len(lives) and all(map(operator.is_, known, lives)):
+            return self._pairs_in_step
+        self._pairs_in_step = {}
+        for group, found in zip(groups, lives, strict=True):
+            if found is None:
+                self._pairs_in_step = {}
+                break
+            pairs = zip(found, group.shadow, strict=True)
+            self._pairs_in_step |= {id(live): (live, own) for live, own in pairs}
+        return self._pairs_in_step
 
     @torch.no_grad()
     def read_(self) -> None:
@@ -79,7 +125,7 @@ class Shadow:
                 return
 
     def mark(self) -> list[complex]:
-        """Return one live number of each parameter: others, once it is trained."""
+        """Return one live number of each parameter; training changes them."""
         lives = [slot.local for slot in self.slots if not slot.is_buffer]
         return [
             live[(0,) * live.ndim].item()
@@ -141,8 +187,8 @@ class Shadow:
         if self._swap is None:
             self.settle()
             self._copy_what_is_not_averaged()
-            return self._in_the_models_form(self.tensors)
-        kept, parked = self._in_the_models_form(self.tensors), self._swap.parked
+            return self._as_in_the_model(self.tensors)
+        kept, parked = self._as_in_the_model(self.tensors), self._swap.parked
         return [
             kept[i] if i in parked else slot.tensor for i, slot in enumerate(self.slots)
         ]
@@ -153,16 +199,16 @@ class Shadow:
             return [slot.tensor for slot in self.slots]
         parked = self._swap.parked
         kept = [parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
-        return self._in_the_models_form(kept)
+        return self._as_in_the_model(kept)
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Complete the last update, of which an offloaded shadow leaves a part."""
+        """Complete the last update; an offloaded shadow may have left a part of it."""
         for group in self._groups:
             group.finish()
 
     def renew(self, slots: list[Slot]) -> None:
-        """Go on with other slots; of a known name and shape, the average is kept."""
+        """Go on with other slots; tensors of a known name and shape keep theirs."""
         self.settle()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
         self._occupy(slots)
@@ -174,7 +220,7 @@ class Shadow:
 
     @property
     def averaged_indices(self) -> list[int]:
-        """Where in the lists the tensors stand that are averaged, not copied."""
+        """The indices of the tensors that are averaged, not copied."""
         return [i for i, s in enumerate(self.slots) if self.storage.averages(s)]
 
     @torch.no_grad()
@@ -198,16 +244,16 @@ class Shadow:
 
     def _new(self, slot: Slot) -> Tensor:
         live = slot.local.detach()
-        if self.storage.averages(slot) and kind_of(slot, self.storage) in MOVING:
-            return live  # these groups copy it to where it will stay
+        if self.storage.averages(slot) and group_class(slot, self.storage).copies:
+            return live
         device, dtype = self.storage.place_of(slot)
         return live.to(device, dtype, copy=True)
 
-    def _in_the_models_form(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _as_in_the_model(self, tensors: list[Tensor]) -> list[Tensor]:
         if not self.is_sharded:
             return tensors
         pairs = zip(self.slots, tensors, strict=True)
-        return [in_form_of(slot.tensor, tensor) for slot, tensor in pairs]
+        return [like_model_tensor(slot.tensor, tensor) for slot, tensor in pairs]
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -238,8 +284,22 @@ class Shadow:
             self._group()
 
     def _group(self) -> None:
-        averaged = self.averaged_indices
-        self._groups = group_by_kind(self.slots, self.tensors, averaged, self.storage)
+        """Put the averaged tensors into groups, which may move them."""
+        members: dict[tuple[type[Group], tuple[object, ...]], list[int]] = {}
+        for i in self.averaged_indices:
+            slot = self.slots[i]
+            kind = group_class(slot, self.storage)
+            stays = slot.stays or kind is FlatGroup
+            # A group looks up sharded tensors or plain ones, not both.
+            alike = stays, slot.is_shared, is_sharded(slot.tensor)
+            dtypes = self.tensors[i].dtype, slot.local.dtype
+            members.setdefault((kind, alike + dtypes), []).append(i)
+        self._groups: list[Group] = []
+        for (kind, _), indices in members.items():
+            shadow = [self.tensors[i] for i in indices]
+            self._groups.append(kind([self.slots[i] for i in indices], shadow))
+            for i, tensor in zip(indices, shadow, strict=True):
+                self.tensors[i] = tensor
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:

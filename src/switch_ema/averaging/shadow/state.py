@@ -1,4 +1,4 @@
-"""Snapshots of models and averagers, and the strict way back."""
+"""Copies of models and shadows as state dicts, and strict loading."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from switch_ema.averaging.distributed import fsdp
 from switch_ema.averaging.model.names import plain_name
 from switch_ema.averaging.model.slots import identity
+from switch_ema.averaging.schedules.progress import COUNTERS
 from switch_ema.averaging.shadow.shadow import Shadow
 
 
@@ -61,7 +62,7 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     if not isinstance(state, Mapping):
         raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
     pairs = zip(shadow.slots, shadow.tensors, strict=True)
-    expected = {s.name: fsdp.in_form_of(s.tensor, tensor) for s, tensor in pairs}
+    expected = {s.name: fsdp.like_model_tensor(s.tensor, tensor) for s, tensor in pairs}
     for name, tensor in expected.items():
         mismatch = fsdp.division_mismatch(state.get(name), tensor)
         if mismatch:
@@ -104,11 +105,14 @@ def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
         tensor.copy_(fsdp.part_of(state[slot.name], slot.tensor))
 
 
-def check_counters(
-    state: Any, method: str, counters: Sequence[str], others: Sequence[str]
-) -> None:
-    """Raise StateMismatch unless the state is of this method and has its counters."""
-    names = [*counters, *others]
+def check_state(state: Any, method: str, others: Sequence[str]) -> None:
+    """Raise StateMismatch unless the state is of this method and has its counters.
+
+    Args:
+        state: what is to be loaded.
+        method: the name of the method that loads it.
+        others: further names that the state must have.
+    """
     if not isinstance(state, Mapping) or "method" not in state:
         raise StateMismatch("This is not the state_dict() of an averager.")
     if state["method"] != method:
@@ -116,10 +120,10 @@ def check_counters(
             f"The state dict is of the method {state['method']!r}, not {method!r}. "
             "Nothing was loaded."
         )
-    missing = [name for name in names if name not in state]
+    missing = [name for name in (*COUNTERS, *others) if name not in state]
     wrong = [
         name
-        for name in counters
+        for name in COUNTERS
         if name in state and not isinstance(state[name], (int, type(None)))
     ]
     if wrong:

@@ -1,24 +1,19 @@
 """How a shadow is kept: which tensors, in which dtype, where."""
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from switch_ema._checks import check_choice
-from switch_ema.averaging.model.slots import Filter, Slot
+from switch_ema.averaging.model.slots import Slot
 
+Buffers = Literal["average", "copy"]
+"""What is done with floating-point buffers."""
 
-class AveragerOptions(TypedDict, total=False):
-    """The options that every method takes; :class:`Averager` explains them."""
-
-    buffers: str
-    dtype: torch.dtype | None
-    device: torch.device | str | None
-    include: Filter
-    exclude: Filter
-    flat: bool
-    steps_per_epoch: int | None
+_ALIGNMENT = 64
+"""Bytes: one cache line, and the widest vector registers."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,7 @@ class Storage:
     """How a shadow is kept."""
 
     dtype: torch.dtype | None = None
-    """Of real parameters; None: the model's, but at least float32."""
+    """The dtype of real parameters; None: the model's, but at least float32."""
     device: torch.device | None = None
     """None: beside the live tensor."""
     average_buffers: bool = True
@@ -59,7 +54,7 @@ class Storage:
 
 
 def as_storage(
-    buffers: str,
+    buffers: Buffers,
     dtype: torch.dtype | None,
     device: torch.device | str | None,
     flat: bool,
@@ -73,3 +68,25 @@ def as_storage(
         )
     device = None if device is None else torch.device(device)
     return Storage(dtype, device, buffers == "average", flat)
+
+
+def empty_layout(
+    like: list[Tensor], dtype: torch.dtype | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Make one buffer and views into it, with the shapes and strides of ``like``.
+
+    Move tensors into it one by one and drop each at once: its pages are only taken
+    when they are written, and memory that is freed can be taken again.
+    """
+    dtype = dtype or like[0].dtype
+    line = _ALIGNMENT // dtype.itemsize
+    offsets, end = [], 0
+    for tensor in like:
+        offsets.append(end)
+        end += -(-tensor.numel() // line) * line
+    buffer = like[0].new_zeros(max(end, 1), dtype=dtype)
+    views = [
+        buffer.as_strided(tensor.shape, tensor.stride(), offset)
+        for tensor, offset in zip(like, offsets, strict=True)
+    ]
+    return buffer, views

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from switch_ema.averaging.kernels import torch_ops
 from switch_ema.averaging.kernels.native import Table
+from switch_ema.averaging.kernels.torch_ops import Columns
 
 BLOCK = 1 << 20
 """Elements per block: parameter, gradient, two moments and shadow are 20 MB.
@@ -16,10 +17,7 @@ Smaller blocks would fit into nearer caches, but between two calls the threads g
 sleep, and waking them costs more than that saves.
 """
 
-Columns = list[list[Tensor]]
-"""Lists of the same length: all parameters, all gradients, and so on."""
 Row = tuple[Tensor, ...]
-
 
 Shadows = dict[int, tuple[Tensor, Tensor]]
 """By the parameter's id, since tensors are slow as keys: parameter and shadow."""
@@ -30,10 +28,10 @@ class StepAverage:
     """What an averager wants to be done within the coming step of an optimizer."""
 
     weight: float
-    """Of the live weights: ``shadow += weight * (live - shadow)``."""
+    """The weight of the live tensors: ``shadow += weight * (live - shadow)``."""
     shadows: Shadows
-    """Of the same form and place as their parameters; the same object from step to
-    step as long as nothing changes."""
+    """Shadows with the shape, strides and device of their parameters; the same object
+    from step to step as long as nothing changes."""
     done: set[int] = field(default_factory=set)
     """Ids of the parameters that are averaged already."""
     is_finished: bool = False
@@ -75,7 +73,7 @@ class Work:
     steps: list[Tensor] = field(default_factory=list)
     """For each row, if the kernel wants them; who does the work counts them first."""
     formula: Formula | None = None
-    """None if what the kernel does has no other form here."""
+    """None if there is no formula for what the kernel does."""
 
     def averaged_rows(self, average: StepAverage) -> list[Row]:
         """Return the rows that are averaged: with their shadow, and their step."""
@@ -124,7 +122,7 @@ def step_and_average(work: Work, average: StepAverage) -> None:
         if shadow is not None
     )
     if work.steps:
-        torch._foreach_add_(work.steps, 1)
+        torch_ops.count_(work.steps)
     for columns, steps, targets in _blocks(work, shadows):
         work.kernel(columns, steps)
         pairs = [
@@ -144,7 +142,7 @@ def _blocks(
     rows: list[int] = []
     size = 0
     for i, parameter in enumerate(work.columns[0]):
-        if parameter.numel() > BLOCK and _have_one_form(work.columns, i):
+        if parameter.numel() > BLOCK and _have_equal_strides(work.columns, i):
             yield from _cut(work, i, shadows[i])
             continue
         if rows and size + parameter.numel() > BLOCK:
@@ -177,7 +175,7 @@ def _split(tensor: Tensor) -> tuple[Tensor, ...]:
     return torch.split(torch_ops.in_memory_order(tensor.detach()), BLOCK)
 
 
-def _have_one_form(columns: Columns, row: int) -> bool:
+def _have_equal_strides(columns: Columns, row: int) -> bool:
     """Whether a tensor's companions lie in memory as it does."""
     first = columns[0][row]
     return torch_ops.is_dense(first) and all(

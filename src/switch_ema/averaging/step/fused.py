@@ -23,10 +23,15 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from switch_ema.averaging._torch import init_group, without_hooks
 from switch_ema.averaging.kernels import native
-from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES
-from switch_ema.averaging.step.blocks import (
+from switch_ema.averaging.kernels.torch_ops import (
+    PLAIN_TYPES,
     Columns,
+    adam_step_,
+    sgd_step_,
+)
+from switch_ema.averaging.step.blocks import (
     StepAverage,
     Work,
     in_order_of,
@@ -102,7 +107,7 @@ class AveragesInStep(Optimizer, ABC):
                 loss = closure()
         average = self._average()
         if average is None:
-            _without_hooks(super().step)()
+            without_hooks(super().step)()
             return loss
         with torch.no_grad():
             groups = map(self._work, self.param_groups)
@@ -145,13 +150,6 @@ class AveragesInStep(Optimizer, ABC):
         }
 
 
-def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step without its hooks: those of the step around it run already."""
-    if not getattr(step, "hooked", False):
-        return step
-    return partial(step.__wrapped__, step.__self__)  # type: ignore[attr-defined]
-
-
 def _is_unscaled(options: dict[str, Any]) -> bool:
     return options["grad_scale"] is None and options["found_inf"] is None
 
@@ -173,7 +171,7 @@ class FusedSGD(AveragesInStep, SGD):
         params: list[Tensor] = []
         grads: list[Tensor] = []
         momenta: list[Tensor | None] = []
-        self._init_group(group, params, grads, momenta)  # type: ignore[no-untyped-call]
+        init_group(self, group, params, grads, momenta)
         columns = [params, in_order_of(params, grads)]
         known = [momentum for momentum in momenta if momentum is not None]
         if not group["momentum"]:
@@ -208,7 +206,7 @@ class FusedSGD(AveragesInStep, SGD):
         def kernel(columns: list[list[Tensor]], steps: list[Tensor]) -> None:
             params, grads, *buffers = columns
             momenta = buffers[0] if buffers else []
-            torch._fused_sgd_(params, grads, momenta, is_first_step=is_first, **options)
+            sgd_step_(params, grads, momenta, is_first_step=is_first, **options)
 
         is_plain = not is_first and _is_unscaled(options)
         return Work(columns, kernel, formula=sgd_formula(group) if is_plain else None)
@@ -221,16 +219,10 @@ class FusedAdam(AveragesInStep, Adam):
         *columns, steps = self._columns(group)
         columns[1] = in_order_of(columns[0], columns[1])
         decoupled = group.get("decoupled_weight_decay", False)
-        function = torch._fused_adamw_ if decoupled else torch._fused_adam_
         keys = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         options = {key: group[key] for key in keys} | self._scaling()
         options["beta1"], options["beta2"] = map(float, group["betas"])
-
-        def kernel(columns: list[list[Tensor]], steps: list[Tensor]) -> None:
-            params, grads, means, squares, *rest = columns
-            largest = rest[0] if rest else []
-            function(params, grads, means, squares, largest, steps, **options)
-
+        kernel = partial(adam_step_, decoupled=decoupled, **options)
         is_plain = not group["amsgrad"] and _is_unscaled(options)
         formula = adam_formula(group, decoupled) if is_plain else None
         return [Work(columns, kernel, steps, formula)]
@@ -247,7 +239,7 @@ class FusedAdam(AveragesInStep, Adam):
         states = [self.state[parameter] for parameter in params]
         if not all(states):
             columns: Columns = [[] for _ in range(6)]
-            self._init_group(group, *columns)  # type: ignore[no-untyped-call]
+            init_group(self, group, *columns)
             return [*columns[: 2 + len(names)], columns[-1]]
         grads = [grad for _, grad in pairs if grad is not None]
         kept = [[state[name] for state in states] for name in (*names, "step")]

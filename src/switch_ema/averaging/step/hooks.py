@@ -1,27 +1,27 @@
 """Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
 
-import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import torch
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from switch_ema._checks import check_choice
+from switch_ema.averaging import _torch
 
 Optimizers = Union[Optimizer, Iterable[Optimizer], None]
 """None, one or several."""
 
-_WRAPPERS_FILE = Optimizer.profile_hook_step.__code__.co_filename
-"""Where torch's wrapper around ``step`` is, which runs the hooks."""
+
+OptimizerState = Literal["keep", "reset"]
+"""What is done with the optimizer's moments when the live weights are written."""
 
 
-def check_optimizer_state(policy: str, optimizer: Optimizers) -> bool:
+def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool:
     """Check the argument optimizer_state; return whether it asks for a reset."""
     check_choice("optimizer_state", policy, ("keep", "reset"))
     if policy == "reset" and optimizer is None:
@@ -52,7 +52,7 @@ class StepHook:
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
         for index, optimizer in enumerate(optimizers):
-            may_nest = _step_definitions(optimizer) > 1
+            may_nest = _torch.step_definitions(optimizer) > 1
             after = partial(self._finish, index, may_nest, after_round)
             self._handles += [
                 optimizer.register_step_pre_hook(_before(before_step)),
@@ -66,8 +66,7 @@ class StepHook:
         one whose hook is not the first: others may change the weights before it.
         """
         for reference in self._optimizers if len(self._optimizers) == 1 else ():
-            hooks = getattr(reference(), "_optimizer_step_post_hooks", {})
-            if next(iter(hooks), None) != self._handles[-1].id:
+            if _torch.first_post_hook(reference()) != self._handles[-1].id:
                 continue
             average_with = getattr(reference(), "average_with", None)
             if average_with is not None and average_with(_unless_initialising(ask)):
@@ -102,7 +101,7 @@ class StepHook:
     ) -> None:
         if was_skipped(optimizer) or is_initialising():
             return
-        if may_nest and _is_inner_step(optimizer):
+        if may_nest and _torch.is_inner_step(optimizer):
             return
         self.waiting_for.discard(index)
         if not self.waiting_for:
@@ -132,12 +131,7 @@ def _after(
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function as it is, also where torch.compile is tracing a step."""
     if torch.compiler.is_compiling():
-        return _as_it_is(call, *arguments)
-    return call(*arguments)
-
-
-@_disable_dynamo
-def _as_it_is(call: Callable[..., Any], *arguments: Any) -> Any:
+        return _torch.outside_of_graphs(call, *arguments)
     return call(*arguments)
 
 
@@ -158,14 +152,7 @@ def is_initialising() -> bool:
     with zero gradients and a learning rate of zero, which is no step of the training.
     """
     checkpoint = sys.modules.get("torch.distributed.checkpoint.state_dict")
-    if checkpoint is None:
-        return False
-    names, frame = vars(checkpoint), sys._getframe().f_back
-    while frame is not None:
-        if frame.f_globals is names:
-            return True
-        frame = frame.f_back
-    return False
+    return checkpoint is not None and _torch.is_called_by(checkpoint)
 
 
 def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
@@ -179,31 +166,9 @@ def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
     single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)
     optimizers: list[Any] = [optimizer] if single else [*optimizer]  # type: ignore
     for candidate in optimizers:
-        if not hasattr(candidate, "_optimizer_step_post_hooks"):
+        if not _torch.can_be_hooked(candidate):
             raise TypeError(
                 "optimizer must be a torch.optim.Optimizer (or several), got "
                 f"{type(candidate).__name__}; of a wrapper, pass the optimizer inside."
             )
     return optimizers
-
-
-def _step_definitions(optimizer: Optimizer) -> int:
-    """Count the classes that define a step, not those for which torch wraps one."""
-    classes = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
-    return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
-
-
-def _is_inner_step(optimizer: Optimizer) -> bool:
-    """Whether this step was called by another step of the same optimizer.
-
-    torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
-    the hooks run twice. The call stack tells which one is outermost, and unlike a
-    counter it cannot be left wrong by an exception: there is one such wrapper on it,
-    or there are two.
-    """
-    wrappers, frame = 0, sys._getframe().f_back
-    while frame is not None and wrappers < 2:
-        is_wrapper = frame.f_code.co_filename == _WRAPPERS_FILE
-        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return wrappers == 2

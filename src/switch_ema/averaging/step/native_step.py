@@ -8,14 +8,15 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from switch_ema.averaging.kernels import native
-from switch_ema.averaging.step.blocks import Columns, Row, Shadows, StepAverage, Work
+from switch_ema.averaging.kernels.torch_ops import Columns
+from switch_ema.averaging.step.blocks import Row, Shadows, StepAverage, Work
 
 
 @dataclass(frozen=True)
 class _Checked:
     """Work whose rows have been checked, with what would have to change for another.
 
-    Gradients are new at every step, but always in the form of their parameters.
+    Gradients are new at every step, but always with the strides of their parameters.
     """
 
     shadows: Shadows
@@ -55,7 +56,7 @@ class NativeStep:
             average: that the work is done with.
             place: which work of the optimizer it is, for what was checked before.
         """
-        # Above one half an average has another form, which the kernels do not know.
+        # Above one half an average has another formula, which the kernels do not know.
         if work.formula is None or average.weight >= 0.5:
             return work
         checked = self._checked.get(place)
@@ -87,7 +88,7 @@ def _check(work: Work, average: StepAverage) -> _Checked:
         if shadow is None or (rows and parameter.dtype != dtype):
             continue
         has_count = not work.steps or _is_count(work.steps[i])
-        if has_count and _have_one_form((*(c[i] for c in work.columns), shadow)):
+        if has_count and _have_equal_strides((*(c[i] for c in work.columns), shadow)):
             dtype = parameter.dtype
             rows.append(i)
             averages.append(shadow)
@@ -103,7 +104,7 @@ def _check(work: Work, average: StepAverage) -> _Checked:
     )
 
 
-def _have_one_form(row: Row) -> bool:
+def _have_equal_strides(row: Row) -> bool:
     """Whether all tensors of a row lie in memory as the parameter does."""
     first = row[0]
     return (

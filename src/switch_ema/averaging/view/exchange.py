@@ -30,8 +30,8 @@ def exchange_(first: list[Tensor], second: list[Tensor], now: Exchanged) -> None
 
     Args:
         first: tensors.
-        second: as many of the same forms.
-        now: is turned round when all is done.
+        second: as many tensors, of the same shapes and dtypes.
+        now: is inverted when all is done.
     """
     before = now.yes
     by_memory, others = pairs_by_memory(first, second)

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from switch_ema.averaging._torch import NormLayer
 
 Call = Callable[[nn.Module, Any], Any]
 
@@ -32,7 +33,7 @@ def recalibrate(
     layers = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, _NormBase) and module.running_mean is not None
+        if isinstance(module, NormLayer) and module.running_mean is not None
     }
     for name, layer in layers.items():
         if id(layer.running_mean) not in tracked:
@@ -79,7 +80,7 @@ def _training_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _fresh_statistics(layers: Iterable[_NormBase]) -> Iterator[None]:
+def _fresh_statistics(layers: Iterable[NormLayer]) -> Iterator[None]:
     """Gather statistics from zero; put the old ones back if that fails."""
     kept = [
         (layer, layer.momentum, [buffer.clone() for buffer in layer.buffers(False)])

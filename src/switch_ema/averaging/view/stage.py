@@ -3,44 +3,60 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.view.swap import insist
 
-_OPEN: WeakKeyDictionary[nn.Module, list[Shadow | None]] = WeakKeyDictionary()
-"""Per model, what its open blocks show, the innermost last; None: the live weights."""
+
+class Shown(Protocol):
+    """An average that can be put into its model and taken out again."""
+
+    def swap_in(self) -> None:
+        """Put the average into the model."""
+
+    def swap_out(self) -> None:
+        """Put the live weights back."""
 
 
-def is_open(model: nn.Module) -> bool:
-    """Whether a block is open, so that the model may not hold the live weights."""
-    return bool(_OPEN.get(model))
-
-
-@contextmanager
-def showing(model: nn.Module, shadow: Shadow | None) -> Iterator[None]:
-    """Hold ``shadow``, or the live weights for None, in the model during a block.
+class Stage:
+    """What the open blocks of one model show.
 
     The innermost block decides, also between several averagers of one model: at any
     time at most one shadow is exchanged with the live weights, so that a checkpoint
     taken inside a block never mixes the two.
     """
-    blocks = _OPEN.setdefault(model, [])
-    below = blocks[-1] if blocks else None
-    blocks.append(shadow)
-    try:
-        _exchange(below, shadow)
-        yield
-    finally:
+
+    def __init__(self) -> None:
+        self.blocks: list[Shown | None] = []
+        """What each open block shows, the innermost last; None: the live weights."""
+
+    @contextmanager
+    def showing(self, shadow: Shown | None) -> Iterator[None]:
+        """Hold ``shadow``, or the live weights for None, in the model for a block."""
+        below = self.blocks[-1] if self.blocks else None
+        self.blocks.append(shadow)
         try:
-            insist(partial(_exchange, shadow, below))
+            _exchange(below, shadow)
+            yield
         finally:
-            blocks.pop()
+            try:
+                insist(partial(_exchange, shadow, below))
+            finally:
+                self.blocks.pop()
 
 
-def _exchange(old: Shadow | None, new: Shadow | None) -> None:
+_STAGES: WeakKeyDictionary[nn.Module, Stage] = WeakKeyDictionary()
+
+
+def stage_of(model: nn.Module) -> Stage:
+    """Return the stage of an unwrapped model, shared by all its averagers."""
+    return _STAGES.setdefault(model, Stage())
+
+
+def _exchange(old: Shown | None, new: Shown | None) -> None:
     if old is new:
         return
     if old is not None:

@@ -1,4 +1,4 @@
-"""The average in the model's memory, and the live weights in the shadow's meanwhile."""
+"""The average in the model's memory, and meanwhile the live weights in the shadow's."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Swap:
         self._slots, self._averages = slots, averages
         self._exchanged = Exchanged()
         self._is_shown = False
-        self._forms = [(slot.local.dtype, slot.local.device) for slot in slots]
+        self._places = [(slot.local.dtype, slot.local.device) for slot in slots]
         # Where the dtypes differ an exchange would round; park the live tensor.
         self.parked: dict[int, Tensor] = {
             i: slot.local.detach().to(average.device, copy=True)
@@ -76,7 +76,7 @@ class Swap:
 
     def _undo_casts(self) -> None:
         """Undo a cast or move of the model made while the average was in it."""
-        pairs = [(self._slots[i], *self._forms[i]) for i in self._present()]
+        pairs = [(self._slots[i], *self._places[i]) for i in self._present()]
         # Buffers last, since FSDP2 casts them along with its shards.
         for slot, dtype, device in sorted(pairs, key=lambda pair: pair[0].is_buffer):
             tensor = slot.tensor

@@ -6,7 +6,7 @@ from array import array
 import pytest
 import torch
 
-from switch_ema.averaging.kernels import native, torch_ops
+from switch_ema.averaging.kernels import native, rounding, torch_ops
 from tests.averaging.conftest import KINDS
 
 DTYPES = [torch.float32, torch.float64] if "c" in KINDS else []
@@ -115,11 +115,11 @@ def test_dithered_rounding_is_torchs(live_dtype, threads):
     live[5][4] = float("inf")
     shadow = [torch.randn(n).bfloat16() for n in SIZES]
     wanted = [value.clone() for value in shadow]
-    phases = torch_ops.rounding_phases(torch.device("cpu"))
+    phases = rounding.rounding_phases(torch.device("cpu"))
     different = 0
     for step in range(20):
-        torch_ops.lerp_dithered_(wanted, live, 0.1, step)
-        offset = torch_ops.rounding_offset(step)
+        rounding.lerp_dithered_(wanted, live, 0.1, step)
+        offset = rounding.rounding_offset(step)
         native.lerp_dithered_(table(shadow, live), live_dtype, 0.1, phases, offset)
         for found, value in zip(shadow, wanted, strict=True):
             torch.testing.assert_close(

@@ -1,8 +1,8 @@
 """The kernels of kernels.c as functions of tables of addresses.
 
-The kernels believe a table: who makes one has checked that its tensors are on the CPU,
-of one dtype, without gaps in memory and in the same order in it, row by row, and keeps
-them alive.
+The kernels do not check a table. Whoever makes one has checked that its tensors are on
+the CPU, have one dtype and no gaps in memory, and that the tensors of a row have the
+same strides; and keeps them alive.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from switch_ema.averaging._torch import metadata_addresses
 from switch_ema.averaging.kernels.native.library import library
 
 Table: TypeAlias = "array[int]"
@@ -20,6 +21,9 @@ Table: TypeAlias = "array[int]"
 
 _LINE = 64
 """Bytes of a cache line."""
+
+_LINES = 2, 4, 2
+"""Cache lines that are read of a Python object, of its tensor and of its storage."""
 
 
 class SgdNumbers(ctypes.Structure):
@@ -72,22 +76,22 @@ def table_of(columns: Sequence[Iterable[Tensor]], sizes: Iterable[int]) -> Table
 
 
 def lines_of(tensors: Iterable[Tensor]) -> Table:
-    """List the cache lines that hold what tensors say of themselves, not their values.
+    """List the cache lines that hold the metadata of tensors, not their values.
 
-    To ask a tensor for its address or shape reads its Python object, what torch keeps
-    of it and of its storage: a handful of lines, all over the memory.
+    Asking a tensor for its address or shape reads its Python object, the C++ tensor
+    and its storage: a handful of cache lines in different places of the memory.
     """
     lines: dict[int, None] = {}
     for tensor in tensors:
-        storage = tensor.untyped_storage()._cdata
-        for address, count in ((id(tensor), 2), (tensor._cdata, 4), (storage, 2)):
+        addresses = metadata_addresses(tensor)
+        for address, count in zip(addresses, _LINES, strict=True):
             first = address - address % _LINE
             lines |= dict.fromkeys(range(first, first + count * _LINE, _LINE))
     return array("q", lines)
 
 
 def fetch(lines: Table) -> None:
-    """Have cache lines brought along while something else is done."""
+    """Prefetch cache lines."""
     _call("fetch", torch.float32, lines, 1)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from switch_ema import EMA
-from switch_ema.averaging.model.watch import watch
+from switch_ema.averaging.model.changes import watch
 
 
 def counted(change) -> tuple[int, int]:

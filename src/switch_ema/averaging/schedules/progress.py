@@ -1,16 +1,28 @@
-"""How far training has come: what an averager counts, saves and takes back."""
+"""How far training has come: what an averager counts and what schedules are asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from switch_ema.averaging.schedules.intervals import Position
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands."""
+
+    steps: int
+    """Optimizer steps so far."""
+    epochs: int
+    """Epochs finished so far."""
+    step_in_epoch: int
+    """Steps since the last epoch ended."""
+    steps_per_epoch: int | None
+    """Length of an epoch, when known."""
 
 
 @dataclass
 class Counters:
-    """Counts of one training."""
+    """The counts of one training, as they stand in a state dict."""
 
     steps: int = 0
     """Optimizer steps so far."""
@@ -21,7 +33,7 @@ class Counters:
     epoch_start: int = 0
     """At which step the present epoch began."""
     steps_per_epoch: int | None = None
-    """Length of the latest epoch, or what was said to be one."""
+    """Length of the latest epoch, or the one that the user gave."""
 
     @property
     def position(self) -> Position:
@@ -31,7 +43,7 @@ class Counters:
 
     @contextmanager
     def end_epoch(self) -> Iterator[None]:
-        """Count an epoch, unless what is done at its end fails."""
+        """Count an epoch, unless the block that acts at its end fails."""
         before = replace(self)
         self.epochs += 1
         if self.steps > self.epoch_start:
@@ -52,11 +64,11 @@ class Counters:
         """Return all counts by name."""
         return asdict(self)
 
-    def load(self, state: Any) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Take the counts back."""
         for name in COUNTERS:
             setattr(self, name, state[name])
 
 
 COUNTERS = tuple(field.name for field in fields(Counters))
-"""Their names in a state dict."""
+"""The names of the counts in a state dict."""

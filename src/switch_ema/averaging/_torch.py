@@ -1,0 +1,127 @@
+"""What this library uses of torch although torch does not promise it.
+
+Attributes that begin with an underscore, and the call stack, are read in this file
+only, so that a new version of torch is checked in one place. The private functions
+that do arithmetic are in :mod:`switch_ema.averaging.kernels.torch_ops`.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+
+NormLayer = _NormBase
+"""The base class of all layers that keep running statistics."""
+
+_STEP_WRAPPER_FILE = Optimizer.profile_hook_step.__code__.co_filename
+"""The file of torch's wrapper around ``step``, which runs the hooks."""
+
+
+# Modules and tensors.
+
+
+def parameters_of(module: nn.Module) -> dict[str, Any]:
+    """Return the dictionary in which a module holds its own parameters."""
+    return module._parameters
+
+
+def buffers_of(module: nn.Module) -> dict[str, Any]:
+    """Return the dictionary in which a module holds its own buffers."""
+    return module._buffers
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Return the dictionary in which a module holds its children."""
+    return module._modules
+
+
+def local_tensor(tensor: Any) -> Tensor | None:
+    """Return the plain tensor inside a DTensor; None for any other tensor.
+
+    ``to_local()`` would make a new view of a parameter at each call; the tensor inside
+    stays the same object, so that a change can be noticed.
+    """
+    inside: Tensor | None = getattr(tensor, "_local_tensor", None)
+    return inside
+
+
+def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:
+    """Return where the Python object, the C++ tensor and its storage are in memory."""
+    return id(tensor), tensor._cdata, tensor.untyped_storage()._cdata
+
+
+# Optimizers.
+
+
+def can_be_hooked(optimizer: object) -> bool:
+    """Whether an object has the step hooks of ``torch.optim.Optimizer``."""
+    return hasattr(optimizer, "_optimizer_step_post_hooks")
+
+
+def first_post_hook(optimizer: object) -> int | None:
+    """Return the id of the hook that runs first after a step, None without hooks."""
+    return next(iter(getattr(optimizer, "_optimizer_step_post_hooks", {})), None)
+
+
+def init_group(optimizer: Any, group: dict[str, Any], *columns: list[Any]) -> None:
+    """Let an optimizer fill lists with the tensors of a group and their state."""
+    optimizer._init_group(group, *columns)
+
+
+def without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a bound ``step`` without the wrapper that runs the hooks."""
+    if not getattr(step, "hooked", False):
+        return step
+    return partial(step.__wrapped__, step.__self__)  # type: ignore[attr-defined]
+
+
+def step_definitions(optimizer: Optimizer) -> int:
+    """Count the classes that define a step, not those for which torch wraps one."""
+    classes = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
+    return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
+
+
+def is_inner_step(optimizer: Optimizer) -> bool:
+    """Whether the present step was called by another step of the same optimizer.
+
+    torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
+    the hooks run twice. The call stack tells which one is outermost, and unlike a
+    counter it cannot be left wrong by an exception: there is one such wrapper on it,
+    or there are two.
+    """
+    wrappers = 0
+    for frame in _frames():
+        is_wrapper = frame.f_code.co_filename == _STEP_WRAPPER_FILE
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
+        if wrappers == 2:
+            return True
+    return False
+
+
+# The call stack and the compiler.
+
+
+def is_called_by(module: Any) -> bool:
+    """Whether a function of the given Python module is on the call stack."""
+    names = vars(module)
+    return any(frame.f_globals is names for frame in _frames())
+
+
+def _frames() -> Iterable[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+@_disable_dynamo
+def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function as it is where torch.compile is tracing."""
+    return call(*arguments)
