@@ -35,7 +35,7 @@ def attach(
             the state dicts carry the model's names only if the optimizer was made
             from ``model.named_parameters()``. Models under FSDP2 must be given.
         method: a name in ``METHODS``.
-        options: of the method, such as ``decay`` or ``switch_every``.
+        options: the options of the method, such as ``decay`` or ``switch_every``.
 
     >>> import torch
     >>> model = nn.Linear(2, 1)
@@ -78,7 +78,7 @@ class Attached:
 
     @property
     def averager(self) -> Averager:
-        """Where the average, the counters and the state are."""
+        """The averager, which has the average, the counters and the state."""
         return self._epochs.averager
 
     def watch(self, loader: Iterable[Any]) -> "Attached":

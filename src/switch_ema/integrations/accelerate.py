@@ -37,7 +37,7 @@ def prepare_averager(
         model: as ``accelerator.prepare`` returned it.
         optimizer: as ``accelerator.prepare`` returned it, one or a list.
         method: a name of ``switch_ema.METHODS``.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
 

@@ -49,7 +49,7 @@ class SwitchEMAHandler:
         model: see :class:`~switch_ema.Averager`.
         optimizer: one or several.
         method: a name of ``switch_ema.METHODS``.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
     """
 
     def __init__(

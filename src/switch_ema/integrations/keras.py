@@ -30,7 +30,7 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         method: a name of ``switch_ema.METHODS``.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
 

@@ -38,7 +38,7 @@ class SwitchEMACallback(Callback):
         method: a name of ``switch_ema.METHODS``.
         main_weights: "averaged" or "live": which of them a checkpoint has under
             ``state_dict``; the others stand beside them.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
 

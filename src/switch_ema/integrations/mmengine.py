@@ -41,7 +41,7 @@ class AveragerHook(Hook):  # type: ignore[misc]
 
     Args:
         method: a name of ``switch_ema.METHODS``.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
 

@@ -43,7 +43,7 @@ class SwitchEMACallback(TrainerCallback):
 
     Args:
         method: a name of ``switch_ema.METHODS``.
-        options: of the method, such as ``decay`` and ``switch_every``.
+        options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
 

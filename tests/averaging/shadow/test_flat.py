@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from switch_ema import EMA
-from switch_ema.averaging.model.watch import watch
+from switch_ema.averaging.model.changes import watch
 from tests.averaging.helpers import (
     Odd,
     assert_same,

@@ -28,7 +28,7 @@ def lerp_dithered_(
 
 
 def rounding_thresholds(device: torch.device, step: int) -> Tensor:
-    """Where in the last place of bfloat16 a step rounds up, per element of a piece.
+    """Return the thresholds above which a step rounds up, one per element of a piece.
 
     A fixed random phase per element plus multiples of the golden ratio per step
     gives each element a low-discrepancy sequence of thresholds: the accumulated

@@ -79,7 +79,7 @@ def adam_step_(
         columns: weights, gradients, means, squares and, with amsgrad, their maxima.
         steps: how many steps each weight has taken, this one included.
         decoupled: whether the weight decay is, as in AdamW.
-        options: those of the kernel.
+        options: the options of the kernel.
     """
     step_ = torch._fused_adamw_ if decoupled else torch._fused_adam_
     weights, gradients, means, squares, *rest = columns

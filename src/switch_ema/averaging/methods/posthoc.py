@@ -39,13 +39,13 @@ class PostHocEMA(Averager):
         beta = (1 - 1/t) ** (gamma + 1)
         average = beta * average + (1 - beta) * live
 
-    so that the average grows longer with training and nothing of the initial weights
-    is left in it. The averaged model is that of the first ``sigma_rel``.
+    so that the average grows longer with training, and the initial weights have no
+    weight in it. The averaged model is that of the first ``sigma_rel``.
 
     A snapshot is one safetensors file per ``sigma_rel``, in the dtype of the shadow.
-    The folder belongs to one training: files of another course of events, such as the
-    steps after the checkpoint resumed from, are renamed to ``*.stale`` at the next
-    snapshot. With torch.distributed, rank 0 writes.
+    The folder belongs to one training: files that this training has not written, such
+    as those of steps after the checkpoint that it resumed from, are renamed to
+    ``*.stale`` at the next snapshot. With torch.distributed, rank 0 writes.
 
     Args:
         model: see :class:`Averager`. Its dtypes must be ones that safetensors can

@@ -111,7 +111,7 @@ class Snapshot:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         name = f"step{self.step:09d}-sigma{self.sigma_rel}.safetensors"
         return self.folder / name
 

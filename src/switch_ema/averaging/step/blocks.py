@@ -25,7 +25,7 @@ Shadows = dict[int, tuple[Tensor, Tensor]]
 
 @dataclass
 class StepAverage:
-    """What an averager wants to be done within the coming step of an optimizer."""
+    """The averaging that an optimizer is asked to do within its next step."""
 
     weight: float
     """The weight of the live tensors: ``shadow += weight * (live - shadow)``."""
@@ -52,19 +52,19 @@ class StepAverage:
 
 @dataclass(frozen=True)
 class Formula:
-    """What a kernel does to a row, for those who do the same in one pass."""
+    """The arithmetic of a kernel on one row, for code that does it in one pass."""
 
     numbers: list[float]
-    """What it depends on besides the row."""
+    """The numbers that it depends on, such as the learning rate."""
     row: Callable[..., None]
-    """In torch, for a compiler: of the tensors of a row and the numbers, as tensors."""
+    """In torch, for a compiler: takes the tensors of a row, and the numbers as tensors."""
     native: Callable[[Table, torch.dtype, float], None]
-    """In C: of a table of all rows, their dtype, and the share of the live weights."""
+    """In C: takes a table of all rows, their dtype, and the weight of the live tensors."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an optimizer updates with one kind of kernel call."""
+    """The tensors that an optimizer updates with one kind of kernel call."""
 
     columns: Columns
     """The parameters first."""
@@ -100,9 +100,10 @@ class Work:
 
 
 def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    """Return gradients in the order of their parameters in memory.
+    """Return gradients with the strides of their parameters.
 
-    Those of autograd are already; torch's fused kernels take others for such, too.
+    Gradients of autograd have that order already. torch's fused kernels do not check
+    it, so others are copied.
     """
     return [
         gradient
@@ -176,7 +177,7 @@ def _split(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _have_equal_strides(columns: Columns, row: int) -> bool:
-    """Whether a tensor's companions lie in memory as it does."""
+    """Whether all tensors of a row have the strides of the first."""
     first = columns[0][row]
     return torch_ops.is_dense(first) and all(
         column[row].stride() == first.stride() for column in columns[1:]

@@ -1,4 +1,4 @@
-"""What torch's optimizers do to a parameter, with the average: in torch and in C."""
+"""The formulas of torch's optimizers with the average, in torch and in C."""
 
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ def adam_row(
     numbers: list[Tensor],
     decoupled: bool = True,
 ) -> None:
-    """One parameter of Adam or AdamW, in the form of torch's fused kernel."""
+    """One parameter of Adam or AdamW, with the formula of torch's fused kernel."""
     rate, beta1, beta2, epsilon, decay, sign, share = numbers
     gradient = sign * gradient
     if decoupled:

@@ -49,12 +49,12 @@ class AveragesInStep(Optimizer, ABC):
     """An optimizer of torch's whose step can average what it updates.
 
     Args:
-        args: those of torch's optimizer, as are the options.
+        args: the arguments of torch's optimizer.
         compile: have torch.compile write the pass where the kernels in C cannot run,
             as on a GPU; it takes up to a minute at the first step. Otherwise weights
             that are not on the CPU are averaged after the step.
         fused: False steps as torch does and averages afterwards.
-        options: see above.
+        options: further arguments of torch's optimizer.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AveragesInStep(Optimizer, ABC):
         self._in_c = NativeStep()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Complete a copy, of which torch leaves out what it does not know."""
+        """Complete a copy, since torch copies only the attributes that it knows."""
         super().__setstate__(state)
         self.__dict__.setdefault("_next_average", None)
         self.__dict__.setdefault("_one_pass", OnePass(compiles=False))

@@ -73,7 +73,7 @@ class StepHook:
                 self._asking = [reference]
 
     def wait_for(self, indices: Iterable[int]) -> None:
-        """Take back which optimizers have yet to step, of those that there are."""
+        """Take back which of the present optimizers have yet to step."""
         known = set(range(len(self._optimizers)))
         self.waiting_for = known.intersection(indices) or known
 
@@ -169,6 +169,6 @@ def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
         if not _torch.can_be_hooked(candidate):
             raise TypeError(
                 "optimizer must be a torch.optim.Optimizer (or several), got "
-                f"{type(candidate).__name__}; of a wrapper, pass the optimizer inside."
+                f"{type(candidate).__name__}; pass the optimizer inside a wrapper."
             )
     return optimizers

@@ -14,7 +14,7 @@ from switch_ema.averaging.step.blocks import Row, Shadows, StepAverage, Work
 
 @dataclass(frozen=True)
 class _Checked:
-    """Work whose rows have been checked, with what would have to change for another.
+    """Work whose rows have been checked, and the tensors that were checked.
 
     Gradients are new at every step, but always with the strides of their parameters.
     """
@@ -52,9 +52,9 @@ class NativeStep:
         """Return the work that is left.
 
         Args:
-            work: of an optimizer.
-            average: that the work is done with.
-            place: which work of the optimizer it is, for what was checked before.
+            work: the tensors that the optimizer updates.
+            average: what is averaged with them.
+            place: the index of the work in the optimizer, to find what was checked.
         """
         # Above one half an average has another formula, which the kernels do not know.
         if work.formula is None or average.weight >= 0.5:
@@ -105,7 +105,7 @@ def _check(work: Work, average: StepAverage) -> _Checked:
 
 
 def _have_equal_strides(row: Row) -> bool:
-    """Whether all tensors of a row lie in memory as the parameter does."""
+    """Whether all tensors of a row have the dtype, shape and strides of the first."""
     first = row[0]
     return (
         first.is_cpu

@@ -28,7 +28,7 @@ def recalibrate(
         model: holds the averaged weights.
         loader: batches.
         call: runs the model on one batch.
-        tracked: ids of the tensors of which the average has its own copy.
+        tracked: ids of the tensors that are averaged.
     """
     layers = {
         name: module
@@ -38,7 +38,7 @@ def recalibrate(
     for name, layer in layers.items():
         if id(layer.running_mean) not in tracked:
             raise ValueError(
-                f"recalibrate needs statistics of the average's own, but those of "
+                f"recalibrate needs averaged statistics, but those of "
                 f"{name or 'the model'} are left out by include or exclude."
             )
     if not layers:

@@ -27,7 +27,7 @@ _LINES = 2, 4, 2
 
 
 class SgdNumbers(ctypes.Structure):
-    """What SGD with its average depends on; the same as in kernels.c."""
+    """The numbers of SGD with its average, as kernels.c declares them."""
 
     _fields_ = (
         ("rate", ctypes.c_double),
@@ -42,7 +42,7 @@ class SgdNumbers(ctypes.Structure):
 
 
 class AdamNumbers(ctypes.Structure):
-    """What Adam and AdamW with their average depend on; the same as in kernels.c."""
+    """The numbers of Adam and AdamW with their average, as kernels.c declares them."""
 
     _fields_ = (
         ("rate", ctypes.c_double),
@@ -113,7 +113,7 @@ def lerp_dithered_(
     Args:
         table: of contiguous tensors.
         live: the dtype of the weights.
-        weight: of the live weights.
+        weight: the weight of the live tensors, ``1 - decay``.
         phases: int32, one threshold for each element of a shadow, repeated.
         offset: what is added to all thresholds.
     """

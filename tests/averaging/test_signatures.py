@@ -1,0 +1,48 @@
+"""What ``help()`` and an editor show of every method."""
+
+import inspect
+import re
+
+import pytest
+from torch import nn
+
+from switch_ema import METHODS, Averager, SwitchEMA, create_averager
+
+SHARED = inspect.signature(Averager.__init__).parameters.keys() - {"self"}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_option_is_in_the_signature_with_its_default(method):
+    parameters = inspect.signature(method).parameters
+    assert parameters.keys() >= SHARED
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    own = [p for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    required = [p.name for p in own if p.default is p.empty]
+    assert required == (["folder"] if method.name == "posthoc-ema" else [])
+
+
+@pytest.mark.parametrize("method", [Averager, *METHODS.values()])
+def test_every_argument_is_documented(method):
+    text = inspect.getdoc(method)
+    assert text is not None
+    section = text.split("Args:\n")[1].split("\n\n")[0]
+    documented = re.findall(r"^    (\w+): ", section, flags=re.MULTILINE)
+    assert documented == list(inspect.signature(method).parameters)
+
+
+def test_an_averager_says_what_it_is_and_how_far_it_has_come():
+    model = nn.Linear(1, 1)
+    sema = SwitchEMA(model, decay=0.75, steps_per_epoch=2)
+    assert repr(sema) == "SwitchEMA(decay=0.75, steps=0, epochs=0, switches=0)"
+    sema.update()
+    sema.end_epoch()
+    assert repr(sema) == "SwitchEMA(decay=0.75, steps=1, epochs=1, switches=1)"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_short_text(method, tmp_path):
+    options = {"folder": tmp_path} if method == "posthoc-ema" else {}
+    averager = create_averager(method, nn.Linear(1, 1), **options)
+    text = repr(averager)
+    assert text.startswith(f"{type(averager).__name__}(decay=")
+    assert text.endswith("steps=0, epochs=0, switches=0)")
