@@ -57,9 +57,9 @@ class Formula:
     numbers: list[float]
     """The numbers that it depends on, such as the learning rate."""
     row: Callable[..., None]
-    """In torch, for a compiler: takes the tensors of a row, and the numbers as tensors."""
+    """In torch, for a compiler: takes the tensors of a row, then the numbers."""
     native: Callable[[Table, torch.dtype, float], None]
-    """In C: takes a table of all rows, their dtype, and the weight of the live tensors."""
+    """In C: takes a table of all rows, their dtype and the live tensors' weight."""
 
 
 @dataclass(frozen=True)
