@@ -338,7 +338,7 @@ def test_flat_storage_is_averaged_after_the_step():
     models, optimizers, averagers = pair("adamw", EMA, decay=0.9, flat=True)
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 3)
-    assert averagers[1]._shadow.by_memory() == {}
+    assert averagers[1]._shadow.pairs_in_step() == {}
     assert_same_averages(averagers)
 
 

@@ -185,6 +185,8 @@ class MemoryGroup(Group):
     copies = True
     _DTYPE: ClassVar[torch.dtype | None] = None
     """The dtype of the shadow if it is not that of the live tensors."""
+    _KERNEL: ClassVar[str] = "lerp"
+    """The kernel in C that averages the group."""
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
@@ -200,7 +202,7 @@ class MemoryGroup(Group):
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless the size or strides of one have changed."""
         if self._is_native:
-            native.fetch(self._lines)
+            self._fetch(1)
         live = super().live()
         if live is None or self._present_layouts() != self._layouts:
             return None
@@ -229,6 +231,10 @@ class MemoryGroup(Group):
         sizes = map(Tensor.numel, self._seen)
         self._table = native.table_of([self.shadow, self._seen], sizes)
         self._lines = native.lines_of(self._seen)
+        if self._is_native:
+            dtype = self.shadow[0].dtype
+            self._fetch = native.prepare("fetch", dtype, self._lines)
+            self._lerp = native.prepare(self._KERNEL, dtype, self._table)
 
 
 class DenseGroup(MemoryGroup):
@@ -253,7 +259,7 @@ class DenseGroup(MemoryGroup):
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average all tensors in one pass over memory."""
         if self._is_native:
-            native.lerp_(self._table, self.shadow[0].dtype, weight)
+            self._lerp(torch.get_num_threads(), weight)
         else:
             with torch.no_grad():
                 torch_ops.lerp_dense_(self.shadow, live, weight)
@@ -288,6 +294,7 @@ class WidenedGroup(MemoryGroup):
     """Dense bfloat16 tensors whose shadow is in float32."""
 
     _DTYPE = torch.float32
+    _KERNEL = "lerp_widened"
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
@@ -302,7 +309,7 @@ class WidenedGroup(MemoryGroup):
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average and widen in one pass over memory."""
-        native.lerp_widened_(self._table, weight)
+        self._lerp(torch.get_num_threads(), weight)
 
 
 class PackedGroup(Group):

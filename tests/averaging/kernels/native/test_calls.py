@@ -99,7 +99,9 @@ def test_widened_weights_are_cast_and_averaged(weight, threads):
     shadow, live = columns(2, torch.float32)
     live = [value.bfloat16() for value in live]
     wanted = torch._foreach_lerp(shadow, [value.float() for value in live], weight)
-    native.lerp_widened_(table(shadow, live), weight)
+    rows = table(shadow, live)
+    average = native.prepare("lerp_widened", torch.float32, rows)
+    average(torch.get_num_threads(), weight)
     for found, value in zip(shadow, wanted, strict=True):
         torch.testing.assert_close(found, value)
 
@@ -138,5 +140,6 @@ def test_fetching_lines_needs_no_address_to_be_one(dtype):
     assert {id(tensor) // 64 * 64 for tensor in tensors} <= set(lines)
     assert all(line % 64 == 0 for line in lines)
     del tensors
-    native.fetch(lines)
-    native.fetch(array("q", [0, -64, 2**62]))
+    native.prepare("fetch", dtype, lines)(1)
+    wild = array("q", [0, -64, 2**62])
+    native.prepare("fetch", dtype, wild)(1)

@@ -7,7 +7,8 @@ same strides; and keeps them alive.
 
 import ctypes
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -90,19 +91,9 @@ def lines_of(tensors: Iterable[Tensor]) -> Table:
     return array("q", lines)
 
 
-def fetch(lines: Table) -> None:
-    """Prefetch cache lines."""
-    _call("fetch", torch.float32, lines, 1)
-
-
 def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:
     """``shadow += weight * (live - shadow)``; columns: shadow, live."""
     _call("lerp", dtype, table, 3, weight)
-
-
-def lerp_widened_(table: Table, weight: float) -> None:
-    """The same for float32 shadows of bfloat16 weights."""
-    _call("lerp_widened", torch.float32, table, 3, weight)
 
 
 def lerp_dithered_(
@@ -156,6 +147,17 @@ def adam_(table: Table, dtype: torch.dtype, numbers: AdamNumbers) -> None:
     The steps are float32 and counted here.
     """
     _call("adam", dtype, table, 7, ctypes.byref(numbers))
+
+
+def prepare(name: str, dtype: torch.dtype, table: Table) -> Callable[..., Any]:
+    """Return ``lerp``, ``lerp_widened`` or ``fetch`` bound to a table that stays.
+
+    Call it with the number of threads and, but for ``fetch``, the weight. An update
+    saves the way through this file, which is most of what it costs for small models.
+    """
+    address, length = table.buffer_info()
+    rows = length if name == "fetch" else length // 3
+    return partial(getattr(library(dtype), name), address, rows)
 
 
 def _call(
