@@ -71,15 +71,15 @@ class Task(ABC):
         return cls.recipe
 
     @classmethod
-    def can_stack(cls, options: Mapping[str, Any]) -> bool:
-        """Whether many seeds may be trained at once, as one stacked model.
+    def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
+        """Return how many seeds are best trained at once, as one stacked model.
 
-        True is a promise: ``loss`` depends on its arguments alone and only calls the
-        model, batches are tensors (or tuples or dicts of them) of one shape for all
-        seeds, and training so is faster. Networks with recurrent layers, and those
-        whose steps are not mostly overhead, are better trained one by one.
+        More than 1 is a promise: ``loss`` depends on its arguments alone and only calls
+        the model, batches are tensors (or tuples or dicts of them) of one shape for all
+        seeds, and the number was measured to be fast. Networks with recurrent layers,
+        and those whose steps are not mostly overhead, are better trained one by one.
         """
-        return False
+        return 1
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
@@ -219,14 +219,14 @@ class Batches:
         drop_last: bool = False,
     ) -> None:
         count = len(tensors[0])
-        self._tensors, self._size = tensors, min(size, count) if drop_last else size
+        self.tensors, self.size = tensors, min(size, count) if drop_last else size
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(count, generator=generator)
-        self._order = order[: count // self._size * self._size] if drop_last else order
+        self.order = order[: count // self.size * self.size] if drop_last else order
 
     def __len__(self) -> int:
-        return -(-len(self._order) // self._size)
+        return -(-len(self.order) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        for indices in torch.split(self._order, self._size):
-            yield tuple(tensor[indices] for tensor in self._tensors)
+        for indices in torch.split(self.order, self.size):
+            yield tuple(tensor[indices] for tensor in self.tensors)

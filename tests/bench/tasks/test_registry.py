@@ -89,5 +89,5 @@ def test_only_stacked_tasks_take_several_seeds():
     assert isinstance(stacked, SeedBatchTask)
     assert stacked.seeds == (4, 5)
     assert create_task("digits", (4, 5)).seeds == (4, 5)
-    with pytest.raises(UsageError, match="mnist1d: it takes one seed, got 2"):
+    with pytest.raises(UsageError, match="mnist1d takes one seed, got 2"):
         create_task("mnist1d:network=gru", (4, 5))

@@ -11,7 +11,11 @@ from switch_ema import EMA
 from switch_ema.bench.models.stacked import Stacked, clip_each_
 from switch_ema.bench.task import Batches, Metric, Task
 from switch_ema.bench.tasks.loading import create_task
-from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.tasks.stacked import (
+    GatheredBatches,
+    StackedBatches,
+    StackedTask,
+)
 
 TASKS = (
     "noisy-digits:size=200",
@@ -140,3 +144,24 @@ def test_a_seed_that_diverges_stops_and_the_others_go_on():
     own = model.state_of(model.state_dict(), 0)
     for key, value in alone.state_dict().items():
         torch.testing.assert_close(own[key], value, atol=1e-5, rtol=1e-4)
+
+
+def test_batches_in_memory_are_gathered_as_they_would_be_stacked():
+    task = StackedTask([create_task(TASKS[0], (seed,)) for seed in (0, 5)])
+    for epoch in (0, 1):
+        loaders = [own.train_loader(epoch) for own in task.tasks]
+        expected = list(StackedBatches(loaders))
+        found = task.train_loader(epoch)
+        assert isinstance(found, GatheredBatches) and len(found) == len(expected)
+        for own, other in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
+
+
+@pytest.mark.parametrize("channels", [1, 9])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"bias": False}])
+def test_stacked_convolutions_are_those_of_single_networks(channels, options):
+    networks = [nn.Conv1d(channels, 4, 3, **options) for _ in range(2)]
+    x = torch.randn(2, 5, channels, 10)
+    found = Stacked(networks).each(lambda network, own: network(own), x)
+    for own, network, result in zip(x, networks, found, strict=True):
+        torch.testing.assert_close(result, network(own), atol=1e-5, rtol=1e-5)

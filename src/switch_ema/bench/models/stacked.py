@@ -6,12 +6,14 @@ kernels, which a stack pays once for all its networks.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad
 from torch.optim import Optimizer
 
 
@@ -35,7 +37,7 @@ class Stacked(nn.Module):
             self.register_buffer(_flat(name), values.detach())
         self._parameter_names, self._buffer_names = tuple(parameters), tuple(buffers)
         # In lists, so that their tensors are not taken for those of the stack.
-        self._skeleton = [copy.deepcopy(networks[0]).to("meta")]
+        self._skeleton = [_with_fast_layers(copy.deepcopy(networks[0]).to("meta"))]
         self._single = [copy.deepcopy(networks[0])]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,6 +126,49 @@ class Stacked(nn.Module):
         # The fast kernels of attention cannot be stacked.
         with sdpa_kernel(SDPBackend.MATH):
             return functional_call(self._skeleton[0], (parameters, buffers), inputs)
+
+
+FEW_CHANNELS = 8
+"""With fewer, the matrix products of single places of a kernel are too small."""
+
+
+def _with_fast_layers(network: nn.Module) -> nn.Module:
+    """Give layers that are slow in a stack another way to compute the same."""
+    for layer in network.modules():
+        if type(layer) is nn.Conv1d and _is_plain(layer):
+            layer.forward = MethodType(_convolve, layer)  # type: ignore[method-assign]
+    return network
+
+
+def _is_plain(layer: nn.Conv1d) -> bool:
+    return (
+        layer.groups == 1
+        and layer.dilation == (1,)
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
+
+
+def _convolve(layer: nn.Conv1d, x: Tensor) -> Tensor:
+    """Convolve as a sum of matrix products, one for each place of the kernel.
+
+    Stacked convolutions become one with groups, which is slow; stacked matrix products
+    become one batched product. Takes (examples, channels, length).
+    """
+    (padding,), (stride,) = layer.padding, layer.stride
+    outputs, channels, width = layer.weight.shape
+    x = pad(x, (padding, padding)).transpose(1, 2)
+    length = (x.shape[1] - width) // stride + 1
+    bias: Tensor | float = 0.0 if layer.bias is None else layer.bias
+    if channels < FEW_CHANNELS:  # one product for all places
+        windows = x.unfold(1, width, stride).reshape(-1, channels * width)
+        total = windows @ layer.weight.flatten(1).T + bias
+    else:
+        total = cast(Tensor, bias)
+        for place in range(width):
+            seen = x[:, place : place + stride * (length - 1) + 1 : stride]
+            total = total + seen.reshape(-1, channels) @ layer.weight[:, :, place].T
+    return total.view(-1, length, outputs).transpose(1, 2)
 
 
 @torch.no_grad()

@@ -20,9 +20,6 @@ from switch_ema.bench.tasks.loading import load_task_class
 SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that is written for many seeds."""
 
-STACKED_AT_ONCE = 32
-"""Seeds per cell of another task whose seeds are stacked."""
-
 FEWEST_STACKED = 4
 """With fewer seeds a stack costs about what it saves."""
 
@@ -102,7 +99,7 @@ def _seeds_at_once(
     """Choose how many seeds one training has: see ``CompareConfig.stack``."""
     if facts.is_stacked:
         return SEEDS_AT_ONCE
-    if config.stack == "off" or not facts.can_stack or config.seeds < FEWEST_STACKED:
+    if config.stack == "off" or config.seeds < FEWEST_STACKED:
         return 1
     if config.optimizer is not None:
         info = optimizer_info(parse_spec(config.optimizer).name)
@@ -115,7 +112,7 @@ def _seeds_at_once(
     has_filter = any(name in spec.options for spec in options for name in FILTERS)
     has_snapshots = any(method.spec.name == "posthoc-ema" for method in methods)
     alone = has_filter or has_snapshots or recipe.precision != "no"
-    return 1 if alone else STACKED_AT_ONCE
+    return 1 if alone else facts.seeds_at_once
 
 
 def _checked(config: CompareConfig, task: str) -> TaskFacts:

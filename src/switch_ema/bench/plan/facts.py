@@ -29,8 +29,8 @@ class TaskFacts:
     is_stacked: bool
     """Whether its seeds are trained at once."""
     teaches_itself: bool
-    can_stack: bool = False
-    """Whether its seeds may be trained at once, by ``Task.can_stack``."""
+    seeds_at_once: int = 1
+    """How many seeds are best trained at once, by ``Task.seeds_at_once``."""
     source: str
     """Fingerprint of the file it is in; empty for one of ours."""
 
@@ -44,7 +44,7 @@ def facts_of(task: str) -> TaskFacts:
         recipe=task_class.recipe_for(spec.options),
         is_stacked=issubclass(task_class, SeedBatchTask),
         teaches_itself=issubclass(task_class, SelfTeachingTask),
-        can_stack=task_class.can_stack(spec.options),
+        seeds_at_once=task_class.seeds_at_once(spec.options),
         source=fingerprint(task),
     )
 

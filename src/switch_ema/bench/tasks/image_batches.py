@@ -43,7 +43,7 @@ class ImageBatches(Batches):
         workers: int = 0,
     ) -> None:
         super().__init__((data.y_train,), batch, seed, epoch=epoch, drop_last=True)
-        self._order = augment.repeat(self._order, augmentation.repeats)
+        self.order = augment.repeat(self.order, augmentation.repeats)
         self._data, self._augmentation, self._resolution = (
             data,
             augmentation,
@@ -67,7 +67,7 @@ class ImageBatches(Batches):
             yield (x, y) if blend is None else blend(x, y)
 
     def _by_batch(self, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for chosen in torch.split(self._order, self._size):
+        for chosen in torch.split(self.order, self.size):
             x = images[chosen]
             if self._augmentation.crop == "shifted":
                 x = augment.shift(x, x.shape[-1] // 8, self._generator)
@@ -83,8 +83,8 @@ class ImageBatches(Batches):
         return iter(
             DataLoader(
                 dataset,
-                batch_size=self._size,
-                sampler=self._order.tolist(),
+                batch_size=self.size,
+                sampler=self.order.tolist(),
                 num_workers=self._workers,
             )
         )

@@ -139,8 +139,8 @@ def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") 
             return task_class(tuple(seeds), **options)
         if len(seeds) == 1:
             return task_class(seeds[0], **options)
-        if not task_class.can_stack(spec.options):
-            raise ValueError(f"it takes one seed, got {len(seeds)}.")
+        if task_class.seeds_at_once(spec.options) == 1:
+            raise UsageError(f"{spec.name} takes one seed, got {len(seeds)}.")
         return stack_tasks(lambda seed: task_class(seed, **options), seeds)
     except UsageError:
         raise

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.models.stacked import Stacked
-from switch_ema.bench.task import Loader, SeedBatchTask, Task
+from switch_ema.bench.task import Batches, Loader, SeedBatchTask, Task
 
 
 class StackedTask(SeedBatchTask):
@@ -53,7 +53,11 @@ class StackedTask(SeedBatchTask):
 
     def train_loader(self, epoch: int) -> Loader:
         """Put the batches of all seeds side by side."""
-        return StackedBatches([task.train_loader(epoch) for task in self.tasks])
+        loaders = [task.train_loader(epoch) for task in self.tasks]
+        in_memory = [loader for loader in loaders if type(loader) is Batches]
+        if len(in_memory) < len(loaders):
+            return StackedBatches(loaders)
+        return GatheredBatches(in_memory)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Sum the seeds' losses, so that each gets the gradient of its own."""
@@ -126,3 +130,21 @@ class StackedBatches:
     def __iter__(self) -> Iterator[Any]:
         for batches in zip(*self._loaders, strict=True):
             yield default_collate(list(batches))
+
+
+class GatheredBatches:
+    """The same for batches in memory, gathered from all seeds in one operation."""
+
+    def __init__(self, loaders: Sequence[Batches]) -> None:
+        held = zip(*(loader.tensors for loader in loaders), strict=True)
+        self._columns = tuple(torch.stack(column) for column in held)
+        self._orders = torch.stack([loader.order for loader in loaders])
+        self._size = loaders[0].size
+
+    def __len__(self) -> int:
+        return -(-self._orders.shape[1] // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        seeds = torch.arange(len(self._orders)).unsqueeze(1)
+        for chosen in torch.split(self._orders, self._size, dim=1):
+            yield tuple(column[seeds, chosen] for column in self._columns)
