@@ -155,7 +155,7 @@ def _convolve(layer: nn.Conv1d, x: Tensor) -> Tensor:
     Stacked convolutions become one with groups, which is slow; stacked matrix products
     become one batched product. Takes (examples, channels, length).
     """
-    (padding,), (stride,) = layer.padding, layer.stride
+    padding, stride = cast(tuple[int], layer.padding)[0], layer.stride[0]
     outputs, channels, width = layer.weight.shape
     x = pad(x, (padding, padding)).transpose(1, 2)
     length = (x.shape[1] - width) // stride + 1
