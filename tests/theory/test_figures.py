@@ -18,7 +18,7 @@ from switch_ema.theory.gallery import example_model, gallery
 from switch_ema.theory.maps import switch_map
 from switch_ema.theory.periodic import expected_losses
 from switch_ema.theory.propositions import bounds
-from switch_ema.theory.quadratic import Recipe
+from switch_ema.theory.quadratic import SwitchSettings
 from switch_ema.theory.simulation import constant_rates
 
 
@@ -45,8 +45,8 @@ def test_checks_has_a_line_and_error_bars_for_each_quantity():
 def test_races_show_the_ends():
     model, rates = example_model(), constant_rates(0.5, 120)
     start = np.ones(model.size)
-    plain = expected_losses(model, Recipe(decay=0.9), rates, start)
-    switched = expected_losses(model, Recipe(decay=0.9, every=10), rates, start)
+    plain = expected_losses(model, SwitchSettings(decay=0.9), rates, start)
+    switched = expected_losses(model, SwitchSettings(decay=0.9, every=10), rates, start)
     axes = draw_races([Race("T = 10", 10, plain, switched)]).axes[0]
     sgd, ema, shadow, live = (line.get_ydata()[-1] for line in axes.lines)
     assert sgd == plain.live[-1]

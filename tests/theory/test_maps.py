@@ -5,7 +5,7 @@ import pytest
 
 from switch_ema.theory.maps import switch_map, tune_rate
 from switch_ema.theory.periodic import expected_losses
-from switch_ema.theory.quadratic import NoisyQuadratic, Recipe
+from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings
 from switch_ema.theory.simulation import constant_rates
 
 
@@ -18,8 +18,8 @@ def test_map_agrees_with_single_settings():
     model = NoisyQuadratic.diagonal([h / rate], [noise])
     spread = np.sqrt(rate**2 * noise / (h * (2 - h)))
     args = constant_rates(rate, 12), [3 * spread]
-    plain = expected_losses(model, Recipe(decay=0.9), *args)
-    switched = expected_losses(model, Recipe(decay=0.9, every=4), *args)
+    plain = expected_losses(model, SwitchSettings(decay=0.9), *args)
+    switched = expected_losses(model, SwitchSettings(decay=0.9, every=4), *args)
     ratio = switched.shadow[-1] / plain.shadow[-1]
     assert found.switch_ema[0, 3] / found.ema[0] == pytest.approx(ratio, rel=1e-10)
     ratio = switched.shadow[-1] / plain.live[-1]
@@ -35,7 +35,11 @@ def test_tune_rate_takes_the_lowest():
     model, start = NoisyQuadratic.diagonal([1.0]), np.array([1.0])
     # After one step from 1 the loss is ((1 - rate)^2 + rate^2) / 2: lowest at 1/2.
     best = tune_rate(
-        model, Recipe(decay=0), start, [0.25, 0.5, 1.0], lambda r: constant_rates(r, 1)
+        model,
+        SwitchSettings(decay=0),
+        start,
+        [0.25, 0.5, 1.0],
+        lambda r: constant_rates(r, 1),
     )
     assert best.rate == 0.5
     assert best.live == best.shadow == pytest.approx(0.25)
@@ -48,4 +52,6 @@ def test_bad_input():
     with pytest.raises(ValueError, match="horizon must be a whole number"):
         switch_map(horizon=1)
     with pytest.raises(ValueError, match="at least 1 learning rate"):
-        tune_rate(model, Recipe(decay=0), start, [], lambda r: constant_rates(r, 1))
+        tune_rate(
+            model, SwitchSettings(decay=0), start, [], lambda r: constant_rates(r, 1)
+        )

@@ -11,7 +11,7 @@ from switch_ema.theory.periodic import (
     steady_losses,
     steady_state,
 )
-from switch_ema.theory.quadratic import NoisyQuadratic, Recipe, stationary
+from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings, stationary
 from switch_ema.theory.reference import (
     dense_moments,
     dense_steady_state,
@@ -31,12 +31,12 @@ from .test_quadratic import random_model
 
 START = np.array([1.0, -2.0, 3.0])
 RECIPES = [
-    Recipe(decay=0.9),
-    Recipe(decay=0.9, every=1),
-    Recipe(decay=0.95, every=7),
-    Recipe(decay=0.9, every=5, momentum=0.8),
-    Recipe(decay=0.99, every=4, momentum=0.5, reset_momentum=True),
-    Recipe(decay=0.0, every=3),
+    SwitchSettings(decay=0.9),
+    SwitchSettings(decay=0.9, every=1),
+    SwitchSettings(decay=0.95, every=7),
+    SwitchSettings(decay=0.9, every=5, momentum=0.8),
+    SwitchSettings(decay=0.99, every=4, momentum=0.5, reset_momentum=True),
+    SwitchSettings(decay=0.0, every=3),
 ]
 RATES = [
     constant_rates(0.1, 33),
@@ -124,7 +124,7 @@ def test_steady_state_is_where_the_recursion_goes(recipe, phase):
 
 def test_without_switches_it_is_the_papers_closed_form():
     model = random_model()
-    found = steady_state(model, Recipe(decay=0.9, momentum=0.3), 0.1)
+    found = steady_state(model, SwitchSettings(decay=0.9, momentum=0.3), 0.1)
     closed = stationary(model, 0.1, 0.9, momentum=0.3)
     assert np.allclose(found.live, closed.sgd, atol=1e-12)
     assert np.allclose(found.shadow, closed.ema, atol=1e-12)
@@ -132,7 +132,7 @@ def test_without_switches_it_is_the_papers_closed_form():
 
 def test_a_switch_after_every_step_is_the_proofs_sema():
     model = random_model()
-    found = steady_state(model, Recipe(decay=0.9, every=1), 0.1)
+    found = steady_state(model, SwitchSettings(decay=0.9, every=1), 0.1)
     assert np.allclose(found.shadow, stationary(model, 0.1, 0.9).sema, atol=1e-12)
 
 
@@ -140,8 +140,10 @@ def test_a_switch_after_every_step_is_the_proofs_sema():
 @pytest.mark.parametrize(("h", "sign"), [(0.3, -1), (1.0, 0), (1.6, 1)])
 def test_switching_helps_the_steady_state_below_h_1_and_hurts_above(every, h, sign):
     model = NoisyQuadratic.diagonal([h])
-    ema = steady_losses(model, Recipe(decay=0.9), 1.0).shadow[-1]
-    switched = steady_losses(model, Recipe(decay=0.9, every=every), 1.0).shadow[-1]
+    ema = steady_losses(model, SwitchSettings(decay=0.9), 1.0).shadow[-1]
+    switched = steady_losses(model, SwitchSettings(decay=0.9, every=every), 1.0).shadow[
+        -1
+    ]
     difference = switched / ema - 1
     assert abs(difference) < 1e-12 if sign == 0 else difference * sign > 0
 

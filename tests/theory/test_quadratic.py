@@ -5,7 +5,7 @@ import pytest
 
 from switch_ema.theory.quadratic import (
     NoisyQuadratic,
-    Recipe,
+    SwitchSettings,
     paper_variances,
     stationary,
 )
@@ -88,9 +88,9 @@ def test_the_proofs_sema_is_slow_sgd_also_with_momentum():
         (lambda: NoisyQuadratic.diagonal([1.0], [-1.0]), "gradient_noise must be posi"),
         (lambda: NoisyQuadratic(np.eye(2), np.eye(3)), "as curvature is"),
         (lambda: NoisyQuadratic([[np.nan]], [[1.0]]), "finite"),
-        (lambda: Recipe(decay=1.0), "decay must be in"),
-        (lambda: Recipe(decay=0.9, momentum=1.5), "momentum must be in"),
-        (lambda: Recipe(decay=0.9, every=0), "every must be a whole number"),
+        (lambda: SwitchSettings(decay=1.0), "decay must be in"),
+        (lambda: SwitchSettings(decay=0.9, momentum=1.5), "momentum must be in"),
+        (lambda: SwitchSettings(decay=0.9, every=0), "every must be a whole number"),
         (lambda: stationary(NoisyQuadratic.diagonal([1.0]), 2.0, 0.9), "too large"),
         (lambda: stationary(NoisyQuadratic.diagonal([1.0]), 0.0, 0.9), "rate must be"),
     ],

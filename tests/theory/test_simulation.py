@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from switch_ema import LiteralEq3, Steps, SwitchEMA
-from switch_ema.theory.quadratic import NoisyQuadratic, Recipe, stationary
+from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings, stationary
 from switch_ema.theory.simulation import (
     constant_rates,
     cosine_rates,
@@ -27,7 +27,7 @@ def test_a_switch_by_hand():
     # live    8 -> 4 -> 2, then the shadow 4 -> 2
     # shadow  8 -> 6 -> 4 (switch)           -> 3
     model = NoisyQuadratic.diagonal([1.0])
-    recipe = Recipe(decay=0.5, every=2)
+    recipe = SwitchSettings(decay=0.5, every=2)
     noise = np.zeros((3, 1))
     states = list(switch_ema_steps(model, recipe, constant_rates(0.5, 3), [8.0], noise))
     assert [state.live.item() for state in states] == [4.0, 4.0, 2.0]
@@ -45,7 +45,7 @@ def test_equation_3_by_hand():
 def test_momentum_is_kept_or_reset():
     model, noise = NoisyQuadratic.diagonal([1.0]), np.zeros((2, 1))
     for reset, expected in ((False, 2.0), (True, 0.0)):
-        recipe = Recipe(decay=0.5, momentum=0.5, every=2, reset_momentum=reset)
+        recipe = SwitchSettings(decay=0.5, momentum=0.5, every=2, reset_momentum=reset)
         rates = constant_rates(1.0, 2)
         # velocity 4, live 0; velocity 0.5 * 4 + 0
         state = last(switch_ema_steps(model, recipe, rates, [4.0], noise))
@@ -80,7 +80,7 @@ def test_the_product_takes_the_same_path(momentum, state):
     model, start = random_model(), np.array([1.0, -2.0, 3.0])
     rates = cosine_rates(0.1, 40)
     noise = np.random.default_rng(1).standard_normal((40, 3))
-    recipe = Recipe(
+    recipe = SwitchSettings(
         decay=0.9, momentum=momentum, every=7, reset_momentum=state == "reset"
     )
 
@@ -125,7 +125,7 @@ def test_dense_covariances_agree_with_the_closed_forms():
     """Curvature and noise without a common basis, and heavy-ball momentum."""
     model, chains, rates = random_model(), 4000, constant_rates(0.1, 150)
     exact = stationary(model, 0.1, 0.9, momentum=0.5)
-    recipe = Recipe(decay=0.9, momentum=0.5)
+    recipe = SwitchSettings(decay=0.9, momentum=0.5)
     noise = gradient_noise(model, chains, 2)
     state = last(switch_ema_steps(model, recipe, rates, np.zeros(3), noise))
     for weights, covariance in ((state.live, exact.sgd), (state.shadow, exact.ema)):
@@ -146,7 +146,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="rate must be a number above 0"):
         constant_rates(-0.1, 3)
     with pytest.raises(ValueError, match="at least 1 step"):
-        last(switch_ema_steps(model, Recipe(decay=0.5), np.array([]), [1.0], []))
+        last(
+            switch_ema_steps(model, SwitchSettings(decay=0.5), np.array([]), [1.0], [])
+        )
     with pytest.raises(ValueError, match="chains must be at least 2"):
         mean_and_error(np.zeros((1, 3)))
     with pytest.raises(ValueError, match="decay must be in"):

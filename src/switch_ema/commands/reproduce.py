@@ -74,7 +74,7 @@ class Reproduce:
     executor: str = "local"
     """Where trainings run: local (processes) or ray (a cluster)."""
     address: str | None = None
-    """Of the Ray cluster; None: the one that runs on this machine, or a new one."""
+    """Address of the Ray cluster; None: the one on this machine, or a new one."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     dry_run: bool = False

@@ -23,7 +23,7 @@ class Theory:
     chains: int = 10_000
     """Independent simulations per setting."""
     seed: int = 0
-    """Of the simulations."""
+    """Seed of the simulations."""
     out: Path = Path("runs")
     """Folder that the folder of the results is made in."""
 

@@ -9,7 +9,12 @@ import numpy as np
 
 from switch_ema._checks import check_count
 from switch_ema.theory.periodic import contraction, mode_losses, steady_state
-from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe, stationary
+from switch_ema.theory.quadratic import (
+    Array,
+    NoisyQuadratic,
+    SwitchSettings,
+    stationary,
+)
 from switch_ema.theory.simulation import (
     State,
     constant_rates,
@@ -19,9 +24,6 @@ from switch_ema.theory.simulation import (
     mean_and_error,
     switch_ema_steps,
 )
-
-Progress = Callable[[int, int], None]
-"""Called with the simulations done and their number in all."""
 
 _FORGOTTEN = 1e-4  # of the variance: a hundredth of the standard error of 10,000 chains
 _START = 3.0
@@ -74,7 +76,7 @@ class Grid:
 
 
 def check_grid(
-    grid: Grid | None = None, progress: Progress | None = None
+    grid: Grid | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Check]:
     """Simulate each setting of the grid and compare with the closed forms.
 
@@ -129,7 +131,7 @@ class _Run:
 
     def plain_rows(self, seed: int) -> list[Check]:
         closed = stationary(self.model, self.rate, self.decay)
-        state = self._settled(Recipe(decay=self.decay), 0, seed)
+        state = self._settled(SwitchSettings(decay=self.decay), 0, seed)
         return [
             *self._rows("V of SGD", None, np.diag(closed.sgd), state.live**2),
             *self._rows("V of EMA", None, np.diag(closed.ema), state.shadow**2),
@@ -139,12 +141,12 @@ class _Run:
         """Check Equation 3; without an interval it is the SEMA of Proposition 1."""
         slow = self.rate * (1 - self.decay)
         cycle = [slow] if every is None else [slow] * (every - 1) + [self.rate]
-        recipe = Recipe(decay=0)
+        settings = SwitchSettings(decay=0)
         if every is None:
             exact = stationary(self.model, self.rate, self.decay).sema
         else:
-            exact = steady_state(self.model, recipe, cycle).live
-        rates = constant_rates(self.rate, self._burn_in(recipe, cycle))
+            exact = steady_state(self.model, settings, cycle).live
+        rates = constant_rates(self.rate, self._burn_in(settings, cycle))
         noise = gradient_noise(self.model, self.chains, seed)
         start = np.zeros(self.model.size)
         steps = literal_steps(self.model, self.decay, every, rates, start, noise)
@@ -153,9 +155,9 @@ class _Run:
 
     def steady_rows(self, every: int, seed: int) -> list[Check]:
         """Check in the middle of an interval, where live and shadow differ."""
-        recipe, phase = Recipe(decay=self.decay, every=every), every // 2
-        exact = steady_state(self.model, recipe, self.rate, phase)
-        state = self._settled(recipe, phase, seed)
+        settings, phase = SwitchSettings(decay=self.decay, every=every), every // 2
+        exact = steady_state(self.model, settings, self.rate, phase)
+        state = self._settled(settings, phase, seed)
         name = "V of Switch EMA"
         live, shadow = np.diag(exact.live), np.diag(exact.shadow)
         return [
@@ -165,25 +167,25 @@ class _Run:
 
     def biased_rows(self, every: int, seed: int) -> list[Check]:
         """Check the expected loss a few intervals after a start off the minimum."""
-        recipe = Recipe(decay=self.decay, every=every)
+        settings = SwitchSettings(decay=self.decay, every=every)
         rates = constant_rates(self.rate, _HORIZON * every)
         start = np.full(self.model.size, _START)
-        exact = mode_losses(self.model, recipe, rates, start).shadow[-1]
+        exact = mode_losses(self.model, settings, rates, start).shadow[-1]
         noise = gradient_noise(self.model, self.chains, seed)
-        state = last(switch_ema_steps(self.model, recipe, rates, start, noise))
+        state = last(switch_ema_steps(self.model, settings, rates, start, noise))
         samples = 0.5 * np.diag(self.model.curvature) * state.shadow**2
         return self._rows("loss of Switch EMA, biased start", every, exact, samples)
 
-    def _settled(self, recipe: Recipe, phase: int, seed: int) -> State:
-        cycle = [self.rate] * (recipe.every or 1)
-        rates = constant_rates(self.rate, self._burn_in(recipe, cycle) + phase)
+    def _settled(self, settings: SwitchSettings, phase: int, seed: int) -> State:
+        cycle = [self.rate] * (settings.every or 1)
+        rates = constant_rates(self.rate, self._burn_in(settings, cycle) + phase)
         noise = gradient_noise(self.model, self.chains, seed)
         start = np.zeros(self.model.size)
-        return last(switch_ema_steps(self.model, recipe, rates, start, noise))
+        return last(switch_ema_steps(self.model, settings, rates, start, noise))
 
-    def _burn_in(self, recipe: Recipe, cycle: list[float]) -> int:
+    def _burn_in(self, settings: SwitchSettings, cycle: list[float]) -> int:
         """Return whole periods after which the start no longer shows."""
-        factor = contraction(self.model, recipe, cycle)
+        factor = contraction(self.model, settings, cycle)
         steps = math.log(_FORGOTTEN) / (2 * math.log(factor))
         return math.ceil(steps / len(cycle)) * len(cycle)
 

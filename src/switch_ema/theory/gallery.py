@@ -16,7 +16,7 @@ from switch_ema.theory.figures import (
 from switch_ema.theory.maps import switch_map
 from switch_ema.theory.periodic import expected_losses
 from switch_ema.theory.propositions import bounds, measured_sigma
-from switch_ema.theory.quadratic import NoisyQuadratic, Recipe
+from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings
 from switch_ema.theory.simulation import constant_rates
 
 
@@ -49,14 +49,16 @@ def _variance() -> Figure:
 def _time() -> Figure:
     model, decay, rate, steps = example_model(), 0.99, 0.5, 20_000
     start, rates = np.full(model.size, 3.0), constant_rates(rate, steps)
-    plain = expected_losses(model, Recipe(decay=decay), rates, start)
+    plain = expected_losses(model, SwitchSettings(decay=decay), rates, start)
     return draw_races(
         [
             Race(
                 rf"T = {every}, $(1-d)\,T$ = {(1 - decay) * every:g}",
                 every,
                 plain,
-                expected_losses(model, Recipe(decay=decay, every=every), rates, start),
+                expected_losses(
+                    model, SwitchSettings(decay=decay, every=every), rates, start
+                ),
             )
             for every in (10, 100)
         ]

@@ -7,7 +7,7 @@ import numpy as np
 
 from switch_ema._checks import check_count, check_positive
 from switch_ema.theory.periodic import expected_losses, mode_losses
-from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe
+from switch_ema.theory.quadratic import Array, NoisyQuadratic, SwitchSettings
 from switch_ema.theory.simulation import constant_rates
 
 
@@ -57,10 +57,12 @@ def switch_map(
     model = NoisyQuadratic.diagonal(h)
     start = distance * np.sqrt(1 / (h * (2 - h)))
     rates = constant_rates(1.0, horizon)
-    plain = mode_losses(model, Recipe(decay=decay), rates, start)
+    plain = mode_losses(model, SwitchSettings(decay=decay), rates, start)
     intervals = [T for T in range(1, horizon) if horizon % T == 0]
     switched = [
-        mode_losses(model, Recipe(decay=decay, every=T), rates, start).shadow[-1]
+        mode_losses(model, SwitchSettings(decay=decay, every=T), rates, start).shadow[
+            -1
+        ]
         for T in intervals
     ]
     return SwitchMap(
@@ -77,7 +79,7 @@ def switch_map(
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best learning rate of a recipe, and its expected loss at the end."""
+    """The best learning rate of a settings, and its expected loss at the end."""
 
     rate: float
     live: float
@@ -86,7 +88,7 @@ class Tuned:
 
 def tune_rate(
     model: NoisyQuadratic,
-    recipe: Recipe,
+    settings: SwitchSettings,
     start: Array,
     candidates: Sequence[float] | Array,
     schedule: Callable[[float], Array],
@@ -95,7 +97,7 @@ def tune_rate(
 
     Args:
         model: the loss.
-        recipe: decay 0 makes the shadow the live weights, which is SGD.
+        settings: decay 0 makes the shadow the live weights, which is SGD.
         start: the first weights.
         candidates: the learning rates to try.
         schedule: makes the rates of all steps from the first or highest one.
@@ -103,7 +105,7 @@ def tune_rate(
     found = []
     for rate in candidates:
         rates = schedule(check_positive("candidates", float(rate)))
-        losses = expected_losses(model, recipe, rates, start)
+        losses = expected_losses(model, settings, rates, start)
         found.append(
             Tuned(float(rate), float(losses.live[-1]), float(losses.shadow[-1]))
         )

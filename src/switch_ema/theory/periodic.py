@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from switch_ema.theory.quadratic import (
     Array,
     NoisyQuadratic,
-    Recipe,
+    SwitchSettings,
     solve_stationary,
 )
 from switch_ema.theory.reference import (
@@ -41,45 +41,45 @@ class Losses:
 
 
 def moments(
-    model: NoisyQuadratic, recipe: Recipe, rates: Array, start: ArrayLike
+    model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Moments:
     """Return mean and covariance after all steps, by the fastest exact way."""
     modes = _Modes.of(model, start)
     if not modes.is_complete:
-        return final(dense_moments(model, recipe, rates, start))
-    for state in modes.run(recipe, rates):
+        return final(dense_moments(model, settings, rates, start))
+    for state in modes.run(settings, rates):
         mean, covariance = state
     return modes.in_weights(mean, covariance)
 
 
 def expected_losses(
-    model: NoisyQuadratic, recipe: Recipe, rates: Array, start: ArrayLike
+    model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Losses:
     """Return the expected loss of live weights and shadow, from step 0 on."""
-    parts = mode_losses(model, recipe, rates, start)
+    parts = mode_losses(model, settings, rates, start)
     return Losses(parts.live.sum(1), parts.shadow.sum(1))
 
 
 def mode_losses(
-    model: NoisyQuadratic, recipe: Recipe, rates: Array, start: ArrayLike
+    model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Losses:
     """Return the part of each eigenvector in the expected loss: (steps + 1, n)."""
     modes = _Modes.of(model, start)
     squares = np.array(
-        [mean**2 + c[:, [0, 1, 2], [0, 1, 2]] for mean, c in modes.run(recipe, rates)]
+        [mean**2 + c[:, [0, 1, 2], [0, 1, 2]] for mean, c in modes.run(settings, rates)]
     )
     parts = 0.5 * modes.curvatures[:, None] * squares
     return Losses(parts[..., 0], parts[..., 2])
 
 
 def steady_state(
-    model: NoisyQuadratic, recipe: Recipe, rates: ArrayLike, phase: int = 0
+    model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike, phase: int = 0
 ) -> Moments:
     """Return the moments that repeat every period, ``phase`` steps into it.
 
     Args:
         model: the loss.
-        recipe: decay, momentum, interval.
+        settings: decay, momentum, interval.
         rates: one learning rate, or those of one period, which is then a multiple of
             the interval.
         phase: 0 is after the last step of a period and its switch.
@@ -87,32 +87,36 @@ def steady_state(
     Raises:
         ValueError: there is no steady state, or the period does not fit.
     """
-    cycle = one_period(recipe, rates)
+    cycle = one_period(settings, rates)
     if not 0 <= phase <= len(cycle):
         raise ValueError(f"phase must be in [0, {len(cycle)}], got {phase}.")
     modes = _Modes.of(model, np.zeros(model.size))
     if not modes.is_complete:
-        return dense_steady_state(model, recipe, cycle, phase)
-    first = modes.steady_covariance(recipe, cycle)
-    for state in modes.run(recipe, cycle[:phase], first):
+        return dense_steady_state(model, settings, cycle, phase)
+    first = modes.steady_covariance(settings, cycle)
+    for state in modes.run(settings, cycle[:phase], first):
         mean, covariance = state
     return modes.in_weights(mean, covariance)
 
 
-def steady_losses(model: NoisyQuadratic, recipe: Recipe, rates: ArrayLike) -> Losses:
+def steady_losses(
+    model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike
+) -> Losses:
     """Return the expected losses over one steady period, by phase from 0 to T."""
-    cycle = one_period(recipe, rates)
+    cycle = one_period(settings, rates)
     modes = _Modes.of(model, np.zeros(model.size))
-    first = modes.steady_covariance(recipe, cycle)
-    variances = np.array([c for _, c in modes.run(recipe, cycle, first)])
+    first = modes.steady_covariance(settings, cycle)
+    variances = np.array([c for _, c in modes.run(settings, cycle, first)])
     live, shadow = variances[:, :, 0, 0], variances[:, :, 2, 2]
     return Losses(live @ modes.curvatures / 2, shadow @ modes.curvatures / 2)
 
 
-def contraction(model: NoisyQuadratic, recipe: Recipe, rates: ArrayLike) -> float:
+def contraction(
+    model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike
+) -> float:
     """Return the factor per step by which the slowest part of the mean shrinks."""
-    cycle = one_period(recipe, rates)
-    periods = _Modes.of(model, np.zeros(model.size)).period(recipe, cycle)
+    cycle = one_period(settings, rates)
+    periods = _Modes.of(model, np.zeros(model.size)).period(settings, cycle)
     radius = np.abs(np.linalg.eigvals(periods)).max()
     return float(radius ** (1 / len(cycle)))
 
@@ -143,55 +147,59 @@ class _Modes:
         )
 
     def run(
-        self, recipe: Recipe, rates: Array, covariance: Array | None = None
+        self, settings: SwitchSettings, rates: Array, covariance: Array | None = None
     ) -> Iterator[tuple[Array, Array]]:
         """Yield means (n, 3) and covariances (n, 3, 3) from step 0 on."""
         n = len(self.curvatures)
         mean = np.stack([self.start, np.zeros(n), self.start], axis=1)
         covariance = np.zeros((n, 3, 3)) if covariance is None else covariance
         yield mean, covariance
-        for matrix, noise in self._steps(recipe, rates):
+        for matrix, noise in self._steps(settings, rates):
             mean = (matrix @ mean[..., None])[..., 0]
             covariance = matrix @ covariance @ matrix.swapaxes(1, 2) + noise
             yield mean, covariance
 
-    def _steps(self, recipe: Recipe, rates: Array) -> Iterator[tuple[Array, Array]]:
+    def _steps(
+        self, settings: SwitchSettings, rates: Array
+    ) -> Iterator[tuple[Array, Array]]:
         """Yield the matrices of each step; equal steps share theirs."""
         known: dict[tuple[float, bool], tuple[Array, Array]] = {}
         for step, rate in enumerate(rates, start=1):
-            key = float(rate), recipe.switches_after(step)
+            key = float(rate), settings.switches_after(step)
             if key not in known:
-                known[key] = self._one_step(recipe, rate, step)
+                known[key] = self._one_step(settings, rate, step)
             yield known[key]
 
-    def _one_step(self, recipe: Recipe, rate: float, step: int) -> tuple[Array, Array]:
+    def _one_step(
+        self, settings: SwitchSettings, rate: float, step: int
+    ) -> tuple[Array, Array]:
         """Return what ``step_matrices`` and the switch do, for all modes at once."""
-        new, momentum = 1 - recipe.decay, recipe.momentum
+        new, momentum = 1 - settings.decay, settings.momentum
         matrix = np.zeros((len(self.curvatures), 3, 3))
         matrix[:, 1, 0], matrix[:, 1, 1] = self.curvatures, momentum
         matrix[:, 0] = -rate * matrix[:, 1]
         matrix[:, 0, 0] += 1
         matrix[:, 2] = new * matrix[:, 0]
-        matrix[:, 2, 2] += recipe.decay
+        matrix[:, 2, 2] += settings.decay
         spread = np.array([-rate, 1, -new * rate])
-        if recipe.switches_after(step):
+        if settings.switches_after(step):
             matrix[:, 0], spread[0] = matrix[:, 2], spread[2]
-            if recipe.reset_momentum:
+            if settings.reset_momentum:
                 matrix[:, 1], spread[1] = 0, 0
         return matrix, self.noise[:, None, None] * np.outer(spread, spread)
 
-    def period(self, recipe: Recipe, cycle: Array) -> Array:
+    def period(self, settings: SwitchSettings, cycle: Array) -> Array:
         """Return the matrices (n, 3, 3) of one whole period."""
         product = np.broadcast_to(np.eye(3), (len(self.noise), 3, 3))
-        for matrix, _ in self._steps(recipe, cycle):
+        for matrix, _ in self._steps(settings, cycle):
             product = matrix @ product
         return product
 
-    def steady_covariance(self, recipe: Recipe, cycle: Array) -> Array:
+    def steady_covariance(self, settings: SwitchSettings, cycle: Array) -> Array:
         """Return the covariances (n, 3, 3) that one period reproduces."""
-        for state in self.run(recipe, cycle):
+        for state in self.run(settings, cycle):
             _, added = state
-        pairs = zip(self.period(recipe, cycle), added, strict=True)
+        pairs = zip(self.period(settings, cycle), added, strict=True)
         return np.array([solve_stationary(period, noise) for period, noise in pairs])
 
     def in_weights(self, mean: Array, covariance: Array) -> Moments:

@@ -20,7 +20,12 @@ from numpy.typing import ArrayLike
 
 from switch_ema._checks import check_range
 from switch_ema.theory.periodic import expected_losses, steady_losses
-from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe, stationary
+from switch_ema.theory.quadratic import (
+    Array,
+    NoisyQuadratic,
+    SwitchSettings,
+    stationary,
+)
 from switch_ema.theory.simulation import (
     State,
     constant_rates,
@@ -88,8 +93,8 @@ def proposition_2(
     first = np.asarray(start, dtype=np.float64)
 
     def played(every: int | None) -> list[State]:
-        recipe = Recipe(decay=decay, every=every)
-        return list(switch_ema_steps(model, recipe, rates, first, noise))
+        settings = SwitchSettings(decay=decay, every=every)
+        return list(switch_ema_steps(model, settings, rates, first, noise))
 
     def worst(path: Array, at: Array) -> float:
         """Return the smallest cosine of the path's steps with ``-gradient(at)``."""
@@ -149,8 +154,8 @@ def bounds(
         )
     bound = rate * largest * float(np.trace(model.gradient_noise)) / (2 * smallest)
     sigma = measured_sigma(model, rate, decay, every, start)
-    plain = steady_losses(model, Recipe(decay=decay), rate)
-    switched = steady_losses(model, Recipe(decay=decay, every=every), rate)
+    plain = steady_losses(model, SwitchSettings(decay=decay), rate)
+    switched = steady_losses(model, SwitchSettings(decay=decay, every=every), rate)
     return Bounds(
         bound,
         decay * bound,
@@ -171,9 +176,9 @@ def measured_sigma(
     quotient has no meaning, and nan is returned.
     """
     rates = constant_rates(rate, 2 * every)
-    plain = expected_losses(model, Recipe(decay=decay), rates, start).shadow
-    recipe = Recipe(decay=decay, every=every)
-    switched = expected_losses(model, recipe, rates, start).shadow
+    plain = expected_losses(model, SwitchSettings(decay=decay), rates, start).shadow
+    settings = SwitchSettings(decay=decay, every=every)
+    switched = expected_losses(model, settings, rates, start).shadow
     fall = plain[every] - plain[-1]
     return float((plain[every] - switched[-1]) / fall) if fall > 0 else float("nan")
 

@@ -86,7 +86,7 @@ class NoisyQuadratic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class SwitchSettings:
     """How to train and average; with ``every=None`` nothing is ever switched.
 
     Without a switch the live weights are SGD's and the shadow is EMA's.
@@ -122,7 +122,7 @@ class Stationary:
     sgd: Array
     ema: Array
     sema: Array
-    """Of the SEMA in the proof of Proposition 1, which has no interval T."""
+    """The SEMA in the proof of Proposition 1, which has no interval T."""
 
 
 def stationary(
@@ -137,11 +137,11 @@ def stationary(
     Raises:
         ValueError: the learning rate is too large for a stationary state.
     """
-    recipe = Recipe(decay=decay, momentum=momentum)
-    step, noise = step_matrices(model.curvature, rate, recipe)
+    settings = SwitchSettings(decay=decay, momentum=momentum)
+    step, noise = step_matrices(model.curvature, rate, settings)
     joint = solve_stationary(step, noise @ model.gradient_noise @ noise.T)
     n = model.size
-    slow = _literal_matrices(model.curvature, rate, recipe)
+    slow = _literal_matrices(model.curvature, rate, settings)
     literal = solve_stationary(slow[0], slow[1] @ model.gradient_noise @ slow[1].T)
     return Stationary(joint[:n, :n], joint[2 * n :, 2 * n :], literal[:n, :n])
 
@@ -162,17 +162,19 @@ def paper_variances(
     return sgd, ema, sema
 
 
-def step_matrices(curvature: Array, rate: float, recipe: Recipe) -> tuple[Array, Array]:
+def step_matrices(
+    curvature: Array, rate: float, settings: SwitchSettings
+) -> tuple[Array, Array]:
     """Return ``M`` and ``B`` of one step ``z = M z + B noise``, before any switch.
 
     The state ``z`` stacks live weights, velocity and shadow.
     """
     check_positive("rate", rate)
     one = np.eye(len(curvature))
-    zero, new = np.zeros_like(one), 1 - recipe.decay
-    velocity = [curvature, recipe.momentum * one, zero]
-    live = [one - rate * curvature, -rate * recipe.momentum * one, zero]
-    shadow = [new * live[0], new * live[1], recipe.decay * one]
+    zero, new = np.zeros_like(one), 1 - settings.decay
+    velocity = [curvature, settings.momentum * one, zero]
+    live = [one - rate * curvature, -rate * settings.momentum * one, zero]
+    shadow = [new * live[0], new * live[1], settings.decay * one]
     return np.block([live, velocity, shadow]), np.vstack(
         [-rate * one, one, -new * rate * one]
     )
@@ -194,18 +196,18 @@ def solve_stationary(step: Array, noise: Array) -> Array:
 
 
 def _literal_matrices(
-    curvature: Array, rate: float, recipe: Recipe
+    curvature: Array, rate: float, settings: SwitchSettings
 ) -> tuple[Array, Array]:
     one = np.eye(len(curvature))
     step = np.block(
         [
-            [one - rate * curvature, -rate * recipe.momentum * one],
-            [curvature, recipe.momentum * one],
+            [one - rate * curvature, -rate * settings.momentum * one],
+            [curvature, settings.momentum * one],
         ]
     )
-    n, new = len(one), 1 - recipe.decay
+    n, new = len(one), 1 - settings.decay
     step[:n] = new * step[:n]
-    step[:n, :n] += recipe.decay * one
+    step[:n, :n] += settings.decay * one
     return step, np.vstack([-new * rate * one, one])
 
 

@@ -1,4 +1,4 @@
-"""Exact moments by products of whole matrices: slow and obviously right.
+"""Exact moments by products of whole matrices: slow and obviously correct.
 
 The oracle of ``periodic``, and its way out where curvature and noise do not commute.
 """
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from switch_ema.theory.quadratic import (
     Array,
     NoisyQuadratic,
-    Recipe,
+    SwitchSettings,
     solve_stationary,
     step_matrices,
 )
@@ -37,33 +37,33 @@ class Moments:
 
 
 def dense_moments(
-    model: NoisyQuadratic, recipe: Recipe, rates: Array, start: ArrayLike
+    model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Iterator[Moments]:
     """Yield the moments from step 0 on, by products of whole matrices."""
     n = model.size
     first = check_start(model, start)
     mean = np.concatenate([first, np.zeros(n), first])
-    return _dense_run(model, recipe, rates, mean, np.zeros((3 * n, 3 * n)))
+    return _dense_run(model, settings, rates, mean, np.zeros((3 * n, 3 * n)))
 
 
 def dense_steady_state(
-    model: NoisyQuadratic, recipe: Recipe, rates: ArrayLike, phase: int = 0
+    model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike, phase: int = 0
 ) -> Moments:
     """Return the same by products of whole matrices."""
-    cycle = one_period(recipe, rates)
+    cycle = one_period(settings, rates)
     zero = np.zeros(3 * model.size)
     # From no spread at all, one period leaves just the noise that it adds.
-    added = final(dense_moments(model, recipe, cycle, np.zeros(model.size)))
+    added = final(dense_moments(model, settings, cycle, np.zeros(model.size)))
     period = np.eye(len(zero))
     for step, rate in enumerate(cycle, start=1):
-        period = _with_switch(model.curvature, recipe, rate, step)[0] @ period
+        period = _with_switch(model.curvature, settings, rate, step)[0] @ period
     first = solve_stationary(period, _stack(added.covariance))
-    return final(_dense_run(model, recipe, cycle[:phase], zero, first))
+    return final(_dense_run(model, settings, cycle[:phase], zero, first))
 
 
-def one_period(recipe: Recipe, rates: ArrayLike) -> Array:
+def one_period(settings: SwitchSettings, rates: ArrayLike) -> Array:
     """Return the learning rates of one period; see ``steady_state``."""
-    period = recipe.every or 1
+    period = settings.every or 1
     cycle = np.asarray(rates, dtype=np.float64)
     cycle = np.full(period, cycle) if cycle.ndim == 0 else cycle
     if len(cycle) == 0 or len(cycle) % period:
@@ -86,24 +86,28 @@ def check_start(model: NoisyQuadratic, start: ArrayLike) -> Array:
 
 
 def _with_switch(
-    curvature: Array, recipe: Recipe, rate: float, step: int
+    curvature: Array, settings: SwitchSettings, rate: float, step: int
 ) -> tuple[Array, Array]:
-    matrix, noise = step_matrices(curvature, float(rate), recipe)
-    if recipe.switches_after(step):
+    matrix, noise = step_matrices(curvature, float(rate), settings)
+    if settings.switches_after(step):
         n = len(curvature)
         for rows in (matrix, noise):
             rows[:n] = rows[2 * n :]
-            if recipe.reset_momentum:
+            if settings.reset_momentum:
                 rows[n : 2 * n] = 0
     return matrix, noise
 
 
 def _dense_run(
-    model: NoisyQuadratic, recipe: Recipe, rates: Array, mean: Array, covariance: Array
+    model: NoisyQuadratic,
+    settings: SwitchSettings,
+    rates: Array,
+    mean: Array,
+    covariance: Array,
 ) -> Iterator[Moments]:
     yield _unstack(mean, covariance)
     for step, rate in enumerate(rates, start=1):
-        matrix, noise = _with_switch(model.curvature, recipe, rate, step)
+        matrix, noise = _with_switch(model.curvature, settings, rate, step)
         mean = matrix @ mean
         covariance = matrix @ covariance @ matrix.T
         covariance += noise @ model.gradient_noise @ noise.T

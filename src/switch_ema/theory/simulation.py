@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from switch_ema._checks import check_count, check_positive, check_range
-from switch_ema.theory.quadratic import Array, NoisyQuadratic, Recipe
+from switch_ema.theory.quadratic import Array, NoisyQuadratic, SwitchSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +62,16 @@ def gradient_noise(model: NoisyQuadratic, chains: int, seed: int) -> Iterator[Ar
 
 def switch_ema_steps(
     model: NoisyQuadratic,
-    recipe: Recipe,
+    settings: SwitchSettings,
     rates: Array,
     start: ArrayLike,
     noise: Iterable[Array],
 ) -> Iterator[State]:
-    """Play SGD with EMA and, if the recipe has an interval, Switch EMA (reading 1).
+    """Play SGD with EMA and, if the settings has an interval, Switch EMA (reading 1).
 
     Args:
         model: the loss.
-        recipe: decay, momentum, interval.
+        settings: decay, momentum, interval.
         rates: the learning rate of each step.
         start: the first weights, of live and shadow alike.
         noise: of the gradient, one array (chains, weights) per step.
@@ -82,12 +82,12 @@ def switch_ema_steps(
     live = shadow = np.asarray(start, dtype=np.float64)
     velocity = np.zeros_like(live)
     for step, (rate, xi) in enumerate(zip(rates, noise, strict=False), start=1):
-        velocity = recipe.momentum * velocity + live @ model.curvature + xi
+        velocity = settings.momentum * velocity + live @ model.curvature + xi
         live = live - rate * velocity
-        shadow = recipe.decay * shadow + (1 - recipe.decay) * live
-        if recipe.switches_after(step):
+        shadow = settings.decay * shadow + (1 - settings.decay) * live
+        if settings.switches_after(step):
             live = shadow
-            if recipe.reset_momentum:
+            if settings.reset_momentum:
                 velocity = np.zeros_like(velocity)
         yield State(live, velocity, shadow)
 

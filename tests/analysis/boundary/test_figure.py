@@ -7,7 +7,8 @@ from matplotlib.collections import LineCollection
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.measures import Grid, accuracy, measure_boundaries
-from switch_ema.analysis.boundary.summary import MethodBoundaries, interval
+from switch_ema.analysis.boundary.summary import MethodBoundaries
+from switch_ema.analysis.intervals import interval
 from switch_ema.analysis.style import save_figure
 
 SEEDS, LABELLED, TESTED = 3, 8, 20
@@ -47,7 +48,7 @@ def test_one_panel_per_method_with_the_seeds_own_boundary():
     _, axes = panels(methods, seed=2)
     assert len(axes) == 2
     for ax, own in zip(axes, methods, strict=True):
-        assert ax.get_title() == f"{own.method}\n{own.accuracy[2]:.1f}% right"
+        assert ax.get_title() == f"{own.method}\naccuracy {own.accuracy[2]:.1f}%"
         thin, boundary = lines_of(ax)
         np.testing.assert_allclose(boundary.get_segments()[0][:, 0], 0.2)
         assert len(thin.get_segments()) == 2

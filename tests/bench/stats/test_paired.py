@@ -25,8 +25,8 @@ def against_plain(plain, method, higher_is_better=True):
 
 
 # Differences 1, 2, 3: mean 2, sd 1, error 1/sqrt(3), t = 3.4641 with 2 degrees of
-# freedom. There p = 1 - t / sqrt(t^2 + 2) = 0.074180, and t(0.975) = 4.302653 makes
-# the interval 2 -+ 2.484138.
+# freedom. There p = 1 - t / sqrt(t^2 + 2) = 0.074180, and t(0.985) = 5.642778, for the
+# level of 3% that decides, makes the interval 2 -+ 3.257859.
 WORKED = ends(10.0, 20.0, 30.0), ends(11.0, 22.0, 33.0)
 
 
@@ -34,12 +34,12 @@ def test_hand_worked_difference():
     result = against_plain(*WORKED)
     d, last = result.difference, result.last
     assert (d.mean, d.sd, d.n) == (2.0, 1.0, 3)
-    assert (d.low, d.high) == pytest.approx((-0.484138, 4.484138), abs=1e-6)
+    assert (d.low, d.high) == pytest.approx((-1.257859, 5.257859), abs=1e-6)
     assert d.p == d.p_holm == pytest.approx(0.074180, abs=1e-6)
     assert result.verdict == NOTHING
     assert (last.mean, last.sd, last.n) == (22.0, 11.0, 3)
-    # Two seeds are allowed: t = 3 with 1 degree of freedom, p = 1 - 2 / pi * atan(3).
-    p = against_plain(ends(0.0, 0.0), ends(1.0, 2.0)).difference.p
+    # Two seeds have a p: t = 3 with 1 degree of freedom, p = 1 - 2 / pi * atan(3).
+    p = against_plain(ends(0.0, 0.137), ends(1.0, 2.137)).difference.p
     assert p == pytest.approx(1 - 2 / math.pi * math.atan(3))
 
 
@@ -52,7 +52,8 @@ def test_agrees_with_scipy_and_keeps_the_order():
     for result, values in ((first, swa), (second, ema + 2)):
         test, found = ttest_rel(values, plain), result.difference
         assert found.p == pytest.approx(test.pvalue)
-        interval = tuple(test.confidence_interval(0.95))
+        level = LEVEL * found.p / found.p_holm
+        interval = tuple(test.confidence_interval(1 - level))
         assert (found.low, found.high) == pytest.approx(interval)
     assert second.difference.p_holm == pytest.approx(2 * second.difference.p)
     assert first.difference.p_holm == first.difference.p > second.difference.p_holm
@@ -74,7 +75,7 @@ def test_correction_counts_only_the_methods_that_can_be_tested():
 
 
 def test_lower_is_better_turns_the_sign_but_not_the_summary():
-    plain, better = ends(1.0, 1.1, 0.9, 1.2), ends(0.5, 0.61, 0.42, 0.7)
+    plain, better = ends(1.0, 1.1, 0.9, 1.2), ends(0.501, 0.607, 0.422, 0.7)
     result = against_plain(plain, better, higher_is_better=False)
     assert result.difference.mean == pytest.approx(0.4925)
     assert (result.verdict, result.difference.low > 0) == ("helps", True)
@@ -89,9 +90,10 @@ def test_swapping_the_two_or_turning_the_metric_mirrors_the_difference(pairs):
     one = against_plain(plain, ema).difference
     turned = against_plain(plain, ema, higher_is_better=False).difference
     for other in (against_plain(ema, plain).difference, turned):
-        assert (other.mean, other.low, other.high) == (-one.mean, -one.high, -one.low)
-        assert (other.p, other.sd) == (one.p, one.sd)
-    assert 0 <= one.p <= 1 and one.low <= one.mean <= one.high
+        assert other.mean == -one.mean and (other.p, other.sd) == (one.p, one.sd)
+        mirrored = (-one.high, -one.low)
+        assert (other.low, other.high) == pytest.approx(mirrored, nan_ok=True)
+    assert 0 <= one.p <= 1 and (one.sd == 0 or one.low <= one.mean <= one.high)
 
 
 def test_best_is_taken_per_seed_and_ignores_what_is_not_finite():
@@ -140,6 +142,60 @@ def test_differences_without_spread():
     assert (result.difference.p, result.difference.sd) == (0.0078125, 0)
     assert result.verdict == "helps"
     assert against_plain(ends(*plain[:5]), ends(*shifted[:5])).verdict == NOTHING
+
+
+@pytest.mark.parametrize("samples", [360, 1_000, 10_000])
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_one_test_sample_more_in_each_seed_is_no_strong_evidence(samples, seeds):
+    """Rounded to float32 the differences spread a little, which is not noise."""
+    hits = np.random.default_rng(samples).integers(0.9 * samples, samples - 2, seeds)
+
+    def accuracy(count):
+        return [float(np.float32(100) * np.float32(c / samples)) for c in count]
+
+    plain, ema = accuracy(hits), accuracy(hits + 1)
+    result = against_plain(ends(*plain), ends(*ema))
+    assert result.difference.p == 2 * 0.5**seeds
+    assert result.verdict == ("helps" if seeds == 8 else NOTHING)
+    # One seed differs by two samples: still less spread than a sample.
+    hits[0] -= 1
+    result = against_plain(ends(*accuracy(hits)), ends(*ema))
+    assert result.difference.p == 2 * 0.5**seeds
+
+
+def test_two_seeds_have_no_verdict():
+    """It was "hurts, p < 0.0001" for one sample less in each of two seeds."""
+    plain, worse = ends(97.22222, 96.66667), ends(96.944441, 96.388893)
+    result = against_plain(plain, worse)
+    assert result.verdict == "too few seeds"
+    assert result.difference.mean == pytest.approx(-0.27778, abs=1e-4)
+    assert result.difference.p == 0.5
+
+
+def test_values_without_steps_are_tested_by_t():
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        plain = rng.normal(size=8)
+        ema = plain + rng.normal(0.5, 0.01, size=8)
+        found = against_plain(ends(*plain), ends(*ema)).difference
+        assert found.p == pytest.approx(ttest_rel(ema, plain).pvalue)
+
+
+@pytest.mark.parametrize("methods", [1, 2, 5])
+def test_an_interval_leaves_out_zero_if_and_only_if_there_is_a_verdict(methods):
+    """It was "no difference found" beside a 95% interval without zero."""
+    rng = np.random.default_rng(methods)
+    told = set()
+    for _ in range(300):
+        curves = {"plain": ends(*rng.normal(size=6))}
+        shifts = rng.uniform(0, 2.5, size=methods)
+        curves |= {str(s): ends(*rng.normal(s, size=6)) for s in shifts}
+        for result in compare(curves, higher_is_better=True)[1:]:
+            d = result.difference
+            has_verdict = result.verdict != NOTHING
+            assert (d.low > 0 or d.high < 0) == has_verdict
+            told.add(has_verdict)
+    assert told == {True, False}
 
 
 def simulate(methods, shift, seed):

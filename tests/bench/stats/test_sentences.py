@@ -16,17 +16,17 @@ def say(plain, method, metric):
 
 
 def test_sentences_where_higher_is_better():
-    plain, more = ends(90.0, 91.0, 92.0, 93.0), ends(92.3, 93.5, 94.4, 95.4)
-    # Differences 2.3, 2.5, 2.4, 2.4: sd 0.0816, half width 0.1299, t = 58.8
+    plain, more = ends(90.0, 91.0, 92.0, 93.0), ends(92.31, 93.52, 94.38, 95.39)
+    # Differences 2.31, 2.52, 2.38, 2.39: sd 0.0876, half width 0.1696, t = 54.8
     assert say(plain, more, ACCURACY) == (
         "ema helps: +2.40 % accuracy over plain "
-        "(95% CI 2.27 to 2.53, n = 4, p < 0.0001 after Holm)."
+        "(97% CI 2.23 to 2.57, n = 4, p < 0.0001 after Holm)."
     )
-    hurts = "ema hurts: -2.40 % accuracy against plain (95% CI -2.53 to -2.27, n = 4, "
+    hurts = "ema hurts: -2.40 % accuracy against plain (97% CI -2.57 to -2.23, n = 4, "
     assert say(more, plain, ACCURACY).startswith(hurts)
     assert say(*WORKED, ACCURACY) == (
         "No difference found between ema and plain: +2.0 % accuracy over plain "
-        "(95% CI -0.5 to 4.5, n = 3, p = 0.074 after Holm); with n = 3 a difference of "
+        "(97% CI -1.3 to 5.3, n = 3, p = 0.074 after Holm); with n = 3 a difference of "
         "4.2 % or more would have been found in 4 of 5 comparisons."
     )
 
@@ -38,24 +38,31 @@ def test_a_p_value_that_stands_by_itself_is_not_called_corrected():
 
 
 def test_sentences_where_lower_is_better():
-    less, more = ends(0.10, 0.11, 0.12, 0.13), ends(0.33, 0.36, 0.36, 0.37)
-    # Differences 0.23, 0.25, 0.24, 0.24 in the direction that is said.
-    numbers = "by 0.240 than plain (lower is better; 95% CI 0.227 to 0.253, n = 4, "
+    less, more = ends(0.10, 0.11, 0.12, 0.13), ends(0.331, 0.362, 0.358, 0.369)
+    # Differences 0.231, 0.252, 0.238, 0.239 in the direction that is said.
+    numbers = "by 0.240 than plain (lower is better; 97% CI 0.223 to 0.257, n = 4, "
     assert say(more, less, LOSS).startswith(f"ema helps: loss better {numbers}")
     assert say(less, more, LOSS).startswith(f"ema hurts: loss worse {numbers}")
-    worse = "loss worse by 2.0 than plain (lower is better; 95% CI -0.5 to 4.5, "
+    worse = "loss worse by 2.0 than plain (lower is better; 97% CI -1.3 to 5.3, "
     assert f"No difference found between ema and plain: {worse}" in say(*WORKED, LOSS)
 
 
 def test_sentences_without_a_test():
-    plain = ends(1.0, 2.0)
-    same = "(the same in all n = 2 seeds, p = 1 by sign test and Holm)."
+    plain = ends(1.0, 2.0, 0.0)
+    same = "(the same in all n = 3 seeds, or nearly so, p = 1 by sign test and Holm)."
     assert say(plain, plain, ACCURACY).endswith(same)
     assert say(plain, {}, LOSS) == "Too few seeds finished to compare ema with plain."
     text = sentence(against_plain(plain, plain), metric=ACCURACY, corrected=False)
-    assert text.endswith("n = 2 seeds, p = 1 by sign test, not corrected).")
+    assert text.endswith(
+        "n = 3 seeds, or nearly so, p = 1 by sign test, not corrected)."
+    )
     text = sentence(compare({"plain": plain}, higher_is_better=True)[0], metric=LOSS)
-    assert text == "plain is the baseline: 1.5 loss (sd 0.71, n = 2)."
+    assert text == "plain is the baseline: 1 loss (sd 1, n = 3)."
+    two = say(ends(1.0, 2.0), ends(1.5, 2.5), ACCURACY)
+    assert two == (
+        "Too few seeds to judge ema: +0.50 % accuracy over plain in n = 2; a verdict "
+        "needs at least 3."
+    )
     lost = compare({"plain": ends(float("nan"))}, higher_is_better=True)[0]
     assert sentence(lost, metric=LOSS) == (
         "plain is the baseline, and has no finite loss."

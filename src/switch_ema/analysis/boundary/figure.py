@@ -14,18 +14,16 @@ from matplotlib.lines import Line2D
 
 from switch_ema.analysis.boundary.contours import Floats
 from switch_ema.analysis.boundary.measures import CONFIDENCE, Grid
-from switch_ema.analysis.boundary.summary import (
-    Interval,
-    MethodBoundaries,
-    interval,
-    named,
-)
+from switch_ema.analysis.boundary.summary import MethodBoundaries, named
+from switch_ema.analysis.intervals import Interval, interval
 from switch_ema.analysis.style import COLOURS, PAGE, paper_style
 
-SURE = LinearSegmentedColormap.from_list("sure", ["#b9bcc0", "#2f6fb5"])
+CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
+    "confidence", ["#b9bcc0", "#2f6fb5"]
+)
 """Grey where the network is undecided, blue where it is certain."""
 CLASSES = ("#d62728", "#f2c14e")
-"""Of the labelled points, class 0 and class 1."""
+"""Colours of the labelled points of class 0 and class 1."""
 _PER_ROW = 3
 
 
@@ -115,9 +113,14 @@ def _draw_points(
     ax: Axes, method: MethodBoundaries, x: Floats, y: Floats, x_test: Floats, seed: int
 ) -> Any:
     p = method.probabilities[seed]
-    shown: dict[str, Any] = {"cmap": SURE, "vmin": 0.5, "vmax": 1, "linewidths": 0}
-    sure = np.maximum(p, 1 - p)
-    dots = ax.scatter(x_test[:, 0], x_test[:, 1], s=5, c=sure, **shown)
+    shown: dict[str, Any] = {
+        "cmap": CONFIDENCE_COLOURS,
+        "vmin": 0.5,
+        "vmax": 1,
+        "linewidths": 0,
+    }
+    confidence = np.maximum(p, 1 - p)
+    dots = ax.scatter(x_test[:, 0], x_test[:, 1], s=5, c=confidence, **shown)
     mark: dict[str, Any] = {
         "marker": "^",
         "s": 22,
@@ -191,7 +194,7 @@ def _draw_interval(ax: Axes, found: Interval, height: float, colour: str) -> Non
 
 
 def _score(accuracy: float) -> str:
-    return f"{accuracy:.1f}% right" if np.isfinite(accuracy) else "diverged"
+    return f"accuracy {accuracy:.1f}%" if np.isfinite(accuracy) else "diverged"
 
 
 def _strip_keys(seeds: int) -> list[Line2D]:

@@ -151,15 +151,15 @@ def measure_boundaries(
 
 
 def accuracy(probabilities: ArrayLike, classes: ArrayLike) -> Floats:
-    """Return the percentage of right classes of each seed; NaN where a p is NaN.
+    """Return the accuracy of each seed in percent; NaN where a p is NaN.
 
     Args:
         probabilities: of class 1, (..., points).
         classes: 0 or 1, of the same shape.
     """
     p = np.asarray(probabilities, dtype=float)
-    right = np.asarray((p > 0.5) == (np.asarray(classes) == 1)).mean(-1) * 100
-    return np.where(np.isfinite(p).all(-1), right, nan)
+    accurate = np.asarray((p > 0.5) == (np.asarray(classes) == 1)).mean(-1) * 100
+    return np.where(np.isfinite(p).all(-1), accurate, nan)
 
 
 def _measure(field: Floats, grid: Grid, scale: float) -> Boundary:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from switch_ema.analysis.boundary.contours import Floats
 from switch_ema.analysis.boundary.measures import Boundary
+from switch_ema.analysis.intervals import Interval, interval
 
 MEASURES = {
     "accuracy": "%",
@@ -31,7 +29,7 @@ class MethodBoundaries:
     method: str
     boundaries: tuple[Boundary, ...]
     probabilities: Floats
-    """Of class 1 at the test points, (seeds, points)."""
+    """Probability of class 1 at the test points, (seeds, points)."""
     accuracy: Floats
     """In percent, (seeds,)."""
 
@@ -42,34 +40,6 @@ class MethodBoundaries:
         if measure == "accuracy":
             return self.accuracy
         return np.array([getattr(one, measure) for one in self.boundaries])
-
-
-class Interval(NamedTuple):
-    """A mean over seeds with its 95% confidence interval, by Student's t.
-
-    NaN takes the place of what so few values do not give.
-    """
-
-    mean: float
-    low: float
-    high: float
-    n: int
-    """Seeds that have a value."""
-
-
-def interval(values: ArrayLike) -> Interval:
-    """Average over seeds; those without a finite value are left out, as n tells.
-
-    >>> tuple(round(number, 2) for number in interval([1.0, 2.0, 3.0, nan]))
-    (2.0, -0.48, 4.48, 3)
-    """
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
-    n = len(finite)
-    mean = float(finite.mean()) if n else nan
-    error = float(finite.std(ddof=1)) / sqrt(n) if n > 1 else nan
-    half = error * float(student.isf(0.025, n - 1)) if isfinite(error) else nan
-    return Interval(mean, mean - half, mean + half, n)
 
 
 class Measured(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reliability diagrams: how often a model is right when it is so sure."""
+"""Reliability diagrams: accuracy against confidence."""
 
 from collections.abc import Mapping, Sequence
 

@@ -16,13 +16,13 @@ _Z = 1.959963984540054  # of a 95% interval
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a classifier said of each example, and what was right.
+    """Predicted probabilities of each example, and its label.
 
     Made by ``from_logits`` or ``from_probabilities``.
 
     Attributes:
         log_probabilities: Examples by classes, in float64.
-        labels: The right class of each example.
+        labels: The true class of each example.
     """
 
     log_probabilities: Tensor
@@ -73,7 +73,7 @@ class Predictions:
 
     @property
     def correct(self) -> Tensor:
-        """Whether the chosen class was right, as 0 or 1."""
+        """Whether the predicted class is the true one, as 0 or 1."""
         return (self.log_probabilities.argmax(1) == self.labels).double()
 
     def tempered(self, temperature: float) -> "Predictions":
@@ -144,7 +144,7 @@ def measure_calibration(
 def reliability(
     predictions: Predictions, bins: int = 15, *, adaptive: bool = False
 ) -> tuple[Bin, ...]:
-    """Sort the examples into bins by confidence, and count how many are right.
+    """Sort the examples into bins by confidence, and measure the accuracy in each bin.
 
     Args:
         predictions: Of one model.
@@ -164,9 +164,9 @@ def reliability(
     place = torch.bucketize(confidence, edges[1:-1].contiguous(), right=True)
     size = len(edges) - 1
     count = torch.bincount(place, minlength=size)
-    sure = torch.bincount(place, confidence, size) / count
-    right = torch.bincount(place, correct, size) / count
-    rows = zip(count.tolist(), sure.tolist(), right.tolist(), strict=True)
+    mean_confidence = torch.bincount(place, confidence, size) / count
+    accuracy = torch.bincount(place, correct, size) / count
+    rows = zip(count.tolist(), mean_confidence.tolist(), accuracy.tolist(), strict=True)
     return tuple(
         Bin(low, high, n, mean, share, *_wilson(share, n))
         for low, high, (n, mean, share) in zip(
@@ -187,14 +187,14 @@ def calibration_error(bins: tuple[Bin, ...]) -> float:
 
 
 def brier_score(predictions: Predictions) -> float:
-    """Return the mean squared distance to the right answer, between 0 and 2."""
+    """Return the mean squared distance to the true class, between 0 and 2."""
     probabilities = predictions.log_probabilities.exp()
-    right = one_hot(predictions.labels, probabilities.shape[1])
-    return (probabilities - right).square().sum(1).mean().item()
+    truth = one_hot(predictions.labels, probabilities.shape[1])
+    return (probabilities - truth).square().sum(1).mean().item()
 
 
 def negative_log_likelihood(predictions: Predictions) -> float:
-    """Return the mean cross-entropy, in nats; infinite if a right class had none."""
+    """Return the mean cross-entropy, in nats; infinite at probability 0."""
     return nll_loss(predictions.log_probabilities, predictions.labels).item()
 
 

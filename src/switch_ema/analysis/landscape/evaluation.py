@@ -110,7 +110,7 @@ def _looped(
     rows: Iterable[int],
     norm_batches: Sequence[Any] | None = None,
 ) -> dict[str, Floats]:
-    """Measure point after point; right for every model."""
+    """Measure point after point; correct for every model."""
     found = []
     for row in rows:
         with _same_random_numbers(points.slots):

@@ -30,7 +30,7 @@ class Notes:
     direction: str = ""
     """Such as "a random filter-normalised direction"."""
     seed: int | None = None
-    """Of the directions."""
+    """Seed of the random directions."""
     data: str = ""
     """What was measured on, such as "1,000 training images"."""
     explained: tuple[float, ...] = ()

@@ -28,9 +28,9 @@ class WorstCase:
     """The highest loss found in a region around the weights."""
 
     increase: float
-    """Of the loss; a lower bound, as the ascent may miss the highest point."""
+    """Rise of the loss; a lower bound, since the ascent may miss the highest point."""
     percent: float
-    """Of one plus the loss at the weights, as Keskar et al. (2017) give it."""
+    """The rise in percent of one plus the loss at the weights (Keskar et al., 2017)."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Sharpness:
     loss: float
     gradient_norm: float
     eigenvalues: tuple[float, ...]
-    """Of the Hessian, the largest ones in falling order."""
+    """Largest eigenvalues of the Hessian, in falling order."""
     trace: Estimate
-    """Of the Hessian."""
+    """Trace of the Hessian."""
     box: WorstCase
     ball: WorstCase
     ascent_gap: float

@@ -94,7 +94,8 @@ class TaskLandscape:
     def plane(self) -> LandscapeSurface | None:
         """Measure the plane in which the methods moved.
 
-        None if that was not kept; the way of a method that diverged is left out.
+        None if the trajectories were not kept; that of a method that diverged is left
+        out.
         """
         paths = {
             label: path
@@ -118,7 +119,7 @@ class TaskLandscape:
             paths=paths,
             label=label,
             notes=Notes(
-                direction="the two principal directions of all ways together",
+                direction="the two principal directions of all trajectories together",
                 data=self._data,
                 explained=tuple(found.explained),
             ),
@@ -162,14 +163,14 @@ class TaskLandscape:
             value: Any = task.evaluate(model)[metric.name]
             return {metric.name: value[0] if isinstance(value, list) else value}
 
-        def right(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        def accuracy(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
             found = task.predictions(model)
             assert found is not None
             outputs, labels = found
             return {"accuracy": 100 * (outputs.argmax(1) == labels).float().mean()}
 
         by_hand = metric.name == "accuracy" and self._classifies
-        tested = Probe(right if by_hand else evaluation, [()], weight=lambda _: 1.0)
+        tested = Probe(accuracy if by_hand else evaluation, [()], weight=lambda _: 1.0)
         return [Probe(loss, self._batches), tested]
 
     @cached_property

@@ -18,7 +18,7 @@ class LandscapeSettings:
     batches: int = 64
     """Training batches that the loss is measured on, at most."""
     seed: int = 0
-    """Of the random directions."""
+    """Seed of the random directions."""
     sharpness: bool = True
     """Measure curvature as well, which takes longest for large models."""
     recompute_norm: bool = False

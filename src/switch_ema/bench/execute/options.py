@@ -17,13 +17,13 @@ class RunOptions:
     out: Path = Path("runs")
     """Folder that run folders are made in."""
     name: str | None = None
-    """Of the run folder; by default made from the tasks and the settings."""
+    """Name of the run folder; by default made from the tasks and the settings."""
     jobs: int = 0
     """Cells trained at a time, each with its share of the cores; 0: one per core."""
     executor: str = "local"
     """Where cells are trained: local (processes) or ray (a cluster)."""
     address: str | None = None
-    """Of the Ray cluster; None: the one that runs on this machine, or a new one."""
+    """Address of the Ray cluster; None: the one on this machine, or a new one."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     track: tuple[str, ...] = ()

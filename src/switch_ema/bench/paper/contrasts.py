@@ -44,7 +44,7 @@ class MeasuredMetric:
         return 100 / abs(base) if base else float("nan")
 
     def gain(self, difference: Difference) -> tuple[float, float, float]:
-        """Return a gain and its 95% interval; positive is better."""
+        """Return a gain and its interval; positive is better."""
         scale = self.scale
         return scale * difference.mean, scale * difference.low, scale * difference.high
 

@@ -22,7 +22,7 @@ from switch_ema.bench.report.numbers import (
     with_unit,
 )
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
-from switch_ema.bench.stats.paired import LEVEL, MethodResult
+from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
 
@@ -35,8 +35,8 @@ HOW = (
     "Ours: mean ± standard deviation over n seeds at the last epoch. Gains are over "
     "the row's baseline, the cell that the paper sets in grey: plain training or, "
     "where EMA is part of the usual training, EMA. A positive gain is better, also "
-    "where a lower value is better; intervals are 95% confidence intervals of the "
-    "paired differences. Better or worse: a paired t-test, corrected over the row's "
+    f"where a lower value is better; intervals are {CONFIDENCE} confidence intervals "
+    "of the paired differences, corrected as p is. Better or worse: a paired t-test, corrected over the row's "
     f"methods (Holm), has p below {LEVEL:g}; otherwise undecided. Switch EMA over EMA "
     "is a test by itself."
 )
@@ -82,7 +82,7 @@ def markdown_page(sections: Sequence[AnalysisSection], command: str) -> str:
 
 
 def _results(table: PaperTable, rows: Sequence[ReproducedRow]) -> Sheet:
-    header = ["row, method", "ours", "n", "our gain", "95% CI", "verdict"]
+    header = ["row, method", "ours", "n", "our gain", f"{CONFIDENCE} CI", "verdict"]
     header += ["paper", "its gain"]
     lines: list[list[str]] = []
     for found in rows:
@@ -132,7 +132,8 @@ def _line(
     gain, *interval = measured.gain(difference) if difference else (NONE,)
     our_digits = 2 if percent else digits
     yield gain if isinstance(gain, str) else fixed(gain, our_digits, "+")
-    ends = ", ".join(fixed(end, our_digits, "+") for end in interval)
+    shown = interval if difference and difference.sd else ()
+    ends = ", ".join(fixed(end, our_digits, "+") for end in shown)
     yield f"[{ends}]" if ends else NONE
     yield VERDICTS[result.verdict]
     value = printed.value(method)

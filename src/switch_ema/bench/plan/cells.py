@@ -57,8 +57,8 @@ def make_plan(
     Seed by seed, so that a comparison that is interrupted has complete pairs.
 
     Args:
-        config: Of the comparison.
-        stored: What a run has noted of its tasks, which then are not looked up again.
+        config: the configuration of the comparison.
+        stored: what a run has noted of its tasks, which then are not looked up again.
     """
     cells: list[Cell] = []
     for task in config.tasks:

@@ -36,7 +36,7 @@ class CompareConfig:
     epochs: int | None = None
     """Length of a training; None is the task's own, as for all that follows."""
     schedule: str | None = None
-    """Of the learning rate: constant, step, cosine or one-cycle."""
+    """Schedule of the learning rate: constant, step, cosine or one-cycle."""
     warmup_epochs: float | None = None
     """Linear warm-up of the learning rate."""
     clip: float | None = None

@@ -15,7 +15,7 @@ from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks.loading import load_task_class
 
 FACTS = "tasks"
-"""Under which the facts stand among the notes of a run."""
+"""Key of the facts among the notes of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
-from switch_ema.analysis.boundary.summary import Interval, summarize
+from switch_ema.analysis.boundary.summary import summarize
+from switch_ema.analysis.intervals import Interval
 from switch_ema.analysis.style import save_figure
 from switch_ema.bench.analyses.boundary import BoundaryComparison
 from switch_ema.bench.report.numbers import NONE, fixed

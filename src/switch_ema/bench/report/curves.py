@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from switch_ema.bench.stats.paired import Curves
 from switch_ema.bench.usable import is_usable
 
 Runs = Mapping[int, Sequence[float]]
@@ -48,28 +47,6 @@ def band(runs: Runs) -> Band:
         found.error.append(stdev(values) / math.sqrt(n) if n > 1 else 0.0)
         found.n.append(n)
     return found
-
-
-def paired_differences(
-    curves: Curves, method: str, baseline: str, *, higher_is_better: bool
-) -> dict[int, float]:
-    """Return the last value's difference to the baseline by seed, positive if better.
-
-    As in the statistics, only complete runs that end in a number count.
-    """
-    length = max(
-        (len(run) for own in curves.values() for run in own.values()), default=0
-    )
-    sign = 1 if higher_is_better else -1
-    own, base = (
-        {
-            seed: float(run[-1])
-            for seed, run in curves[name].items()
-            if 0 < len(run) == length and is_usable(run[-1])
-        }
-        for name in (method, baseline)
-    )
-    return {seed: sign * (own[seed] - base[seed]) for seed in own if seed in base}
 
 
 def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] | None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.report.curves import paired_differences
 from switch_ema.bench.report.figures import (
     HOVER,
     ROW_HEIGHT,
@@ -23,7 +22,12 @@ from switch_ema.bench.report.numbers import (
     typographic,
 )
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats.paired import Difference, MethodResult
+from switch_ema.bench.stats.paired import (
+    CONFIDENCE,
+    Difference,
+    MethodResult,
+    paired_differences,
+)
 from switch_ema.bench.stats.summary import TaskSummary
 
 
@@ -63,8 +67,9 @@ def _caption(compared: list[MethodResult], metric: Metric, baseline: str) -> str
     return (
         f"Difference to {baseline} in {metric.name} at the last epoch; right of zero "
         f"is better ({direction}). Dots: one per seed, the same seed at the same "
-        "height in every row. Diamonds and bars: mean and its 95% confidence "
-        f"interval, n = {range_of(n)} pairs."
+        f"height in every row. Diamonds and bars: mean and its {CONFIDENCE} confidence "
+        "interval, corrected over the methods as the p-values are, "
+        f"n = {range_of(n)} pairs."
     )
 
 
@@ -108,22 +113,27 @@ def _dots(
 
 def _mean(difference: Difference, look: Look, method: str, digits: int) -> Json:
     low, mean, high = difference.low, difference.mean, difference.high
-    text = (
-        f"mean {fixed(mean, digits, '+')} (95% CI {fixed(low, digits)} to "
-        f"{fixed(high, digits)}, n = {difference.n})"
-    )
+    interval, text = {}, f"mean {fixed(mean, digits, '+')} (n = {difference.n})"
+    if difference.sd:
+        text = (
+            f"mean {fixed(mean, digits, '+')} ({CONFIDENCE} CI {fixed(low, digits)} to "
+            f"{fixed(high, digits)}, n = {difference.n})"
+        )
+        interval = {
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - mean],
+                "arrayminus": [mean - low],
+                "thickness": 2,
+                "width": 5,
+            }
+        }
     return {
         "x": [mean],
         "mode": "markers",
         "marker": {"size": 9, "symbol": "diamond"},
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - mean],
-            "arrayminus": [mean - low],
-            "thickness": 2,
-            "width": 5,
-        },
+        **interval,
         "name": label(method),
         "customdata": [typographic(text)],
         "hovertemplate": HOVER,

@@ -16,9 +16,6 @@ from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
 from switch_ema.bench.results.kept import KeptTask
 
-Progress = Callable[[int, int], None]
-"""Told the parts done and the parts in all."""
-
 
 def landscape_section(
     kept: KeptTask,
@@ -27,7 +24,7 @@ def landscape_section(
     *,
     key: str,
     command: str,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AnalysisSection:
     """Compute everything about one task, draw it and put it into words.
 
@@ -94,14 +91,13 @@ SHARPNESS = (
     "standard error. The lower, the flatter."
 )
 RELIABILITY = (
-    "How often a method is right when it is so sure, on half of the test data, with "
-    "95% intervals; on the diagonal confidence can be trusted. Below: how often each "
-    "confidence occurs."
+    "Accuracy against confidence on half of the test data, with 95% intervals; on the "
+    "diagonal confidence can be trusted. Below: how often each confidence occurs."
 )
 ALTERNATIVES = {
     "line": "Loss and metric of every method along a random direction",
     "between": "Loss and metric on the line between the first and the last method",
-    "plane": "Contours of the loss with the ways of all methods",
+    "plane": "Contours of the loss with the trajectories of all methods",
     "sharpness": "Eigenvalues and loss under noise of every method",
     "reliability": "Accuracy against confidence of every method",
 }
@@ -123,15 +119,15 @@ class _Pictures:
         self._step()
 
 
-def _introduction(kept: KeptTask, no_way: bool) -> str:
+def _introduction(kept: KeptTask, no_trajectory: bool) -> str:
     text = (
         f"Weights after the last epoch of seed {kept.seed}, one seed of the "
         "comparison: pictures of one training, not evidence about the method."
     )
-    if no_way:
+    if no_trajectory:
         text += (
-            " The way that training took was not kept, since the model is too large or "
-            "the run is older than that."
+            " The trajectory was not kept, since the model is too large or the run is "
+            "older than that."
         )
     return text
 
@@ -190,9 +186,18 @@ def _calibration_sheet(
         for name, (c, _) in found.items()
     ]
     return Sheet(
-        caption="Calibration on half of the test data. Right, sure and ECE (expected "
-        "calibration error) in percent. The temperature T is fitted on the other half; "
-        "the last column is the ECE with it.",
-        header=["method", "right", "sure", "ECE", "Brier", "NLL", "T", "ECE at T"],
+        caption="Calibration on half of the test data. Accuracy, confidence and ECE "
+        "(expected calibration error) in percent. The temperature T is fitted on the "
+        "other half; the last column is the ECE with it.",
+        header=[
+            "method",
+            "accuracy",
+            "confidence",
+            "ECE",
+            "Brier",
+            "NLL",
+            "T",
+            "ECE at T",
+        ],
         rows=rows,
     )

@@ -16,7 +16,7 @@ class Look:
     """How a method is drawn."""
 
     index: int
-    """Of the method in the whole comparison."""
+    """Number of the method in the whole comparison."""
     colour: int
     """Which of the colours in style.css."""
     dash: tuple[int, ...]

@@ -45,6 +45,7 @@ from switch_ema.bench.report.words import (
     verdicts,
 )
 from switch_ema.bench.results.folder import CONFIG, REPORT
+from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import counted, printable
 
@@ -152,6 +153,7 @@ def render_page(
         analyses=analyses,
         looks=looks,
         rule=RULE,
+        confidence=CONFIDENCE,
         command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),
         command_is_complete=command is not None,
         style=Markup(_resource("style.css")),

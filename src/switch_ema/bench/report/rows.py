@@ -56,8 +56,9 @@ def baseline_of(results: list[MethodResult]) -> str:
 
 def _row(result: MethodResult, digits: int, seeds: int) -> Row:
     difference, n = result.difference, result.last.n
+    is_judged = result.verdict != "too few seeds"
     interval = NONE
-    if difference is not None:
+    if difference is not None and difference.sd:
         low, high = (fixed(v, digits) for v in (difference.low, difference.high))
         interval = f"[{low}, {high}]"
     return Row(
@@ -66,7 +67,7 @@ def _row(result: MethodResult, digits: int, seeds: int) -> Row:
         best=mean_and_spread(result.best, digits),
         difference=fixed(difference.mean, digits, "+") if difference else NONE,
         interval=interval,
-        p=p_value(difference.p_holm) if difference else NONE,
+        p=p_value(difference.p_holm) if difference and is_judged else NONE,
         verdict=result.verdict,
         speed_up=_speed_up(result.speed_up),
         n=str(n) if n >= seeds else f"{n}/{seeds}",

@@ -20,7 +20,7 @@ class Picture:
     """A figure, as PNG and SVG in the folder of figures."""
 
     name: str
-    """Of the files, without ending."""
+    """Name of the files, without ending."""
     caption: str
     alternative: str
     """What it shows, for those who cannot see it."""

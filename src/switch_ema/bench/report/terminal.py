@@ -31,6 +31,7 @@ from switch_ema.bench.report.words import (
     trivial_sentence,
     verdicts,
 )
+from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 from switch_ema.bench.text import counted, printable
 
@@ -137,7 +138,7 @@ def _print_results(task: TaskSummary, console: Console) -> None:
         if row.difference != NONE:
             facts[2:2] = [
                 (
-                    f"difference to {baseline} [95% CI]",
+                    f"difference to {baseline} [{CONFIDENCE} CI]",
                     f"{row.difference} {row.interval}",
                 ),
                 ("p after Holm", row.p),
@@ -159,7 +160,7 @@ def _results(task: TaskSummary, *, wide: bool) -> Table:
     if wide:
         best = Text("for infor-\nmation:\nbest epoch", style="dim not bold")
         table.add_column(best, justify="right", no_wrap=True, style="dim")
-    shift = Text(f"difference\nto {baseline}\n[95% CI]")
+    shift = Text(f"difference\nto {baseline}\n[{CONFIDENCE} CI]")
     table.add_column(shift, justify="right", no_wrap=True)
     table.add_column("p\nafter\nHolm", justify="right", no_wrap=True)
     table.add_column("verdict", min_width=10)

@@ -5,7 +5,13 @@ from dataclasses import replace
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats.paired import LEVEL, head_to_head, verdict_of
+from switch_ema.bench.stats.paired import (
+    CONFIDENCE,
+    FEWEST,
+    LEVEL,
+    head_to_head,
+    verdict_of,
+)
 from switch_ema.bench.stats.sentences import sentence
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
@@ -16,12 +22,15 @@ _ORDER = ("helps", "hurts", "no difference found", "too few seeds")
 RULE = (
     "How the verdicts were reached: each method is compared with the baseline seed by "
     "seed, at the last epoch, by a two-sided paired t-test; p-values are corrected "
-    f"over the methods (Holm), and below {LEVEL:g} counts as a difference. Intervals "
-    "are 95% confidence intervals of the mean difference, not corrected; the "
-    "comparison of Switch EMA with EMA stands by itself, with a p-value that is not "
-    "corrected. Speed-up: the epochs in which the baseline reached its own last value "
-    "by the epochs the method needed for it, medians over the seeds that reached it "
-    "(7/8: in 7 of 8 seeds)."
+    f"over the methods (Holm), and below {LEVEL:g} counts as a difference, where at "
+    f"least {FEWEST} seeds are paired. Where the differences spread by less than the "
+    "metric can tell apart, such as one test sample, an exact sign test takes the "
+    f"place of the t-test. Intervals are {CONFIDENCE} confidence intervals of the mean "
+    "difference, corrected as the p-values are: one without zero is a difference. The "
+    "comparison of Switch EMA with EMA stands by itself and is not corrected. "
+    "Speed-up: the epochs in which the baseline reached its own last value by the "
+    "epochs the method needed for it, medians over the seeds that reached it (7/8: in "
+    "7 of 8 seeds)."
 )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison has kept of its first seed: weights and their way there."""
+"""What a comparison has kept of its first seed: weights and their trajectories."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

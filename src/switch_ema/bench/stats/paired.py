@@ -1,20 +1,26 @@
 """Honest statistics: paired by seed, corrected over methods, decided beforehand.
 
 The rule: a two-sided t-test of the differences to the baseline at the last epoch, seed
-by seed, Holm's correction over the methods, and a verdict where p is below ``LEVEL``.
-Seeds with a curve shorter than the longest or an end without a usable value (finite,
-and not astronomical) are left out; n tells.
+by seed, Holm's correction over the methods, and a verdict where p is below ``LEVEL``
+and at least ``FEWEST`` seeds are paired. Seeds with a curve shorter than the longest or
+an end without a usable value (finite, and not astronomical) are left out; n tells.
+
+Near-ties are no evidence. Where the differences spread by less than the metric can
+tell apart (one test sample, or the rounding of float32), their standard deviation says
+nothing, and the exact sign test takes the place of the t-test.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import nan, sqrt
+from itertools import pairwise
+from math import comb, nan, sqrt
 from statistics import fmean, median, stdev
 
 from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.stats import nct, t  # type: ignore[import-untyped]
 
+from switch_ema.analysis.intervals import half_width
 from switch_ema.bench.usable import is_usable
 
 Seeds = Mapping[int, Sequence[float]]
@@ -25,8 +31,13 @@ Curves = Mapping[str, Seeds]
 # and with n = 8 and five methods a difference of two standard deviations (of the
 # paired differences) is still found in 90%.
 LEVEL = 0.03
+CONFIDENCE = "97%"
+"""Confidence of the intervals that are shown: one minus the level that decides."""
 POWER = 0.8  # of `detectable`; "4 of 5" in the sentences
-_ROUNDING = 1e-12  # a spread below this fraction of the values is not noise
+FEWEST = 3
+"""Pairs of seeds that a verdict needs."""
+_ROUNDING = 1e-6
+"""Error of a metric, as a share of its values: eight units in float32's last place."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,17 @@ class Difference:
 
     mean: float
     sd: float
+    """0 where the differences spread by less than the metric can tell apart."""
     n: int
     low: float
-    """Lower end of the 95% confidence interval, which is not corrected."""
+    """Lower end of the confidence interval, nan without spread.
+
+    It has the level that decides: 1 - ``LEVEL``, corrected over the methods as p is.
+    So it leaves out zero where p after Holm is below ``LEVEL``, and only there.
+    """
     high: float
     p: float
-    """Of the paired test, two-sided."""
+    """p-value of the paired test, two-sided."""
     p_holm: float
     """Corrected over the methods of the comparison."""
     detectable: float
@@ -60,7 +76,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Epochs to reach the baseline's final value, against the baseline's own."""
+    """Epochs until the baseline's final value was reached, seed by seed its own."""
 
     reached: int
     """Seeds in which the method reached it."""
@@ -93,8 +109,9 @@ def compare(
 ) -> list[MethodResult]:
     """Compare every method with the baseline, in the order of the curves.
 
-    >>> curves = {"plain": {0: [1.0], 1: [2.0]}, "ema": {0: [1.5], 1: [2.7]}}
-    >>> [result.verdict for result in compare(curves, higher_is_better=True)]
+    >>> plain, ema = {0: [1.0], 1: [2.0], 2: [3.5]}, {0: [1.5], 1: [2.7], 2: [3.0]}
+    >>> results = compare({"plain": plain, "ema": ema}, higher_is_better=True)
+    >>> [result.verdict for result in results]
     ['baseline', 'no difference found']
     """
     if baseline not in curves:
@@ -104,10 +121,11 @@ def compare(
     base = finished[baseline]
     others = {method: own for method, own in finished.items() if method != baseline}
     paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
-    found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
+    step = _resolution(c[-1] for own in finished.values() for c in own.values())
+    found = {m: _difference(own, base, len(paired), step) for m, own in paired.items()}
     corrected = holm([difference.p for difference in found.values()])
     for method, p_holm in zip(found, corrected, strict=True):
-        found[method] = replace(found[method], p_holm=p_holm)
+        found[method] = _with_interval(replace(found[method], p_holm=p_holm))
     return [
         MethodResult(
             method=method,
@@ -133,6 +151,17 @@ def head_to_head(
     return results[-1].difference
 
 
+def paired_differences(
+    curves: Curves, method: str, baseline: str, *, higher_is_better: bool
+) -> dict[int, float]:
+    """Return the difference to the baseline at the last epoch by seed.
+
+    Only of seeds that count; it is positive where the method is better.
+    """
+    finished = _finished(curves, 1 if higher_is_better else -1)
+    return _differences(finished[method], finished[baseline])
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values so that any false alarm at all is as rare as the level.
 
@@ -144,6 +173,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
+
+
+def verdict_of(difference: Difference | None) -> str:
+    """Put a difference into one word, by its corrected p-value."""
+    if difference is None or difference.n < FEWEST:
+        return "too few seeds"
+    if difference.p_holm >= LEVEL:
+        return "no difference found"
+    return "helps" if difference.mean > 0 else "hurts"
 
 
 def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
@@ -159,24 +197,77 @@ def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
     }
 
 
-def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
-    """Test the seeds that both have; p_holm is still p.
+def _differences(own: Seeds, base: Seeds) -> dict[int, float]:
+    return {seed: own[seed][-1] - base[seed][-1] for seed in own if seed in base}
 
-    Without spread there is no t-test. Equal values give p = 1, and a constant shift
-    the exact sign test, 2 * 0.5**n: n times the same sign is all that was seen.
-    """
-    pairs = [(own[seed][-1], base[seed][-1]) for seed in own.keys() & base.keys()]
-    differences = [a - b for a, b in pairs]
-    n, mean, sd = len(pairs), fmean(differences), stdev(differences)
-    rounding = _ROUNDING * max(abs(value) for pair in pairs for value in pair)
-    if sd <= rounding:
-        p = 1.0 if abs(mean) <= rounding else 2 * 0.5**n
-        return Difference(mean, 0.0, n, mean, mean, p, p, nan)
-    error = sd / sqrt(n)
+
+def _difference(
+    own: Seeds, base: Seeds, comparisons: int, resolution: float
+) -> Difference:
+    """Test the seeds that both have; p_holm is still p, and there is no interval."""
+    differences = list(_differences(own, base).values())
+    n, mean, sd = len(differences), fmean(differences), stdev(differences)
+    ends = [abs(seeds[seed][-1]) for seeds in (own, base) for seed in seeds]
+    rounding = _ROUNDING * max(ends)
+    # A hair less than one step, since both are known up to rounding.
+    if sd <= max(rounding, 0.999 * resolution):
+        p = _sign_test(differences, rounding)
+        return Difference(mean, 0.0, n, nan, nan, p, p, nan)
     p = float(2 * t.sf(abs(mean) / sd * sqrt(n), n - 1))
-    half = error * float(t.isf(0.025, n - 1))
-    detectable = error * _noncentrality(n - 1, LEVEL / comparisons)
-    return Difference(mean, sd, n, mean - half, mean + half, p, p, detectable)
+    detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
+    return Difference(mean, sd, n, nan, nan, p, p, detectable)
+
+
+def _with_interval(difference: Difference) -> Difference:
+    """Add the interval that leaves out zero if and only if p after Holm decides."""
+    d = difference
+    if not d.sd:
+        return d
+    # Holm has multiplied p by this; the level of the interval is divided by it.
+    factor = d.p_holm / d.p if d.p > 0 else 1.0
+    half = half_width(d.sd, d.n, LEVEL / factor)
+    return replace(d, low=d.mean - half, high=d.mean + half)
+
+
+def _sign_test(differences: Sequence[float], rounding: float) -> float:
+    """Return the exact two-sided p of the signs; ties say nothing.
+
+    >>> _sign_test([0.3, 0.3, 0.3], 0.0), _sign_test([0.3, -0.3, 0.0], 0.0)
+    (0.25, 1.0)
+    """
+    above = sum(value > rounding for value in differences)
+    below = sum(value < -rounding for value in differences)
+    n, most = above + below, max(above, below)
+    tail = sum(comb(n, count) for count in range(most, n + 1))
+    return min(1.0, tail / 2.0 ** (n - 1))
+
+
+def _resolution(values: Iterable[float]) -> float:
+    """Return the step that all values are multiples of, as of counts; 0 if none.
+
+    The accuracy on 360 samples has steps of 1 / 360. It is the greatest common divisor
+    of the gaps between neighbouring values, up to rounding.
+
+    >>> round(_resolution([0.25, 0.75, 1.0, 2.0]), 6)
+    0.25
+    """
+    ordered = sorted(values)
+    rounding = _ROUNDING * max(map(abs, ordered), default=0.0)
+    step = 0.0
+    for low, high in pairwise(ordered):
+        if high - low > rounding:
+            step = _common_divisor(high - low, step, rounding)
+    # Divisors near the rounding are found for any numbers.
+    return step if step > 50 * rounding else 0.0
+
+
+def _common_divisor(a: float, b: float, rounding: float) -> float:
+    """Euclid's algorithm for numbers that are known up to rounding."""
+    while b > rounding:
+        rest = a % b
+        error = rounding * (a / b + 1)
+        a, b = b, 0.0 if rest <= error or b - rest <= error else rest
+    return a
 
 
 @lru_cache
@@ -184,15 +275,6 @@ def _noncentrality(df: int, level: float) -> float:
     """Return the true mean, in standard errors, that the test finds with ``POWER``."""
     critical = t.isf(level / 2, df)
     return float(brentq(lambda nc: nct.sf(critical, df, nc) - POWER, 0, 5 * critical))
-
-
-def verdict_of(difference: Difference | None) -> str:
-    """Put a difference into one word, by its corrected p-value."""
-    if difference is None:
-        return "too few seeds"
-    if difference.p_holm >= LEVEL:
-        return "no difference found"
-    return "helps" if difference.mean > 0 else "hurts"
 
 
 def _summary(values: Sequence[float]) -> Summary:

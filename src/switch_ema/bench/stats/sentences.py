@@ -3,7 +3,12 @@
 from math import floor, isnan, log10
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.stats.paired import Difference, MethodResult
+from switch_ema.bench.stats.paired import (
+    CONFIDENCE,
+    FEWEST,
+    Difference,
+    MethodResult,
+)
 
 
 def sentence(
@@ -29,9 +34,14 @@ def sentence(
     if d is None:
         return f"Too few seeds finished to compare {method} with {baseline}."
     # As many decimals as show two figures of the interval's half width.
-    width = (d.high - d.low) / 2 or abs(d.mean) or 1.0
+    width = (d.high - d.low) / 2 if d.sd else abs(d.mean) or 1.0
     form = f".{max(0, 1 - floor(log10(width)))}f"
     claim, seen = _evidence(d, metric, unit, baseline, form)
+    if result.verdict == "too few seeds":
+        return (
+            f"Too few seeds to judge {method}: {claim} in n = {d.n}; a verdict needs "
+            f"at least {FEWEST}."
+        )
     evidence = f"{claim} ({seen}, {_chance(d, corrected)})"
     if result.verdict != "no difference found":
         return f"{method} {result.verdict}: {evidence}."
@@ -56,8 +66,9 @@ def _evidence(
         claim = f"{metric.name} {word} by {size} than {base}"
         direction = "lower is better; "
     if d.sd == 0:
-        return claim, f"{direction}the same in all n = {d.n} seeds"
-    return claim, f"{direction}95% CI {low:{form}} to {high:{form}}, n = {d.n}"
+        return claim, f"{direction}the same in all n = {d.n} seeds, or nearly so"
+    interval = f"{CONFIDENCE} CI {low:{form}} to {high:{form}}"
+    return claim, f"{direction}{interval}, n = {d.n}"
 
 
 def _chance(d: Difference, corrected: bool) -> str:

@@ -45,7 +45,7 @@ class Place:
     """Where and how a cell is trained; the numbers do not depend on it."""
 
     folder: Path
-    """Of the comparison: checkpoints and trackers' files go below it."""
+    """Folder of the comparison: checkpoints and trackers' files go below it."""
     device: str | None = None
     """None: Accelerate chooses."""
     trackers: tuple[str, ...] = ()

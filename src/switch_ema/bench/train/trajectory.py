@@ -1,4 +1,4 @@
-"""The weights of every epoch, kept for those who want to see the way they went."""
+"""The weights of every epoch, kept so that trajectories can be drawn."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from switch_ema.bench.train.loop import Training
 
 LARGEST = 64 << 20
-"""Bytes of all epochs of a training; the way of a larger model is not kept."""
+"""Bytes of all epochs of a training; the trajectory of a larger model is not kept."""
 
 _BETWEEN = "\n"
 """Stands between method and parameter; neither has line breaks in its name."""

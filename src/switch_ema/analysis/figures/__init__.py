@@ -1,1 +1,0 @@
-"""Drawing what the analysis has computed; nothing is computed here."""

@@ -1,0 +1,51 @@
+"""Confidence intervals of a mean over seeds, by Student's t."""
+
+from math import isfinite, nan, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import t  # type: ignore[import-untyped]
+
+
+class Interval(NamedTuple):
+    """A mean over seeds with its confidence interval.
+
+    NaN takes the place of what so few values do not give.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    """Seeds that have a value."""
+
+
+def interval(values: ArrayLike, level: float = 0.05) -> Interval:
+    """Average over seeds; those without a finite value are left out, as n tells.
+
+    Args:
+        values: one value per seed.
+        level: one minus the confidence, so 0.05 is the 95% interval.
+
+    >>> tuple(round(number, 2) for number in interval([1.0, 2.0, 3.0, nan]))
+    (2.0, -0.48, 4.48, 3)
+    """
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    n = len(finite)
+    mean = float(finite.mean()) if n else nan
+    sd = float(finite.std(ddof=1)) if n > 1 else nan
+    half = half_width(sd, n, level) if isfinite(sd) else nan
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def half_width(sd: float, n: int, level: float = 0.05) -> float:
+    """Return half the interval's width: ``t(1 - level / 2, n - 1) * sd / sqrt(n)``.
+
+    Args:
+        sd: the standard deviation of the values, with n - 1 in the denominator.
+        n: how many values, at least 2.
+        level: one minus the confidence, in (0, 1).
+    """
+    return sd / sqrt(n) * float(t.isf(level / 2, n - 1))
