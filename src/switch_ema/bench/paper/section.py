@@ -36,9 +36,9 @@ HOW = (
     "the row's baseline, the cell that the paper sets in grey: plain training or, "
     "where EMA is part of the usual training, EMA. A positive gain is better, also "
     f"where a lower value is better; intervals are {CONFIDENCE} confidence intervals "
-    "of the paired differences, corrected as p is. Better or worse: a paired t-test, corrected over the row's "
-    f"methods (Holm), has p below {LEVEL:g}; otherwise undecided. Switch EMA over EMA "
-    "is a test by itself."
+    "of the paired differences, corrected as p is. Better or worse: a paired t-test, "
+    f"corrected over the row's methods (Holm), has p below {LEVEL:g}; otherwise "
+    "undecided. Switch EMA over EMA is a test by itself."
 )
 PERCENT = (
     "Gains in % are relative to the baseline's value; ours, with their intervals, to "
