@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.utils import set_seed
 from PIL import Image
 from rich.console import Console
 
@@ -17,6 +18,9 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.tasks.loading import create_task
+from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.train.contract import load_initial_weights
 from switch_ema.bench.train.loop import Place, Training, train_cell
 from switch_ema.commands.compare import Compare
 from tests.bench.conftest import TINY_TASK
@@ -130,6 +134,20 @@ def test_every_method_begins_with_the_same_stated_weights(rich_task, tmp_path):
     assert summary.origin == "half of one, from nowhere"
     assert "Initial weights: half of one, from nowhere." in " ".join(text.split())
     assert "<dt>Initial weights</dt><dd>half of one, from nowhere</dd>" in page
+
+
+def test_seeds_that_train_at_once_begin_as_they_would_alone(rich_task):
+    tasks = [create_task(rich_task, (seed,)) for seed in (0, 1)]
+    stacked = StackedTask(tasks)
+    model = stacked.model()
+    assert load_initial_weights(stacked, model) == "half of one, from nowhere"
+    for index, task in enumerate(tasks):
+        set_seed(task.seed)
+        alone = task.model()
+        load_initial_weights(task, alone)
+        state = model.alone(index).state_dict()
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(tensor, state[name])
 
 
 def test_pictures_of_each_method_with_the_same_random_numbers(rich_task, tmp_path):

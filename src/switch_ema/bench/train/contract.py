@@ -41,7 +41,17 @@ def make_model(task: Task) -> nn.Module:
 
 
 def load_initial_weights(task: Task, model: nn.Module) -> str:
-    """Load the weights that a task starts from; return where they come from."""
+    """Load the weights that a task starts from; return where they come from.
+
+    Seeds that are trained at once start from their own weights each.
+    """
+    if isinstance(task, StackedTask):
+        stack = cast(Stacked, model)
+        origins = [
+            load_initial_weights(own, stack.alone(index))
+            for index, own in enumerate(task.tasks)
+        ]
+        return origins[0]
     found: Any = task.initial_weights()
     if found is None:
         return ""
