@@ -21,7 +21,7 @@ TASKS: dict[str, str] = {
     "rotation": ".regression.rotation:Rotation",
     "lm": ".language.lm:LanguageModel",
     "awd-lstm": ".language.awd_lstm:AWDLanguageModel",
-    "simclr": ".ssl.contrastive:SimCLR",
+    "simclr": ".ssl.simclr:SimCLR",
     "moco-v2": ".ssl.moco_v2:MoCoV2",
     "byol": ".ssl.byol:BYOL",
     "barlow-twins": ".ssl.barlow_twins:BarlowTwins",

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.tasks.loading import create_task
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel
+from switch_ema.bench.tasks.ssl.two_views import TwoViewModel
 
 NAMES = ("simclr", "moco-v2", "byol", "barlow-twins", "moco-v3")
 

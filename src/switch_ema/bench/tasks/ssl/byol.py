@@ -5,21 +5,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.task import Recipe, SelfTeachingTask
+from switch_ema.bench.task import SelfTeachingTask
 from switch_ema.bench.tasks.ssl import settings
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
-from switch_ema.bench.tasks.ssl.two_views import TwoViews
+from switch_ema.bench.tasks.ssl.pretraining import width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 
 class BYOL(TwoViews, SelfTeachingTask):
     """BYOL: predict how the averaged model embeds another view of the image."""
 
     paper = settings.BYOL
-    recipe = Recipe(
-        epochs=25,
-        schedule="cosine",
-        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
-    )
 
     def model(self) -> nn.Module:
         """Make encoder, projector and predictor."""

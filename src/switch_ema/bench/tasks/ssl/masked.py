@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from switch_ema.bench.data.sources import need
 from switch_ema.bench.task import Loader
-from switch_ema.bench.tasks.ssl.batches import DrawnBatches, TransformedBatches
 from switch_ema.bench.tasks.ssl.pretraining import Pretraining
-from switch_ema.bench.tasks.ssl.views import crop
+from switch_ema.bench.tasks.ssl.views import DrawnBatches, TransformedBatches, crop
 
 
 class MaskedModel(nn.Module):

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.task import Recipe, SelfTeachingTask
+from switch_ema.bench.task import SelfTeachingTask
 from switch_ema.bench.tasks.ssl import settings
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
-from switch_ema.bench.tasks.ssl.two_views import TwoViews
+from switch_ema.bench.tasks.ssl.pretraining import width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 TEMPERATURE = 0.2
 
@@ -43,11 +43,6 @@ class MoCoV2(TwoViews, SelfTeachingTask):
     paper = settings.MOCO_V2
     final_decay = 0.999
     memory = ("queue",)
-    recipe = Recipe(
-        epochs=25,
-        schedule="cosine",
-        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
-    )
 
     def model(self) -> nn.Module:
         """Make encoder, projector and queue."""

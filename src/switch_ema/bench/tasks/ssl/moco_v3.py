@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy, normalize
 from switch_ema.bench.data.sources import need
 from switch_ema.bench.task import Recipe, SelfTeachingTask
 from switch_ema.bench.tasks.ssl import settings
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
-from switch_ema.bench.tasks.ssl.two_views import TwoViews
+from switch_ema.bench.tasks.ssl.pretraining import width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 TEMPERATURE = 0.2
 

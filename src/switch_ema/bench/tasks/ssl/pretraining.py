@@ -14,27 +14,24 @@ from torch.optim import AdamW, Optimizer
 from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.vision import ImageFiles, Images
-from switch_ema.bench.models.catalog import SCALES
+from switch_ema.bench.models.catalog import SCALES, create_network
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.image_batches import evaluation_batches
 from switch_ema.bench.tasks.metrics import ACCURACY, predict
-from switch_ema.bench.tasks.ssl.encoder import create_encoder
-from switch_ema.bench.tasks.ssl.fine_tuning import (
+from switch_ema.bench.tasks.ssl.evaluation import (
     PROCEDURE,
+    PROTOCOLS,
+    Labelled,
     fine_tune,
     fine_tune_by_procedure,
+    linear_probe,
+    nearest_neighbours,
 )
 from switch_ema.bench.tasks.ssl.images import (
     COLOURED,
     DATASETS,
     count_workers,
     load_for_pretraining,
-)
-from switch_ema.bench.tasks.ssl.protocols import (
-    PROTOCOLS,
-    Labelled,
-    linear_probe,
-    nearest_neighbours,
 )
 from switch_ema.bench.tasks.ssl.settings import PaperSettings, paper_optimizer
 
@@ -259,3 +256,48 @@ class Pretraining(Task):
         return evaluation_batches(
             shown, PROCEDURE, resolution=self.image_size, workers=self.workers
         )
+
+
+def create_encoder(
+    network: str,
+    *,
+    scale: str,
+    channels: int,
+    image_size: int,
+    pool: str | None = None,
+    drop_path: float = 0.0,
+) -> nn.Module:
+    """Make a network that returns features, one vector of ``num_features`` per image.
+
+    Args:
+        network: A name of ``NETWORKS`` whose network comes from timm.
+        scale: ``small`` or ``paper``.
+        channels: Of the images.
+        image_size: Height and width of the images.
+        pool: How the tokens of a vision transformer become one vector: ``token`` or
+            ``avg``; None leaves the network's own way.
+        drop_path: Stochastic depth in [0, 1).
+    """
+    model = create_network(
+        network,
+        num_classes=1,
+        image_size=image_size,
+        scale=scale,
+        in_channels=channels,
+        drop_path=drop_path,
+        # Random features of weights that suit the width are so good that a probe of
+        # digits reaches 90% with them, and would tell little of what was learned.
+        usual_weights=True,
+    )
+    reset = getattr(model, "reset_classifier", None)
+    if reset is None:
+        raise ValueError(
+            f"network must be one with a classifier to take off: {network!r}."
+        )
+    reset(0, **({} if pool is None else {"global_pool": pool}))
+    return model
+
+
+def width_of(encoder: nn.Module) -> int:
+    """Return how many features an encoder has."""
+    return int(getattr(encoder, "num_features"))  # noqa: B009 - timm's, untyped

@@ -8,13 +8,13 @@ from torch.nn.functional import l1_loss, pad
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.ssl import settings
-from switch_ema.bench.tasks.ssl.encoder import width_of
 from switch_ema.bench.tasks.ssl.masked import (
     Masked,
     MaskedModel,
     hidden_mean,
     patches_of,
 )
+from switch_ema.bench.tasks.ssl.pretraining import width_of
 
 
 class SimMIMModel(MaskedModel):

@@ -5,20 +5,66 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.task import Loader
-from switch_ema.bench.tasks.ssl.batches import DrawnBatches, TransformedBatches
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel
+from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.ssl.pretraining import Pretraining
-from switch_ema.bench.tasks.ssl.views import make_view
+from switch_ema.bench.tasks.ssl.views import (
+    DrawnBatches,
+    TransformedBatches,
+    make_view,
+)
 
 LEAST_CROP = {"digits": 0.4}
 """Smallest share of the area, by dataset: of 8 by 8 pixels little can be taken."""
+
+
+class Embedder(nn.Module):
+    """An encoder and the projector whose output is compared between views."""
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.projector = encoder, projector
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed images."""
+        projection: Tensor = self.projector(self.encoder(x))
+        return projection
+
+
+class TwoViewModel(nn.Module):
+    """What the methods that compare views train.
+
+    A teacher runs the part ``embedder`` alone; the predictor is the student's.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedder = Embedder(encoder, projector)
+        self.predictor = nn.Identity() if predictor is None else predictor
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The part that is kept after pre-training."""
+        return self.embedder.encoder
+
+    def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
+        """Embed views one by one, so that batch statistics are of one view each."""
+        return tuple(self.predictor(self.embedder(view)) for view in views)
 
 
 class TwoViews(Pretraining):
     """Batches are pairs of views; the model is a :class:`TwoViewModel`."""
 
     networks: ClassVar[tuple[str, ...]] = ("resnet18", "resnet50")
+    recipe = Recipe(
+        epochs=25,
+        schedule="cosine",
+        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+    )
 
     def batches(self, epoch: int) -> Loader:
         """Shuffle the images and draw two views of each."""

@@ -5,21 +5,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from switch_ema.bench.data.sources import need
-from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.ssl import settings
-from switch_ema.bench.tasks.ssl.encoder import TwoViewModel, width_of
-from switch_ema.bench.tasks.ssl.two_views import TwoViews
+from switch_ema.bench.tasks.ssl.pretraining import width_of
+from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 
 class SimCLR(TwoViews):
     """SimCLR: two views of an image attract each other, those of others repel."""
 
     paper = settings.SIMCLR
-    recipe = Recipe(
-        epochs=25,
-        schedule="cosine",
-        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
-    )
     temperature = 0.1
 
     def model(self) -> nn.Module:
