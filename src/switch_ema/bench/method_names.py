@@ -2,7 +2,7 @@
 
 PLAIN = "plain"
 CONTROL = "plain-again"
-"""Plain training in another data order: what pure chance makes of a comparison."""
+"""Plain training with another data order: it shows what chance alone does."""
 
 DESCRIPTIONS = {
     PLAIN: "No averaging: the live weights.",

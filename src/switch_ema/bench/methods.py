@@ -32,14 +32,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Method:
-    """One contestant: a method with its options, under the name the user gave it."""
+    """A method of a comparison with its options, under the name the user gave it."""
 
     label: str
     spec: Spec
 
     @property
     def shares_training(self) -> bool:
-        """Whether it only reads the live weights, and so rides on plain training."""
+        """Whether it only reads the live weights and can share plain training."""
         name = self.spec.name
         return name == PLAIN or (name != CONTROL and not METHODS[name].active)
 

@@ -192,7 +192,7 @@ class SelfTeachingTask(Task):
         self.averager = averager
 
     def teacher(self, model: nn.Module) -> Teacher:
-        """Return who makes the targets for a student."""
+        """Return the teacher that makes the targets for a student."""
         return Teacher(model, self.averager)
 
 

@@ -1,9 +1,9 @@
-"""A teacher: the model run with averaged weights, to give its student targets.
+"""A teacher: the model run with averaged weights, which makes the student's targets.
 
-In MoCo and BYOL the average does not stand at the side: it makes the targets of the
-training. Here it is the comparison's own averager. Plain training has no average, so
-the student teaches itself; EMA gives the usual momentum teacher; Switch EMA's teacher
-becomes the student whenever a switch is due.
+In MoCo and BYOL the averaged model takes part in training: it computes the targets. The
+average is the one that the comparison's method keeps. Plain training has none, so the
+student is its own teacher; EMA gives the usual momentum teacher; with Switch EMA the
+student continues from its teacher's weights at every switch.
 """
 
 from dataclasses import dataclass, replace
@@ -23,15 +23,16 @@ from switch_ema.bench.methods import CONTROL, PLAIN, Method
 class Teacher:
     """Runs a model, or a part of it, with the averaged weights and no gradient.
 
-    The model is not copied: its modules run with the shadow's tensors. They are in the
-    mode that the student is in, so batch normalisation uses the batch's statistics in
-    training; what it notes down about them is thrown away, so that neither the shadow
-    nor the student changes.
+    The model is not copied: its modules run with the shadow's tensors, in the mode that
+    the student is in. So batch normalisation uses the batch's statistics in training;
+    its running statistics are updated in copies that are discarded, so that neither the
+    shadow nor the student changes.
     """
 
     model: nn.Module
     averager: Averager | None = None
-    """Whose average teaches; None, or no average yet: the student's own weights."""
+    """Keeps the average that teaches; without one, or before its first step, the
+    student's own weights are used."""
 
     @torch.no_grad()
     def __call__(self, *inputs: Any, part: str = "") -> Any:
@@ -53,14 +54,15 @@ class Teacher:
 def as_teacher(
     method: Method, *, steps: int, final_decay: float, exclude: tuple[str, ...]
 ) -> Method:
-    """Fit an averaging method to teaching.
+    """Return an averaging method as it is used for a teacher.
 
     Args:
-        method: As the comparison names it.
+        method: The method as the comparison names it.
         steps: Optimizer steps of the whole training.
-        final_decay: Where a decay given as a number arrives, along a cosine over the
-            training, unless the method has an option ``warmup``.
-        exclude: Tensors that are no weights, and are not averaged.
+        final_decay: Final value of a decay that is given as a number: it rises to it
+            along a cosine over the training, unless the method has an option
+            ``warmup``.
+        exclude: Names of tensors that are not weights, which are not averaged.
     """
     options = dict(method.spec.options)
     if method.spec.name in (PLAIN, CONTROL):

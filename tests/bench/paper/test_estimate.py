@@ -1,5 +1,7 @@
 """How long the rest of a row takes: from one epoch, or from what is stored."""
 
+from dataclasses import replace
+
 import pytest
 
 from switch_ema.bench.errors import UsageError
@@ -31,6 +33,10 @@ def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
     two_jobs = RunOptions(jobs=2, device="cpu")
     assert estimate_seconds(one, two_jobs) == pytest.approx(1 + trainings / 2)
     assert measured == [make_plan(one.config)[0]] * 2
+    # Evaluated after epochs 4, 8 and 10 only.
+    rarely = replace(one, config=replace(one.config, evaluate_every=4))
+    trainings = 2 * (10 * 2 + 3 * 2 * 0.5) + 2 * (10 * 2 + 3 * 0.5)
+    assert estimate_seconds(rarely, OPTIONS) == pytest.approx(1 + trainings)
 
 
 def test_one_epoch_is_measured_and_thrown_away(tiny_rows, tmp_path):

@@ -1,4 +1,4 @@
-"""How long the rows of a table will take, from one epoch or from what is stored."""
+"""Estimates how long the rows of a table take, from one epoch or from stored times."""
 
 import os
 import time
@@ -22,8 +22,8 @@ from switch_ema.bench.train.loop import Place
 def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     """Estimate how long the rest of a row takes.
 
-    A training of a kind that has finished before takes as long as it did then. For the
-    others one epoch of the first is trained and thrown away.
+    A training of the same methods that has finished before gives its own time. For the
+    others, one epoch of the first of them is trained and discarded.
     """
     took, todo = _stored_seconds(plan)
     jobs = min(options.jobs or default_jobs(), len(todo))
@@ -37,7 +37,7 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
 
 
 def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:
-    """Return how long trainings took, by their methods, and which are left to do."""
+    """Return the time of finished trainings by their methods, and what is left."""
     cells = make_plan(plan.config)
     if not (plan.folder / RESULTS).is_file():
         return {}, cells
@@ -61,7 +61,7 @@ class _Epoch:
     """Imports and data; counted once, since a process keeps most of it."""
     train: float
     evaluate: float
-    """Of one method."""
+    """One evaluation of one method."""
 
     def seconds(self, cell: Cell) -> float:
         evaluations = cell.recipe.evaluations * len(cell.methods)

@@ -28,7 +28,7 @@ EPOCHS = "the epochs of the training"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is trained for a row at one scale."""
+    """What is trained for a row at one scale: the small one or the paper's."""
 
     task: str
     """Name of a task of the bench."""
