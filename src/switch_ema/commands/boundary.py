@@ -10,7 +10,6 @@ from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.commands.pages import publish
-from switch_ema.commands.watching import TalkingBar
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ class Boundary:
         with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.analyses.boundary import compare_boundaries
             from switch_ema.bench.report.boundaries import boundary_section
+            from switch_ema.commands.watching import TalkingBar
 
         folder = self.out / f"boundary-{self._name}"
         comparison = compare_boundaries(

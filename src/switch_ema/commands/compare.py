@@ -5,26 +5,19 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.compare import (
-    plan_comparison,
-    run_comparison,
-    summarize_run,
-)
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.report.page import write_run_page
-from switch_ema.bench.report.terminal import print_comparison, print_plan
-from switch_ema.bench.results.folder import REPORT, RESULTS, open_run
-from switch_ema.bench.stats.summary import ComparisonSummary
-from switch_ema.commands.watching import TalkingBar
+
+if TYPE_CHECKING:
+    from switch_ema.bench.stats.summary import ComparisonSummary
 
 BESIDE_CONFIG = (
     "--config repeats a stored comparison as it is; leave out the tasks and the "
@@ -60,6 +53,10 @@ class Compare:
 
     def __call__(self, console: Console) -> None:
         """Run it."""
+        from switch_ema.bench.compare import plan_comparison, run_comparison
+        from switch_ema.bench.report.terminal import print_plan
+        from switch_ema.commands.watching import TalkingBar
+
         settings = self.settings
         if self.config is not None:
             if settings != CompareConfig(stack="auto"):
@@ -76,8 +73,11 @@ class Compare:
             raise run.error
 
 
-def _show(summary: ComparisonSummary, folder: Path, console: Console) -> None:
+def _show(summary: "ComparisonSummary", folder: Path, console: Console) -> None:
     """Print what a run has found and write its page."""
+    from switch_ema.bench.report.page import write_run_page
+    from switch_ema.bench.report.terminal import print_comparison
+
     if not summary.tasks:
         console.print("No baseline has finished yet, so there is nothing to compare.")
         return
@@ -116,6 +116,8 @@ class Report:
 
     def __call__(self, console: Console) -> None:
         """Make the report."""
+        from switch_ema.bench.compare import summarize_run
+
         _show(summarize_run(self.run), self.run, console)
 
 
@@ -128,6 +130,8 @@ class Runs:
 
     def __call__(self, console: Console) -> None:
         """List them."""
+        from switch_ema.bench.results.folder import REPORT, RESULTS
+
         table = Table("run", "tasks", "seeds", "trainings", "report", title="Runs")
         for file in sorted(self.out.glob(f"*/{RESULTS}")):
             has_report = "yes" if (file.parent / REPORT).is_file() else "no"
@@ -142,6 +146,8 @@ class Runs:
 
 def _describe(folder: Path) -> tuple[str, str, str]:
     """Return a run's tasks, number of seeds and of trainings."""
+    from switch_ema.bench.results.folder import open_run
+
     settings, results = open_run(folder)
     with closing(results):
         trainings = len(results.statuses())

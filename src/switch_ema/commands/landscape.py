@@ -13,10 +13,8 @@ from rich.progress import Progress, TaskID
 
 from switch_ema._extras import needed
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
-from switch_ema.bench.compare import summarize_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import check_device
-from switch_ema.bench.report.page import write_run_page
 from switch_ema.commands.pages import name_files, print_sheet
 
 
@@ -46,7 +44,9 @@ class Landscape:
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
         with needed(None, "bench,analysis", error=UsageError):
+            from switch_ema.bench.compare import summarize_run
             from switch_ema.bench.report.landscapes import landscape_section
+            from switch_ema.bench.report.page import write_run_page
             from switch_ema.bench.report.sections import save_section
             from switch_ema.bench.results.kept import load_kept
 

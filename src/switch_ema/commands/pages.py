@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.report.page import write_analysis_page
 from switch_ema.bench.report.sections import (
     FIGURES,
     AnalysisSection,
@@ -30,6 +29,8 @@ def publish(
     section: AnalysisSection, folder: Path, title: str, console: Console
 ) -> None:
     """Store an analysis, print it and write the page of its folder."""
+    from switch_ema.bench.report.page import write_analysis_page
+
     save_section(section, folder)
     for sheet in section.sheets:
         print_sheet(sheet, console)
