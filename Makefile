@@ -11,8 +11,14 @@ setup: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+# What the demo needs; everything else for the tests comes on top of it.
+$(VENV)/.bench: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (a few minutes the first time)"
+	$(PIP) -e ".[bench]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.bench
+	@echo "Installing what the tests need"
 	$(PIP) -e ".[dev]"
 	@touch $@
 
@@ -21,7 +27,7 @@ $(VENV)/.peers: $(VENV)/.dev
 	$(PIP) -e ".[peers]"
 	@touch $@
 
-demo: setup
+demo: $(VENV)/.bench
 	$(VENV)/bin/switch-ema compare noisy-digits digits
 
 lint: setup
