@@ -31,14 +31,14 @@ VIDEO_NETWORKS: dict[str, VideoNetwork] = {
     "convlstm": VideoNetwork(
         title="ConvLSTM",
         make={
-            "small": lambda: ConvLSTM(widths=(32, 32), kernel=3),
+            "small": lambda: ConvLSTM(widths=(24, 24), kernel=3),
             "paper": lambda: ConvLSTM(widths=(128,) * 4, kernel=5, unused=True),
         },
     ),
     "predrnn": VideoNetwork(
         title="PredRNN",
         make={
-            "small": lambda: PredRNN(widths=(32, 32), kernel=3),
+            "small": lambda: PredRNN(widths=(16, 16), kernel=3),
             "paper": lambda: PredRNN(widths=(128,) * 4, kernel=5),
         },
     ),

@@ -32,9 +32,11 @@ PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB")
 class VideoSettings:
     """All that depends on the network and the scale."""
 
-    epochs: int
     lr: float
     """The largest one, of Adam along one cycle."""
+    epochs: int = 6
+    evaluate_every: int = 3
+    """Epochs between two evaluations."""
     forced_epochs: float = 0.0
     """Of a recurrent network: how long the share of true frames falls from 1 to 0."""
     side: int = 32
@@ -51,8 +53,9 @@ def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
     # Learning rates and forcing are those of OpenSTL, whose published results after
     # 200 epochs are the paper's baselines.
     return VideoSettings(
-        epochs=200,
         lr=lr,
+        epochs=200,
+        evaluate_every=10,
         forced_epochs=forced_epochs,
         side=64,
         clips=10_000,
@@ -64,10 +67,10 @@ def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
 
 
 SETTINGS: dict[tuple[str, str], VideoSettings] = {
-    ("simvp", "small"): VideoSettings(epochs=10, lr=1e-2),
-    ("simvp-v2", "small"): VideoSettings(epochs=8, lr=1e-2),
-    ("convlstm", "small"): VideoSettings(epochs=6, lr=5e-3, forced_epochs=4),
-    ("predrnn", "small"): VideoSettings(epochs=6, lr=5e-3, forced_epochs=4),
+    ("simvp", "small"): VideoSettings(lr=1e-2),
+    ("simvp-v2", "small"): VideoSettings(lr=1e-2),
+    ("convlstm", "small"): VideoSettings(lr=5e-3, forced_epochs=3),
+    ("predrnn", "small"): VideoSettings(lr=5e-3, forced_epochs=3),
     ("simvp", "paper"): _paper(1e-3),
     ("simvp-v2", "paper"): _paper(1e-3),
     ("convlstm", "paper"): _paper(5e-4, forced_epochs=80),
@@ -117,7 +120,10 @@ class MovingMNIST(Task):
             name: {"decay": settings.decay} for name in ("ema", "switch-ema")
         }
         return Recipe(
-            epochs=settings.epochs, schedule="one-cycle", methods=methods, clip=5.0
+            epochs=settings.epochs,
+            schedule="one-cycle",
+            methods=methods,
+            evaluate_every=settings.evaluate_every,
         )
 
     def __init__(
