@@ -6,6 +6,7 @@ import pytest
 
 from switch_ema.bench.methods import DESCRIPTIONS
 from switch_ema.bench.models.catalog import NETWORKS
+from switch_ema.bench.models.video import VIDEO_NETWORKS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.selfsupervised import SELF_TEACHING
@@ -49,6 +50,19 @@ SUMS = {
         {"plain": 300.40, "ema": 308.86, "swa": 302.05, "switch-ema": 309.61},
         0.88,
     ),
+    "table-8": (
+        2,
+        {
+            "plain": 15.07,
+            "ema": 12.92,
+            "swa": 13.88,
+            "lookahead": 14.51,
+            "switch-ema": 12.41,
+        },
+        0.51,
+    ),
+    # MSE and PSNR of four rows.
+    "table-9": (8, {"plain": 202.62, "ema": 203.09, "switch-ema": 202.52}, 1.37),
 }
 FIRST = ("table-2", "table-3", "table-4", "table-5")
 """Tables of one accuracy each, in which Switch EMA is always printed as the best."""
@@ -105,7 +119,8 @@ def test_names_are_those_of_the_bench(table, row):
             assert better == printed.metric.higher_is_better
         if setting.optimizer is not None:
             assert parse_spec(setting.optimizer).name in OPTIMIZERS
-        assert setting.options.get("network", "resnet18") in NETWORKS
+        network = setting.options.get("network", "resnet18")
+        assert network in {**NETWORKS, **VIDEO_NETWORKS}
     assert {parse_spec(method).name for method in row.methods} <= DESCRIPTIONS.keys()
     assert {cell.method for cell in row.metrics[0].values} <= table.columns.keys()
     assert row.methods[0] == row.baseline
@@ -145,6 +160,17 @@ def test_gains_in_per_cent_are_relative_to_the_baseline():
     psnr = printed("21.84 21.84 21.85", higher_is_better=True, in_percent=True)
     assert psnr.gain("switch-ema", "plain") == 0.05
     assert (mse.decimals, mse.gain_decimals) == (2, 2)
+
+
+def test_generation_is_compared_with_ema_and_video_with_plain_training():
+    cifar10, celeba = TABLES["table-8"].rows
+    assert cifar10.methods[0] == celeba.baseline == "ema"
+    [fid] = celeba.metrics
+    assert fid.gain("switch-ema", "ema") == fid.printed_gain == 0.38
+    assert fid.gain("plain", "ema") == -0.41
+    for row in TABLES["table-9"].rows:
+        assert row.baseline == "plain"
+        assert [one.metric.name for one in row.metrics] == ["MSE", "PSNR"]
 
 
 def test_a_cell_for_each_method():
