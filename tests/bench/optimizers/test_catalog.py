@@ -19,7 +19,8 @@ from switch_ema.bench.optimizers.catalog import (
     create_optimizer,
     optimizer_info,
 )
-from switch_ema.bench.optimizers.sam import SAM, has_modes, set_mode, take_step
+from switch_ema.bench.optimizers.sam import SAM
+from switch_ema.bench.optimizers.step import has_modes, set_mode, take_step
 from switch_ema.bench.spec import Spec, parse_spec
 
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)

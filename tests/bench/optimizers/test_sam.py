@@ -7,7 +7,8 @@ from torch.optim import Optimizer
 
 from switch_ema import EMA
 from switch_ema.bench.optimizers.catalog import create_optimizer
-from switch_ema.bench.optimizers.sam import SAM, has_modes, set_mode, take_step
+from switch_ema.bench.optimizers.sam import SAM
+from switch_ema.bench.optimizers.step import has_modes, set_mode, take_step
 from switch_ema.bench.spec import Spec, parse_spec
 from tests.bench.optimizers.test_catalog import (
     One,

@@ -9,12 +9,12 @@ from torch import nn
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS, create_optimizer
-from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import (
     SCHEDULES,
     check_schedule,
     create_schedule,
 )
+from switch_ema.bench.optimizers.step import take_step
 from switch_ema.bench.spec import Spec
 
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)

@@ -23,7 +23,7 @@ from switch_ema.analysis.boundary.summary import MethodBoundaries
 from switch_ema.bench.compare import Watcher, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.optimizers.sam import set_mode
+from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.tasks.loading import create_task, load_task_class

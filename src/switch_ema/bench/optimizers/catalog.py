@@ -1,4 +1,4 @@
-"""Optimizers by name, and one step of any of them.
+"""Optimizers by name.
 
 A new optimizer is one row of ``OPTIMIZERS``. Options are the keyword arguments of the
 class behind the name (``sgd:lr=0.05,nesterov=True``); the rows give the defaults that
@@ -173,7 +173,8 @@ def create_optimizer(
     >>> create_optimizer(Spec("sgd", {"lr": 0.5}), nn.Linear(1, 1)).defaults["lr"]
     0.5
     """
-    from switch_ema.bench.optimizers.sam import SAM, set_mode  # these import torch
+    from switch_ema.bench.optimizers.sam import SAM  # imports torch
+    from switch_ema.bench.optimizers.step import set_mode
 
     info = check_optimizer(spec)
     options = {**info.defaults, **spec.options}

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from switch_ema._checks import check_count
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.optimizers.sam import has_modes
+from switch_ema.bench.optimizers.step import has_modes
 from switch_ema.bench.spec import Spec, parse_spec
 
 

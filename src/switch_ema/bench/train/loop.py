@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from switch_ema.averaging.averager import Averager
 from switch_ema.bench.methods import CONTROL, Method, parse_method
 from switch_ema.bench.models.stacked import clip_each_
-from switch_ema.bench.optimizers.sam import set_mode, take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.task import CONTROL_EPOCHS, SelfTeachingTask
 from switch_ema.bench.tasks.loading import check_unchanged, create_task

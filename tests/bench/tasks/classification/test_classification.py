@@ -9,8 +9,8 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.catalog import NETWORKS
-from switch_ema.bench.optimizers.sam import take_step
 from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.optimizers.step import take_step
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.tasks.classification.classification import Classification
