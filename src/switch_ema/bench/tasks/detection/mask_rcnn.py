@@ -55,7 +55,7 @@ class CascadeMaskRCNN(MaskRCNN):
     """
 
     usual_schedule = "3x"
-    small = SmallTraining(epochs={"1x": 6, "3x": 2, "9x": 6}, size=120)
+    small = SmallTraining(epochs={"1x": 6, "3x": 2, "9x": 6}, size=80)
 
     def detector(self) -> nn.Module:
         """Make the network."""

@@ -110,7 +110,8 @@ def small_recipe(
 
     An average over 1 / (1 - d) steps is, for Switch EMA, the same share of an epoch as
     in the paper, and so a switch keeps the same share of an epoch's progress; for EMA,
-    which never switches, it is the same share of the whole training.
+    which never switches, it is the same share of the whole training. No decay is below
+    0.5, with which a switch keeps nearly everything.
     """
     schedule = schedule_of(name)
     if name not in training.epochs:
@@ -128,7 +129,7 @@ def small_recipe(
         schedule="one-cycle",
         clip=5.0,
         evaluate_every=max(epochs // 3, 1),
-        methods=_decays(round(1 - min(window, 0.9), 4), round(1 - min(kept, 0.9), 4)),
+        methods=_decays(round(1 - min(window, 0.5), 4), round(1 - min(kept, 0.5), 4)),
     )
 
 
