@@ -108,8 +108,8 @@ class DetectionData:
 
 
 SHAPES_TRAIN, SHAPES_TEST = 320, 100
-FOLDERS = {"bccd": "bccd", "nuclei": "masks"}
-"""Datasets of the data pack, by the name of their folder in it."""
+FOLDERS = {"bccd": "bccd", "nuclei": "masks", "coco": "coco"}
+"""Folders of datasets in the user's folder of data."""
 
 
 def load_detection(
@@ -124,8 +124,9 @@ def load_detection(
     """Load images with boxes by name or from a folder in the format of COCO.
 
     Args:
-        name: ``shapes`` (drawn here), ``bccd`` and ``nuclei`` (data pack), or the path
-            of a folder; see ``switch_ema.bench.data.coco``.
+        name: ``shapes`` (drawn here), ``bccd``, ``nuclei`` and ``coco`` (in the user's
+            folder of data), or the path of a folder; see
+            ``switch_ema.bench.data.coco``.
         seed: Draws the shapes, the subsets and the part that is held out.
         size: Training images; None is all of them (320 of the shapes).
         test_size: Test images; None is all of them (100 of the shapes).
@@ -166,10 +167,10 @@ def load_detection(
 def _folder(name: str) -> Path:
     if name not in FOLDERS:
         return Path(name).expanduser()
-    files = sources.find_files(name)
-    if files is None:
+    folder = sources.data_folder()
+    if folder is None or sources.find_files(name) is None:
         raise sources.not_found(name)
-    return files[0].parent
+    return folder / FOLDERS[name]
 
 
 @lru_cache(maxsize=2)

@@ -24,6 +24,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
     "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
     "bccd": ("bccd/train.json", "bccd/val.json", "bccd/images*"),
+    "coco": (
+        "coco/annotations/instances_train*.json",
+        "coco/annotations/instances_val*.json",
+    ),
     "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
 }
 """What is looked for in the folder, as patterns."""

@@ -4,6 +4,7 @@ To add a table, write a file of data beside this one and add the table to ``TABL
 """
 
 from switch_ema.bench.paper.classification import TABLE_2, TABLE_3
+from switch_ema.bench.paper.detection import TABLE_6, TABLE_7
 from switch_ema.bench.paper.generation import TABLE_8
 from switch_ema.bench.paper.selfsupervised import TABLE_4, TABLE_5
 from switch_ema.bench.paper.tables import PaperTable
@@ -11,6 +12,9 @@ from switch_ema.bench.paper.video import TABLE_9
 
 TABLES: dict[str, PaperTable] = {
     table.name: table
-    for table in (TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_8, TABLE_9)
+    for table in (
+        *(TABLE_2, TABLE_3, TABLE_4, TABLE_5),
+        *(TABLE_6, TABLE_7, TABLE_8, TABLE_9),
+    )
 }
 """By the name that the command line gives them."""

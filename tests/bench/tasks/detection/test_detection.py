@@ -123,9 +123,9 @@ def test_masks_are_needed_and_problems_are_said(tmp_path: Path) -> None:
     for name in ("train.json", "val.json"):
         (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(UsageError, match="boxes without masks"):
-        MaskRCNN(0, data=str(tmp_path))
+        MaskRCNN(0, dataset=str(tmp_path))
     with pytest.warns(UserWarning, match="1 image missing, left out"):
-        task = RetinaNet(0, data=str(tmp_path), batch=2)
+        task = RetinaNet(0, dataset=str(tmp_path), batch=2)
     assert task.data.categories == ("cell",)
     images, _ = next(iter(task.train_loader(0)))
     assert images[0].shape == (3, 128, 128)
@@ -137,7 +137,7 @@ def test_masks_are_needed_and_problems_are_said(tmp_path: Path) -> None:
         {"schedule": "5x"},
         {"backbone": "vgg"},
         {"scale": "large"},
-        {"data": "/no/such/folder"},
+        {"dataset": "/no/such/folder"},
         {"weights": "x.pth"},
     ],
 )

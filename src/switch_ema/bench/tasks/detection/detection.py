@@ -44,8 +44,8 @@ class Detection(Task):
     Args:
         seed: Of everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
-        data: ``shapes``, ``bccd``, ``nuclei`` or the path of a folder in the format of
-            COCO.
+        dataset: ``shapes``, ``bccd``, ``nuclei``, ``coco`` or the path of a folder in
+            the format of COCO.
         backbone: ``resnet50`` or ``swin-t``.
         scale: ``small`` trains a small sibling at 64 to 256 pixels within a minute or
             two; ``paper`` takes the network, resolutions and schedule of the paper.
@@ -71,9 +71,9 @@ class Detection(Task):
         name = options.get("schedule") or cls.usual_schedule
         if options.get("scale", "small") == "paper":
             return paper_recipe(name, options.get("batch"))
-        data = options.get("data", "shapes")
-        usual = cls.small.size if data == "shapes" else _OTHERS_TRAINED
-        images = options.get("size") or _TRAINED.get(data, usual)
+        dataset = options.get("dataset", "shapes")
+        usual = cls.small.size if dataset == "shapes" else _OTHERS_TRAINED
+        images = options.get("size") or _TRAINED.get(dataset, usual)
         return small_recipe(name, cls.small, images, options.get("batch"))
 
     def __init__(
@@ -81,7 +81,7 @@ class Detection(Task):
         seed: int,
         *,
         split: str = "test",
-        data: str = "shapes",
+        dataset: str = "shapes",
         backbone: str = "resnet50",
         scale: str = "small",
         schedule: str | None = None,
@@ -105,25 +105,25 @@ class Detection(Task):
         if image_size is not None:
             check_count("image_size", image_size, 32)
         self.image_size = image_size
-        self.data_name = data
-        if data == "shapes" and size is None:
+        self.dataset = dataset
+        if dataset == "shapes" and size is None:
             size = self.small.size
-        self.side = image_size or _SIDES.get(data, _OTHER_SIDE)
-        # Images that have this size already can stay in their files.
-        scaled = self.is_small and (data != "nuclei" or self.side != _SIDES[data])
+        self.side = image_size or _SIDES.get(dataset, _OTHER_SIDE)
+        # The nuclei have their size already and can stay in their files.
+        own = dataset == "nuclei" and self.side == _SIDES[dataset]
         self.data = load_detection(
-            data,
+            dataset,
             seed,
             size=size,
             test_size=test_size,
-            longest_side=self.side if scaled else None,
+            longest_side=self.side if self.is_small and not own else None,
             validation=check_split(split),
         )
         if self.masks and not self.data.has_masks:
-            raise UsageError(f"{data} has boxes without masks, and masks are needed.")
+            raise UsageError(f"{dataset} has boxes without masks; masks are needed.")
         if self.data.problems:
             warnings.warn(" ".join(self.data.problems), stacklevel=2)
-        self.crop = _CROPS.get(data) if self.is_small else None
+        self.crop = _CROPS.get(dataset) if self.is_small else None
 
     @abstractmethod
     def detector(self) -> nn.Module:

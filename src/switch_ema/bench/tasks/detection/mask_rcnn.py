@@ -44,7 +44,7 @@ class MaskRCNN(Detection):
         return {
             "backbone": self.backbone,
             "side": self.side,
-            "sizes": SMALL if self.data_name == "shapes" else _CROWDED,
+            "sizes": SMALL if self.dataset == "shapes" else _CROWDED,
         }
 
 

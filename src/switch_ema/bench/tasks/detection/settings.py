@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from switch_ema._checks import check_choice
+from switch_ema.bench.decays import DECAYS, Decays
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.spec import Spec
-from switch_ema.bench.task import Recipe
 
 COCO_IMAGES = 117_266
 """Training images of COCO 2017 that have a box."""
@@ -66,8 +66,8 @@ SCHEDULES = {
 }
 """The paper's, on COCO. 3x and 9x are 12 and 36 epochs of three passes each."""
 
-EMA_DECAY, SWITCH_EMA_DECAY = 0.9999, 0.999
-"""Of all detectors in the paper."""
+DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
+"""Of all detectors, with masks or without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def paper_recipe(name: str, batch: int | None) -> Recipe:
         schedule=schedule.schedule,
         warmup_epochs=schedule.warmup_epochs,
         accumulate=max(schedule.batch // (batch or schedule.batch), 1),
-        methods=_decays(EMA_DECAY, SWITCH_EMA_DECAY),
+        methods=DECAYS_OF_THE_PAPER.options(),
     )
 
 
@@ -122,16 +122,13 @@ def small_recipe(
     epochs = training.epochs[name]
     theirs = schedule.steps(COCO_IMAGES, schedule.batch)
     ours = schedule.steps(images, batch or training.batch)
-    kept = (1 - SWITCH_EMA_DECAY) * theirs / ours
-    window = (1 - EMA_DECAY) * theirs * schedule.epochs / (ours * epochs)
+    kept = (1 - DECAYS_OF_THE_PAPER.switch_ema) * theirs / ours
+    window = (1 - DECAYS_OF_THE_PAPER.ema) * theirs * schedule.epochs / (ours * epochs)
+    decays = Decays(*(round(1 - min(weight, 0.5), 4) for weight in (window, kept)))
     return Recipe(
         epochs=epochs,
         schedule="one-cycle",
         clip=5.0,
         evaluate_every=max(epochs // 3, 1),
-        methods=_decays(round(1 - min(window, 0.5), 4), round(1 - min(kept, 0.5), 4)),
+        methods=decays.options(),
     )
-
-
-def _decays(ema: float, switch_ema: float) -> dict[str, dict[str, Any]]:
-    return {"ema": {"decay": ema}, "switch-ema": {"decay": switch_ema}}

@@ -30,7 +30,7 @@ class YoloX(Detection):
         seed: int,
         *,
         split: str = "test",
-        data: str = "shapes",
+        dataset: str = "shapes",
         scale: str = "small",
         schedule: str | None = None,
         size: int | None = None,
@@ -42,7 +42,7 @@ class YoloX(Detection):
         super().__init__(
             seed,
             split=split,
-            data=data,
+            dataset=dataset,
             scale=scale,
             schedule=schedule,
             size=size,
@@ -52,7 +52,9 @@ class YoloX(Detection):
             workers=workers,
         )
         if self.is_small and self.crop:
-            raise UsageError(f"yolox needs whole images, and {data} has too many.")
+            raise UsageError(
+                f"yolox needs whole images, and {dataset} is trained on parts of them."
+            )
         plain = self.small.plain_epochs if self.is_small else self.schedule.plain_epochs
         epochs = (
             self.small.epochs[self.schedule_name]
