@@ -31,7 +31,7 @@ class MaskRCNN(Detection):
     metrics = (measure.BOX_AP, measure.MASK_AP, measure.BOX_AP50)
     masks = True
     usual_schedule = "2x"
-    small = SmallTraining(epochs={"1x": 6, "2x": 12}, size=160)
+    small = SmallTraining(epochs={"1x": 5, "2x": 10}, size=100)
 
     def detector(self) -> nn.Module:
         """Make the network."""

@@ -17,7 +17,7 @@ class RetinaNet(Detection):
     """
 
     usual_schedule = "2x"
-    small = SmallTraining(epochs={"1x": 6, "2x": 12}, size=160)
+    small = SmallTraining(epochs={"1x": 6, "2x": 12}, size=120)
 
     def detector(self) -> nn.Module:
         """Make the network."""

@@ -78,7 +78,7 @@ class SmallTraining:
     """With as many repeats as the schedule of the paper has."""
     size: int
     """Training images of the shapes."""
-    batch: int = 8
+    batch: int = 4
     learning_rate: float = 2e-3
     plain_epochs: int = 0
 
