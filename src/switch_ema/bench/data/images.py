@@ -31,7 +31,7 @@ class ImageSet:
         return int(torch.cat([self.y_train, self.y_test]).max()) + 1
 
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Return mean and deviation of the training pixels, by channel."""
+        """Return mean and standard deviation of the training pixels, by channel."""
         # From counts of the 256 values: bytes become floats only batch by batch.
         values = torch.arange(256, dtype=torch.double)
         channels = self.x_train.transpose(0, 1)

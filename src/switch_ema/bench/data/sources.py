@@ -30,7 +30,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
 }
-"""What is looked for in the folder, as patterns."""
+"""File patterns that are searched for in the data folder, by dataset."""
 
 DOWNLOADS: dict[str, tuple[str, str]] = {
     "mnist": ("MNIST", "MNIST"),
@@ -39,7 +39,7 @@ DOWNLOADS: dict[str, tuple[str, str]] = {
     "cifar100": ("CIFAR100", "cifar-100-python"),
     "stl10": ("STL10", "stl10_binary"),
 }
-"""Torchvision's class, and the folder that it makes."""
+"""Torchvision's class and the folder that its download makes, by dataset."""
 
 LIBRARIES: dict[str, str] = {
     "digits": "sklearn",
@@ -47,17 +47,17 @@ LIBRARIES: dict[str, str] = {
     "mnist1d": "mnist1d",
     "pydoc": "pydoc_data",
 }
-"""What comes with an installed module."""
+"""The installed module that a dataset comes with."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """One dataset: whether it is here, and how to get it."""
+    """One dataset: whether it was found, and how to get it."""
 
     name: str
     found: bool
     where: str
-    """Empty if it was not found."""
+    """Where it was found; empty if it was not."""
     how: str
     """How to get it."""
 
@@ -122,7 +122,7 @@ def how_to_get(name: str) -> str:
 
 
 def not_found(name: str) -> UsageError:
-    """Say what was expected, what is there and what to do."""
+    """Say what was expected, what was found and what to do."""
     folder = data_folder()
     if folder is None:
         state = f"{FOLDER} is not set"

@@ -1,4 +1,4 @@
-"""What a task draws from its seed: how its data is split, which labels are wrong."""
+"""What a task draws from its seed: how its data is split, which labels are noisy."""
 
 import hashlib
 from typing import Any
@@ -68,8 +68,8 @@ def choose_split(
 def redraw_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
     """Draw a share of the labels anew, uniformly over all classes.
 
-    The share is exact. One in ``classes`` of the redrawn labels comes out as it was,
-    so a little less than the share is wrong.
+    The share is exact. About one in ``classes`` of the redrawn labels is drawn as it
+    was, so a little less than the share is wrong.
     """
     generator = stream(seed, "label noise")
     count = round(share * len(labels))

@@ -17,7 +17,7 @@ from switch_ema.bench.errors import UsageError
 
 
 class ImageFiles:
-    """Images in files, read when they are looked at."""
+    """Images in files, which are read when they are needed."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = list(paths)
@@ -47,13 +47,14 @@ class VisionSet:
     y_test: Tensor
     classes: int
     mean: Tensor
-    """Of the pixels, by channel, in 0 to 255."""
+    """Mean of the pixels, by channel, in [0, 255]."""
     deviation: Tensor
+    """Standard deviation of the pixels, by channel."""
     mirrored: bool
     """Whether a mirrored image has the same class."""
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn bytes into numbers of mean 0 and deviation 1."""
+        """Turn bytes into numbers of mean 0 and standard deviation 1."""
         return (images.float() - self.mean) / self.deviation
 
 
@@ -67,7 +68,7 @@ TRAINING_IMAGES = {
     "stl10": 5000,
     "imagenet": 1_281_167,
 }
-"""As published; a folder may hold fewer."""
+"""Number of training images as published; a folder may hold fewer."""
 
 
 WITHOUT_MIRRORS = ("digits", "mnist")
@@ -82,9 +83,8 @@ def load_vision(
     Args:
         name: One of ``DATASETS``.
         seed: Splits the digits, which have no published split.
-        folder: Of ``imagenet``, or of any images that are laid out in the same way:
-            train/ and val/ with one folder per class. By default imagenet/ in the
-            user's folder of data.
+        folder: Folder of ``imagenet``, or of any images in its layout: train/ and val/
+            with one folder per class. By default imagenet/ in the user's data folder.
         download: Whether torchvision may download what is not found.
     """
     if name == "imagenet":
@@ -101,7 +101,7 @@ def load_vision(
 def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> VisionSet:
     """Add what a network has to know about images in memory.
 
-    Mean and deviation are those of the training images.
+    Mean and standard deviation are those of the training images.
 
     Args:
         name: The dataset, which decides whether a mirrored image has the same class.
@@ -120,7 +120,7 @@ def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> Visio
 
 
 def picture(images: Images, index: int) -> Any:
-    """Return one image as PIL's, for transforms that work on those."""
+    """Return one image as a PIL image, for transforms that need one."""
     if isinstance(images, ImageFiles):
         return images.open(index)
     functional = sources.need("torchvision.transforms.v2.functional")

@@ -36,7 +36,7 @@ def convolutional(
 
     Args:
         name: The network's name in timm.
-        to_cifar: What turns its ImageNet stem into the one for CIFAR, in place.
+        to_cifar: Replaces its ImageNet stem by the one for CIFAR, in place.
         residual: Whether it has blocks that can be dropped.
     """
 
@@ -299,7 +299,7 @@ def _create(name: str, shape: NetworkShape, **arguments: Any) -> nn.Module:
 
 
 def _stride(shape: NetworkShape) -> int:
-    """Halve the image in the stem if the three times after it leave a pixel."""
+    """Halve the image in the stem where the three stages after it leave a pixel."""
     check_count("image_size", shape.image_size, 8)
     return 2 if shape.image_size >= 16 else 1
 
@@ -307,15 +307,15 @@ def _stride(shape: NetworkShape) -> int:
 def _weights(shape: NetworkShape) -> Literal["", "moco"]:
     """Name how timm draws a transformer's weights.
 
-    The usual deviation of 0.02 suits a width of 384 and more. In a narrow network it
-    makes every layer's output tiny, and little is learned in a thousand steps; "moco"
-    is Xavier's, which follows the width.
+    The usual standard deviation of 0.02 suits a width of 384 and more. In a narrow
+    network it makes every layer's output tiny, and little is learned in a thousand
+    steps; "moco" is Xavier's initialisation, which follows the width.
     """
     return "" if shape.usual_weights else "moco"
 
 
 def _patch(shape: NetworkShape, least: int = 7) -> int:
-    """Cut the image into so many patches by as many or somewhat more."""
+    """Return the largest patch that leaves at least ``least`` patches per side."""
     check_count("image_size", shape.image_size, 8)
     largest = shape.image_size // least
     return next(p for p in range(largest, 0, -1) if shape.image_size % p == 0)

@@ -62,15 +62,15 @@ class NetworkInfo:
     make: Builder
     """Makes the network of the paper."""
     make_small: Builder
-    """Makes the small sibling, of the same class."""
+    """Makes the small network of the same class."""
     published: Published
-    """Its size."""
+    """Its published size."""
     stems: tuple[str, ...] = ("imagenet", "cifar")
-    """Which stems it has at the size of the paper, that for small images last."""
+    """Its stems at the size of the paper, the one for small images last."""
     residual: bool = True
-    """Whether it has blocks around which stochastic depth can go."""
+    """Whether it has residual blocks, which stochastic depth can drop."""
     cifar_size: int = 32
-    """To which size CIFAR images are brought for it."""
+    """Size to which CIFAR images are resized for it."""
 
 
 _TORCHVISION = "torchvision's table of models"
@@ -265,13 +265,13 @@ def create_network(
         num_classes: Outputs.
         image_size: Height and width of the images. DeiT, MLP-Mixer and Swin fit this
             size only.
-        scale: ``paper`` for the size of the paper, ``small`` for the sibling that
-            trains on a CPU.
+        scale: ``paper`` for the size of the paper, ``small`` for the network of the
+            same class that trains on a CPU.
         in_channels: Channels of the images.
         drop_path: Stochastic depth in [0, 1), for networks with residual blocks.
         stem: ``imagenet`` or ``cifar``, at the scale of the paper. By default the
             CIFAR stem for images up to 64 pixels where the network has one. Small
-            siblings have one stem only.
+            networks have one stem only.
         usual_weights: Whether weights of a small transformer are drawn as if it were
             wide, and not to suit its width.
 

@@ -1,4 +1,4 @@
-"""Networks made for large images, changed in place to fit 32 by 32 pixels.
+"""Stems for images of 32 by 32 pixels, for networks made for large images.
 
 The stem of an ImageNet network shrinks the image four times before the first block
 sees it, which leaves too little of a CIFAR image. Here it becomes a 3x3 convolution and

@@ -22,7 +22,7 @@ class MogaNet(nn.Module):
         expansions: Hidden width of the channel mixing in each stage, as a factor.
         num_classes: Outputs.
         in_channels: Channels of the images.
-        drop_path: Stochastic depth of the last block; the others' rise to it from 0.
+        drop_path: Rate of stochastic depth in the last block; rates rise to it from 0.
         stem_stride: Stride of both convolutions of the stem, 2 for large images and 1
             for small ones.
     """
@@ -86,7 +86,7 @@ class GatedAggregation(nn.Module):
     """Mix positions: ``x + W silu(gate(z)) * silu(context(z))``.
 
     Here ``z`` is the projected input, with what differs from its mean over the image
-    made stronger. The inner way around is in the authors' code, not in their equation.
+    made stronger. The inner shortcut is in the authors' code, not in their equation.
     """
 
     def __init__(self, width: int) -> None:
@@ -122,14 +122,14 @@ class MultiOrderContext(nn.Module):
         self.join = nn.Conv2d(width, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gather what is near, in the middle and far for each position."""
+        """Gather the context of each position at three ranges."""
         near, middle, far = self.near(x).split(self.shares, 1)
         orders = torch.cat([near, self.middle(middle), self.far(far)], 1)
         return cast(Tensor, self.join(orders))
 
 
 class ChannelAggregation(nn.Module):
-    """Mix channels: widen, look at 3x3 pixels, decompose, and narrow again.
+    """Mix channels: widen, convolve over 3x3 pixels, decompose, and narrow again.
 
     One channel that all share is learned, and what differs from it made stronger.
     """

@@ -15,12 +15,11 @@ class WideResNet(nn.Module):
     has leaky ReLUs and biases in the convolutions instead.
 
     Args:
-        depth: Number of convolutions on the longest way; ``6 * n + 4`` for n blocks in
-            each group.
+        depth: Number of layers; ``6 * n + 4`` for n blocks in each group.
         widen: Factor of the widths.
         num_classes: Outputs.
         in_channels: Channels of the images.
-        drop_path: Stochastic depth of the last block; the others' rise to it from 0.
+        drop_path: Rate of stochastic depth in the last block; rates rise to it from 0.
         stem_stride: Stride of the first convolution, 1 in the publication.
     """
 
@@ -61,7 +60,7 @@ class WideResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Normalise, activate, convolve, twice; and a way around."""
+    """Normalise, activate and convolve, twice, with a shortcut."""
 
     def __init__(self, before: int, width: int, stride: int, drop_path: float) -> None:
         super().__init__()
@@ -74,11 +73,11 @@ class WideBlock(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the convolutions found to what came in."""
+        """Add the output of the convolutions to the shortcut."""
         active = relu(self.first_norm(x))
         found = self.second(relu(self.second_norm(self.first(active))))
-        # A way around that changes the shape starts behind the activation, so that
-        # the two ways share it.
+        # A shortcut that changes the shape starts after the activation, which both
+        # branches share.
         around = x if self.around is None else self.around(active)
         return cast(Tensor, around + self.drop_path(found))
 

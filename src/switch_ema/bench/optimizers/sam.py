@@ -37,7 +37,7 @@ class SAM(Optimizer):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        """Climb to the worst point nearby, for the gradients there."""
+        """Move to the worst point nearby, where the gradients are needed."""
         if self._saved:
             raise RuntimeError("first_step() was called twice; call second_step().")
         params = [p for group in self.param_groups for p in group["params"]]
@@ -51,7 +51,7 @@ class SAM(Optimizer):
             p.add_(ascent * p.abs() if self.adaptive else ascent)
 
     def second_step(self) -> None:
-        """Go back and step with the gradients found up there."""
+        """Go back, and step with the gradients of the worst point."""
         self.restore()  # first, so that hooks before the step see the weights
         self.step()
 

@@ -116,7 +116,7 @@ def create_schedule(
 
     Args:
         schedule: Name, with options (``cosine:final=0.01``).
-        optimizer: Whose groups are scheduled, each from its own learning rate.
+        optimizer: Its parameter groups are scheduled, each from its own learning rate.
         total_steps: Steps of the whole training; afterwards nothing changes.
         warmup_steps: How many of them warm up.
     """

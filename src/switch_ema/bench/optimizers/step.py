@@ -18,8 +18,8 @@ def has_modes(optimizer: Optimizer) -> bool:
 def set_mode(optimizer: Optimizer, *, training: bool) -> None:
     """Put the weights for training, or those for evaluation, into the model.
 
-    Only does something where ``has_modes``. Do it outside of ``averaged()``, because
-    it writes the weights; it rounds, so a round trip may change the last bit.
+    It does nothing unless ``has_modes``. Call it outside of ``averaged()``, because it
+    writes the weights. It rounds, so a round trip may change the last bit.
     """
     if has_modes(optimizer):
         inner: Any = _unwrap(optimizer)

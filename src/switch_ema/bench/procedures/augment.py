@@ -1,4 +1,4 @@
-"""What a training procedure does to images, one by one or a batch at once.
+"""Augmentations of a training procedure, for single images or for a batch at once.
 
 Shifts, mirrors and orders come from the generator that is given. The transforms of timm
 and torchvision draw from the global random numbers, which the training loop seeds
@@ -20,7 +20,7 @@ Transform = Callable[[Any], Any]
 
 
 def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Move each image by up to ``most`` pixels; its edge is reflected from outside."""
+    """Shift each image by up to ``most`` pixels; its edges are padded by reflection."""
     count, channels, *sides = images.shape
     moved = torch.randint(-most, most + 1, (2, count, 1), generator=generator)
     rows, columns = (
@@ -33,16 +33,16 @@ def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
 
 
 def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror each image, left to right, or not."""
+    """Mirror each image left to right with probability 1/2."""
     flipped = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
 def repeat(order: Tensor, repeats: int) -> Tensor:
-    """Let each index come several times in a row, and as many in all as before.
+    """Repeat each index several times in a row, and keep as many in all as before.
 
-    So an epoch sees fewer images, in several augmented versions each that mostly share
-    a batch (repeated augmentation).
+    An epoch then sees fewer images, each in several augmented versions that are mostly
+    in the same batch (repeated augmentation).
 
     >>> repeat(torch.tensor([3, 0, 2, 1]), 3).tolist()
     [3, 3, 3, 0]
@@ -51,7 +51,7 @@ def repeat(order: Tensor, repeats: int) -> Tensor:
 
 
 def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
-    """Return what blends a batch by Mixup or CutMix; targets become soft."""
+    """Return a function that blends a batch by Mixup or CutMix; targets become soft."""
     if not augmentation.mixes:
         return None
     blend: Mixing = sources.need("timm.data").Mixup(
@@ -64,7 +64,7 @@ def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
 
 
 def erasing(augmentation: Augmentation) -> Transform | None:
-    """Return what replaces rectangles of normalised images by noise."""
+    """Return a function that replaces rectangles of normalised images by noise."""
     if not augmentation.erasing:
         return None
     make = sources.need("timm.data.random_erasing").RandomErasing
@@ -73,12 +73,12 @@ def erasing(augmentation: Augmentation) -> Transform | None:
 
 
 def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
-    """Bring images to a size and keep the middle, as tests do.
+    """Resize images and keep their centre, as for tests.
 
     Args:
-        images: A tensor of images, or one of PIL's.
-        resolution: Height and width of what is kept.
-        share: Of the height and width that is kept.
+        images: A tensor of images, or a PIL image.
+        resolution: Height and width of the result.
+        share: Share of the resized height and width that is kept.
     """
     functional = sources.need("torchvision.transforms.v2.functional")
     side = int(resolution / share)
@@ -92,10 +92,10 @@ def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
 def image_transform(
     augmentation: Augmentation, resolution: int, *, flip: bool
 ) -> Transform:
-    """Return what training does to one of PIL's images before it is normalised.
+    """Return the transform of a PIL image for training, before it is normalised.
 
     Args:
-        augmentation: What to do.
+        augmentation: Which transforms, and how strong.
         resolution: Height and width of the result.
         flip: Whether to mirror at random.
     """
@@ -119,9 +119,9 @@ def image_transform(
 
 
 def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform]:
-    """Return the operations of PIL that change colours, and some that turn or shear."""
+    """Return the operations on PIL images that change colours, or rotate and shear."""
     found = sources.need("timm.data.auto_augment")
-    # As timm does: moves are relative to the image, what comes in from outside is grey.
+    # As timm does: shifts are relative to the image, and the padding is grey.
     options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
     steps: list[Transform] = []
     if augmentation.rand_magnitude is not None:
@@ -137,6 +137,6 @@ def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform
 
 
 def _reflect(positions: Tensor, side: int) -> Tensor:
-    """Fold positions outside of an image back into it, the edge not repeated."""
+    """Reflect positions outside of an image back into it; edges are not repeated."""
     last = side - 1
     return last - (last - positions.abs()).abs()

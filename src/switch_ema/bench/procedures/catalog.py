@@ -29,7 +29,7 @@ PROCEDURES: dict[str, Callable[[], TrainingProcedure]] = {
     "adan": adan,
     "lars": lars,
 }
-"""Those that do not depend on the network; ``cifar100`` does."""
+"""The procedures that do not depend on the network; ``cifar100`` does."""
 
 CIFAR = "cifar100"
 NAMES = (*PROCEDURES, CIFAR)
@@ -42,7 +42,7 @@ def create_procedure(
 
     Args:
         name: One of ``NAMES``.
-        network: A key of ``NETWORKS``, which decides about ``cifar100``.
+        network: A key of ``NETWORKS``, on which ``cifar100`` depends.
         scale: ``paper``, or ``small`` for the small procedure with the same optimizer.
 
     >>> create_procedure("rsb-a2", network="resnet50").epochs

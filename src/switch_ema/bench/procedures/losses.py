@@ -17,8 +17,8 @@ def classification_loss(
 
     Args:
         outputs: Logits, (images, classes).
-        targets: Labels (images,), or how much of each class, (images, classes).
-        procedure: Says which loss it is, and how much the targets are smoothed.
+        targets: Labels (images,), or a share for each class, (images, classes).
+        procedure: Gives the loss and the label smoothing.
     """
     smoothing = procedure.label_smoothing
     if procedure.loss == "ce":

@@ -1,8 +1,8 @@
-"""Training of the small siblings, in seconds on one core of a CPU.
+"""Training of the small networks, in seconds on one core of a CPU.
 
 Learning rates were chosen by plain training alone, on digits, with seeds that no table
 uses; neither test images nor averaging methods had a part in it. Those of convolutional
-networks, MLP-Mixer and Swin gave the lowest loss of training among two or three, summed
+networks, MLP-Mixer and Swin gave the lowest training loss among two or three, summed
 over the networks that Table 2 of the paper trains with the optimizer; SAM takes that of
 SGD. Those of DeiT, which learns more slowly and so for longer, are the first of a few
 that brought the accuracy on held-out training images to 80%.
@@ -25,11 +25,11 @@ FOR_DEIT = {
     "adamw": "adamw:lr=5e-3,weight_decay=0.05",
     "adan": "adan:lr=1e-2,weight_decay=0.02",
 }
-"""Instead of those above."""
+"""Optimizers of DeiT, instead of those above."""
 IMAGES = 1000
 """How many images are trained on, and at most tested on."""
 RESOLUTIONS = (16, 32)
-"""Smaller images are enlarged, as patches of single pixels tell a network little."""
+"""Range of the image size: patches of single pixels tell a network little."""
 
 
 def small(optimizer: str, network: str) -> TrainingProcedure:

@@ -17,17 +17,17 @@ from switch_ema.bench.task import Batches
 class ImageBatches(Batches):
     """One epoch of training images, augmented.
 
-    Images in memory that are only moved and mirrored are treated a batch at a time.
-    Others go one by one through the transforms of PIL, in processes of their own if
-    there are workers. Noise rectangles and blending come last, in both ways.
+    Images in memory that are only shifted and mirrored are transformed a batch at a
+    time. Others pass one by one through transforms of PIL images, in processes of their
+    own if there are workers. Noise rectangles and blending come last in both cases.
 
     Args:
         data: Training images and how to normalise them.
-        augmentation: What to do to them.
-        resolution: Height and width in the end.
+        augmentation: How they are augmented.
+        resolution: Height and width of the result.
         batch: Images per batch.
-        seed: Decides, with the epoch, about the order and the augmentation.
-        epoch: Of the training.
+        seed: Determines, with the epoch, the order and the augmentation.
+        epoch: The epoch, counted from 0.
         workers: Processes that read and change images one by one.
     """
 
@@ -98,7 +98,7 @@ def evaluation_batches(
     batch: int = 250,
     workers: int = 0,
 ) -> Iterator[Tensor]:
-    """Yield all test images in order, the middle of each, ready for a network."""
+    """Yield the centre crops of all test images in order, ready for a network."""
     share = augmentation.test_crop
     if isinstance(data.x_test, Tensor):
         for images in torch.split(data.x_test, batch):
@@ -112,7 +112,7 @@ def evaluation_batches(
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):
-    """Images that go one by one through a transform of PIL's images."""
+    """Images and labels, with a transform of PIL images."""
 
     def __init__(
         self, images: Images, labels: Tensor, transform: augment.Transform

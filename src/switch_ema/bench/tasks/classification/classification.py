@@ -36,21 +36,21 @@ class Classification(Classifier):
     """Image classification: the paper's networks and procedures, small or in full.
 
     Args:
-        seed: Of everything random.
+        seed: Seed of everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         network: One of the paper's, such as ``deit-s``.
         dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
-        scale: ``small`` trains the small sibling of the network on few images in some
-            seconds, with the optimizer of the procedure; ``paper`` takes everything in
-            full.
+        scale: ``small`` trains the small version of the network on few images in some
+            seconds, with the optimizer of the procedure; ``paper`` is everything in
+            full size.
         procedure: Such as ``rsb-a2``; None is the one that the paper uses.
         size: Training images; None is all, or 1,000 at small scale.
         test_size: Test images, likewise.
         image_size: Height and width, instead of the procedure's.
-        noise: Share of the training labels that are redrawn.
+        noise: Share of the training labels that are redrawn at random.
         batch: Images per forward pass; gradients are accumulated up to the procedure's
             batch. None is all at once.
-        folder: Of ``imagenet``, with train/ and val/.
+        folder: Folder of ``imagenet``, with train/ and val/.
         workers: Processes that read images from files.
         download: Whether torchvision may download the data.
     """

@@ -1,4 +1,4 @@
-"""How far is an image turned? Regression with the L1 loss, as in the paper."""
+"""By which angle is an image rotated? Regression with L1 loss, as in the paper."""
 
 import math
 from typing import Any
@@ -18,17 +18,17 @@ from switch_ema.bench.tasks.metrics import predict
 RANGES = {"digits": (-45.0, 45.0), "rcf": (0.0, 360.0)}
 """Angles in degrees, by dataset."""
 TESTED = 1000
-"""At most this many test images."""
+"""Largest number of test images."""
 HONEST = 0.8
-"""Share of the coloured images whose colour tells the angle."""
+"""Share of the coloured images whose colour agrees with the angle."""
 
 
 class Rotation(Task):
-    """The angle by which an image is turned, in degrees: regression with L1 loss.
+    """The angle by which an image is rotated, in degrees: regression with L1 loss.
 
-    ``digits`` are turned by -45 to 45 degrees, so that every angle has one answer.
+    ``digits`` are rotated by -45 to 45 degrees, so that every angle has one answer.
     ``rcf`` follows RCF-MNIST (Yao et al., 2022), with CIFAR-10 photos as background:
-    Fashion-MNIST is turned by 0 to 360 degrees, and coloured from blue to red by its
+    Fashion-MNIST is rotated by 0 to 360 degrees, and coloured from blue to red by its
     angle in 80% of the images, from red to blue in the others, here alike in training
     and test. As there, the network predicts the angle as one number and errors are
     plain differences, so an image near 0 that is taken for one near 360 counts fully.
@@ -103,7 +103,7 @@ class Rotation(Task):
 
 
 def turn(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn each image about its centre, anti-clockwise, by its own angle."""
+    """Rotate each image about its centre, anti-clockwise, by its own angle."""
     angle = degrees * (math.pi / 180)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     rows = [torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)]
@@ -112,7 +112,7 @@ def turn(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _upright(data: ImageSet, size: int, seed: int) -> Tensor:
-    """Return training and then test images, with a margin to turn in."""
+    """Return training and then test images, with a margin for the rotation."""
     if size > len(data.x_train):
         raise ValueError(f"size must be at most {len(data.x_train)}, got {size}.")
     shuffle = stream(seed, "images")
@@ -133,7 +133,7 @@ def _coloured(clothes: Tensor, y: Tensor, seed: int) -> Tensor:
 def _over_photos(
     clothes: Tensor, opaque: Tensor, photos: ImageSet, size: int, seed: int
 ) -> Tensor:
-    """Lay the clothes over photos: training photos for training."""
+    """Put the clothes in front of photos; training photos are for training images."""
     generator = stream(seed, "photos")
     behind = torch.cat(
         [

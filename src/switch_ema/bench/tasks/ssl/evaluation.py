@@ -31,7 +31,8 @@ AT_ONCE = 2**25
 """Numbers per step: the features of ImageNet fit into memory once, not twice."""
 LAYER_DECAY = 0.65
 LR = 2e-3
-"""Of the last layer, for the batch of ``PROCEDURE``; it grows in proportion."""
+"""Learning rate of the last layer at the batch size of ``PROCEDURE``; it is
+proportional to the batch size."""
 PROCEDURE = replace(deit(), repeats=1, clip=None)
 """Augmentation, blending, smoothing and warm-up of MAE's fine-tuning."""
 
@@ -40,7 +41,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Features or images with their classes: to learn from, and to be judged by."""
+    """Features or images with their classes, for training and for testing."""
 
     x: Tensor
     y: Tensor
@@ -49,7 +50,7 @@ class Labelled:
     classes: int
 
     def first(self, count: int, tested: int) -> "Labelled":
-        """Keep so many to learn from, and so many to be judged by."""
+        """Keep the first ``count`` to train on and the first ``tested`` to test on."""
         return Labelled(
             self.x[:count],
             self.y[:count],
@@ -66,9 +67,9 @@ class Labelled:
 def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
     """Classify by ridge regression on one-hot targets, which has a closed form.
 
-    Features are brought to mean 0 and deviation 1 first; ``ridge`` is the penalty per
-    example. It is no softmax regression by SGD as in the literature, but needs no
-    settings of its own and takes milliseconds.
+    Features are standardised first (mean 0, standard deviation 1); ``ridge`` is the
+    penalty per example. The literature fits a softmax regression by SGD instead; this
+    one needs no settings of its own and takes milliseconds.
     """
     rows = max(AT_ONCE // data.x.shape[1], 1)
     mean = sum(part.double().sum(0) for part in torch.split(data.x, rows)) / len(data.x)
@@ -96,7 +97,7 @@ def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
 def nearest_neighbours(
     data: Labelled, *, k: int = 20, temperature: float = 0.1
 ) -> float:
-    """Let the k most similar vote, weighted by ``exp(cosine / temperature)``."""
+    """Let the k nearest examples vote, weighted by ``exp(cosine / temperature)``."""
     k = min(k, len(data.x))
     similarity = normalize(data.x_test, dim=1) @ normalize(data.x, dim=1).T
     nearest, index = similarity.topk(k, dim=1)
@@ -192,7 +193,7 @@ def _train(
     lr: float,
     warmup: float | None = None,
 ) -> None:
-    """Train at a constant rate, or after so many epochs of warm-up along a cosine."""
+    """Train at a constant rate, or by a cosine after ``warmup`` epochs of warm-up."""
     device = next(model.parameters()).device
     spec = Spec("adamw", {"lr": lr, "weight_decay": 0.05})
     optimizer = create_optimizer(spec, model, layer_decay=LAYER_DECAY)

@@ -24,9 +24,9 @@ DATASETS = (
     "imagenet",
 )
 COLOURED = ("cifar10", "cifar100", "stl10", "imagenet")
-"""What there is at the paper's scale."""
+"""The datasets at the paper's scale."""
 LIMITS = {"small": (2000, 1000), "paper": (None, None)}
-"""By scale: images to train on unless ``size`` is given, and images that are tested."""
+"""By scale: training images unless ``size`` is given, and test images."""
 
 
 def load_for_pretraining(
@@ -46,7 +46,7 @@ def load_for_pretraining(
         seed: Draws the part.
         scale: Decides, by ``LIMITS``, how large the part is.
         size: Images to train on, instead.
-        folder: Of ``imagenet``, with train/ and val/.
+        folder: Folder of ``imagenet``, with train/ and val/.
         download: Whether torchvision may download what is not found.
         split: ``test``, or ``validation`` to evaluate on a fifth of the training
             images.

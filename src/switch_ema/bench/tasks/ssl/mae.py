@@ -19,7 +19,7 @@ from switch_ema.bench.tasks.ssl.pretraining import width_of
 
 
 class MAEModel(MaskedModel):
-    """The encoder sees the shown patches only; a small transformer draws the others."""
+    """The encoder sees the visible patches; a small transformer decodes the others."""
 
     def __init__(self, vit: nn.Module, *, width: int, depth: int, heads: int) -> None:
         super().__init__(vit)
@@ -74,7 +74,7 @@ class MAE(Masked):
         assert isinstance(inner, MAEModel)
         target = patches_of(images, inner.patch)
         if self.scale == "paper":
-            # Patches of a pixel or few, as in small images, have no contrast of use.
+            # The patches of small images have few pixels, too few to normalise.
             target = normalised(target)
         return hidden_mean((model(images, mask) - target).square(), mask)
 
@@ -88,6 +88,6 @@ def shown_tokens(mask: Tensor, prefix: int) -> Tensor:
 
 
 def normalised(patches: Tensor) -> Tensor:
-    """Bring each patch to mean 0 and deviation 1."""
+    """Normalise each patch to mean 0 and standard deviation 1."""
     variance, mean = torch.var_mean(patches, dim=2, keepdim=True)
     return (patches - mean) / (variance + 1e-6).sqrt()

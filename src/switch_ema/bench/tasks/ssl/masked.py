@@ -47,10 +47,11 @@ class Masked(Pretraining):
 
     networks = ("deit-s", "deit-t", "deit-b")
     share: ClassVar[float]
-    """Of the image that is hidden."""
+    """Share of the image that is hidden."""
     unit: ClassVar[int]
     """Height and width, in patches, of what is hidden at once."""
     least_crop: ClassVar[float]
+    """Smallest share of the image's area that a crop keeps."""
 
     def pool(self) -> str:
         """Average the patches: the class token has no part in reconstructing."""

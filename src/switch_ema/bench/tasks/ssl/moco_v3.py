@@ -51,7 +51,7 @@ class MoCoV3(TwoViews, SelfTeachingTask):
 
 
 def _prepare(vit: Any) -> None:
-    """Fix the positions, and random patches: the publication's way to stability."""
+    """Freeze sine-cosine positions and a random patch projection, for stability."""
     utils = need("lightly.models.utils")
     utils.initialize_2d_sine_cosine_positional_embedding(
         vit.pos_embed, vit.num_prefix_tokens

@@ -36,15 +36,15 @@ from switch_ema.bench.tasks.ssl.images import (
 from switch_ema.bench.tasks.ssl.settings import PaperSettings, paper_optimizer
 
 SIDES = {"small": 32, "paper": 224}
-"""Height and width of what is made of a file."""
+"""Height and width of images that are read from files, by scale."""
 FINE_TUNED = {"small": 3, "paper": 100}
-"""Epochs."""
+"""Epochs of fine-tuning, by scale."""
 NEIGHBOURS, VOTED = 5000, 10_000
-"""At most this many labelled images vote, about at most so many others."""
+"""Largest number of images that vote, and of images that are voted about."""
 
 
 class Pretraining(Task):
-    """Train an encoder without labels, then see what a classifier makes of it.
+    """Train an encoder without labels, then evaluate it with labels.
 
     ``accuracy`` is that of the protocol: ``linear`` fits a linear classifier to the
     features of labelled training images, ``fine-tune`` trains a copy of the encoder
@@ -53,7 +53,7 @@ class Pretraining(Task):
     evaluation only.
 
     Args:
-        seed: Of everything random.
+        seed: Seed of everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         dataset: One of ``DATASETS``; ``imagenet`` is any folder of its layout, whose
             images are read when they are needed.
@@ -64,7 +64,7 @@ class Pretraining(Task):
         batch: Images per step; the paper's rates grow with it in proportion.
         protocol: ``linear`` or ``fine-tune``.
         protocol_every: After how many epochs the protocol is due.
-        folder: Of ``imagenet``, with train/ and val/.
+        folder: Folder of ``imagenet``, with train/ and val/.
         workers: Processes that read large images; None is one per core, up to 16.
         download: Whether torchvision may download the data.
     """
@@ -163,7 +163,7 @@ class Pretraining(Task):
         )
 
     def pool(self) -> str | None:
-        """Say how a transformer's tokens become features: None is the network's way."""
+        """Return how tokens of a transformer are pooled; None is its default."""
         return None
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -174,7 +174,7 @@ class Pretraining(Task):
         return AdamW(trained, lr=self.small_lr, weight_decay=1e-2)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images and make of each what the method wants."""
+        """Shuffle the images and transform them as the method needs."""
         self._epoch = epoch
         return self.batches(epoch)
 
@@ -183,14 +183,14 @@ class Pretraining(Task):
         """Return the batches of an epoch."""
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Bring images in [0, 1] to mean 0 and deviation 1, and to their size."""
+        """Resize images in [0, 1] and normalise them."""
         if images.shape[-1] != self.image_size:
             size = [self.image_size] * 2
             images = interpolate(images, size, mode="bilinear", antialias=True)
         return self.data.normalise(images * 255)
 
     def statistics(self) -> dict[str, list[float]]:
-        """Return mean and deviation of images in [0, 1], as lightly wants them."""
+        """Return mean and standard deviation of images in [0, 1], for lightly."""
         mean, deviation = self.data.mean / 255, self.data.deviation / 255
         return {"mean": mean.flatten().tolist(), "std": deviation.flatten().tolist()}
 
@@ -199,7 +199,7 @@ class Pretraining(Task):
         """Return the part of the unwrapped model that is kept after pre-training."""
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure what the encoder's features are worth.
+        """Measure how well the encoder's features classify.
 
         ``accuracy`` is not a number after epochs in which the protocol is not due.
         """
@@ -224,11 +224,11 @@ class Pretraining(Task):
         return {"accuracy": accuracy, "knn": knn}
 
     def _protocol_is_due(self) -> bool:
-        """Tell by the epoch that was trained last; without one it always is."""
+        """Whether the last trained epoch ends an interval; before any, it is due."""
         return self._epoch is None or (self._epoch + 1) % self.protocol_every == 0
 
     def _fine_tune(self, encoder: nn.Module) -> float:
-        """Fine-tune on all labelled images: as the paper does, or shortly."""
+        """Fine-tune on all labelled images, as the paper does or for a few epochs."""
         data, shown = self.data, torch.nonzero(self.data.y_train >= 0).flatten()
         x, y = data.x_train[shown], data.y_train[shown]
         if self.one_by_one:
@@ -272,10 +272,10 @@ def create_encoder(
     Args:
         network: A name of ``NETWORKS`` whose network comes from timm.
         scale: ``small`` or ``paper``.
-        channels: Of the images.
+        channels: Channels of the images.
         image_size: Height and width of the images.
-        pool: How the tokens of a vision transformer become one vector: ``token`` or
-            ``avg``; None leaves the network's own way.
+        pool: How the tokens of a vision transformer are pooled: ``token`` or ``avg``;
+            None is the network's default.
         drop_path: Stochastic depth in [0, 1).
     """
     model = create_network(
@@ -285,8 +285,8 @@ def create_encoder(
         scale=scale,
         in_channels=channels,
         drop_path=drop_path,
-        # Random features of weights that suit the width are so good that a probe of
-        # digits reaches 90% with them, and would tell little of what was learned.
+        # With weights that suit the width, random features are so good that a probe of
+        # digits reaches 90% with them, and would show little of what was learned.
         usual_weights=True,
     )
     reset = getattr(model, "reset_classifier", None)

@@ -26,7 +26,7 @@ class PaperSettings:
     optimizer: str
     """adamw, lars or sgd."""
     lr: float
-    """For the batch size below; it grows in proportion."""
+    """Learning rate at the batch size below; it is proportional to the batch size."""
     weight_decay: float
     batch: int
     warmup_epochs: float = 10.0

@@ -14,7 +14,8 @@ from switch_ema.bench.tasks.ssl.views import (
 )
 
 LEAST_CROP = {"digits": 0.4}
-"""Smallest share of the area, by dataset: of 8 by 8 pixels little can be taken."""
+"""Smallest share of the area that a crop keeps, by dataset; 8 by 8 pixels allow no
+small crops."""
 
 
 class Embedder(nn.Module):
@@ -31,7 +32,7 @@ class Embedder(nn.Module):
 
 
 class TwoViewModel(nn.Module):
-    """What the methods that compare views train.
+    """The model of the methods that compare two views.
 
     A teacher runs the part ``embedder`` alone; the predictor is the student's.
     """
@@ -93,12 +94,12 @@ class TwoViews(Pretraining):
         )
 
     def encoder_of(self, model: nn.Module) -> nn.Module:
-        """Leave the heads behind."""
+        """Return the encoder without the heads."""
         assert isinstance(model, TwoViewModel)
         return model.encoder
 
     def sizes(self, hidden: int, output: int) -> dict[str, int]:
-        """Return the sizes of a head: those given are the paper's."""
+        """Return the sizes of a head; the arguments are those of the paper."""
         if self.scale == "small":
             hidden, output = 128, 64
         return {"hidden_dim": hidden, "output_dim": output}

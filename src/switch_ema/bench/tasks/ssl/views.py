@@ -2,7 +2,8 @@
 
 Small images are changed by the batch, which is many times faster than one by one. As
 usual for images of 32 pixels or less there is no blur; digits are not mirrored, since
-that makes other digits. At the paper's scale lightly's transforms make the views.
+a mirrored digit is another one or none. At the paper's scale lightly's transforms make
+the views.
 """
 
 import math
@@ -22,7 +23,7 @@ from switch_ema.bench.tasks.ssl.pretraining import Pretraining
 GREY = torch.tensor([0.299, 0.587, 0.114])
 """Shares of red, green and blue in brightness."""
 Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, ...]]
-"""From images in [0, 1] and random numbers to the parts of a batch."""
+"""Makes the parts of a batch from images in [0, 1] and a random generator."""
 
 
 class DrawnBatches(Batches):
@@ -40,7 +41,7 @@ class DrawnBatches(Batches):
 
 
 class TransformedBatches:
-    """The same for large images, and for files: loaded by workers, one by one.
+    """Batches of views of large images or of files, loaded one by one by workers.
 
     ``transform`` is one of lightly's, and makes a list of views of a PIL image. The
     workers' random numbers come from the seed and the epoch.
@@ -87,7 +88,7 @@ def make_view(
 
     Args:
         images: (count, channels, height, width) in [0, 1].
-        generator: All that is random comes from it.
+        generator: Source of all random numbers.
         least: Smallest share of the image's area that a crop keeps.
         mirrored: Whether images may be mirrored.
     """

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 by 8 pixels, clean and with wrong labels."""
+"""Handwritten digits of 8 by 8 pixels, with correct and with noisy labels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from switch_ema.bench.tasks.metrics import Classifier
 
 
 class Digits(Classifier):
-    """Handwritten digits of 8 by 8 pixels: 1,000 training images, right labels."""
+    """Handwritten digits of 8 by 8 pixels: 1,000 training images, clean labels."""
 
     recipe = Recipe(
         epochs=30, methods={"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}

@@ -1,4 +1,4 @@
-"""MNIST-1D (Greydanus, 2020): digits as signals of 40 numbers, made on the spot."""
+"""MNIST-1D (Greydanus, 2020): digits as signals of 40 numbers, generated here."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from switch_ema.bench.tasks.metrics import Classifier
 LENGTH, CLASSES = 40, 10
 
 LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
-"""By network: what the option ``network`` accepts."""
+"""By network; the keys are the values of the option ``network``."""
 
 
 class MNIST1D(Classifier):

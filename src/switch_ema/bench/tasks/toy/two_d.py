@@ -2,8 +2,8 @@
 
 50 labelled points, 500 for testing, a perceptron of two layers and SGD with the fixed
 learning rate 0.01 are the paper's. It does not give the rest: 32 hidden units, batches
-of 10, 400 epochs and the noise of the points are ours. Training is short of converged
-there, and a switch, which costs progress, hurts.
+of 10, 400 epochs and the noise of the points are ours. Training has not converged by
+then, so that a switch, which costs progress, hurts.
 """
 
 from abc import abstractmethod
@@ -97,9 +97,9 @@ class TwoD(SeedBatchTask):
         """Measure accuracy in percent and cross-entropy of each seed."""
         device = next(model.parameters()).device
         outputs, y = model(self.x_eval.to(device)), self.y_eval.to(device)
-        right = (outputs.argmax(2) == y).double().mean(1) * 100
+        accuracy = (outputs.argmax(2) == y).double().mean(1) * 100
         return {
-            "accuracy": right.tolist(),
+            "accuracy": accuracy.tolist(),
             "loss": self._losses(outputs, y).double().tolist(),
         }
 
