@@ -29,6 +29,8 @@ SMALL = {
     "moving-mnist": "moving-mnist:clips=16,tested=4,batch=8",
     "lm": "lm:size=4000,test_size=2000,hidden=16,batch=8,bptt=20",
     "awd-lstm": "awd-lstm:dataset=pydoc,size=4000,test_size=2000,batch=8",
+    "bert-text": "bert-text:dataset=pydoc,size=100,test_size=50",
+    "bert-lm": "bert-lm:dataset=pydoc,size=3000,test_size=1000,vocabulary=200",
 }
 """Every registered task, in a second or so."""
 

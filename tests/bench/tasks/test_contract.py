@@ -20,7 +20,7 @@ from tests.bench.tasks.helpers import (
     train,
 )
 
-TEXTS = ("lm", "awd-lstm")
+TEXTS = ("lm", "awd-lstm", "bert-lm")
 """Tasks on running text, which is not drawn but cut: tested beside the tasks."""
 
 

@@ -22,6 +22,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "imagenet": ("imagenet/train", "imagenet/val"),
     "celeba": ("celeba/img_align_celeba",),
     "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
+    "wikitext103": ("wikitext103/*train*", "wikitext103/*test*"),
     "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
     "bccd": ("bccd/train.json", "bccd/val.json", "bccd/images*"),
     "coco": (
@@ -29,6 +30,9 @@ FILES: dict[str, tuple[str, ...]] = {
         "coco/annotations/instances_val*.json",
     ),
     "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
+    "sst2": ("sst2/train.tsv", "sst2/test.tsv"),
+    "reviews": ("reviews/train.tsv", "reviews/test.tsv"),
+    "yelp": ("yelp/train.csv", "yelp/test.csv"),
 }
 """File patterns that are searched for in the data folder, by dataset."""
 

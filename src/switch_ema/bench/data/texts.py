@@ -52,6 +52,14 @@ def _split_topics(seed: int) -> Texts:
     return Texts(train, test)
 
 
+def manual_paragraphs() -> list[list[str]]:
+    """Return the paragraphs of Python's documentation, by topic."""
+    return [
+        [part.strip() for part in " ".join(topic).split(END) if part.strip()]
+        for topic in _topics()
+    ]
+
+
 @lru_cache(maxsize=1)
 def _topics() -> list[list[str]]:
     """Return the words of each topic, without paragraphs that an earlier one has.

@@ -8,6 +8,7 @@ parameter group is multiplied by. With ``T`` steps in all, of which ``W`` warm u
 | constant | 1 |
 | step | ``factor ** n`` after ``n`` of the milestones, which are fractions of ``T`` |
 | cosine | from 1 to ``final`` by ``(1 + cos(pi * (t - W) / (T - W))) / 2`` |
+| inverse-sqrt | ``sqrt(W / (t + 1))`` after the warm-up, as in fairseq |
 | one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
 
 Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle warms up by itself:
@@ -51,6 +52,11 @@ def cosine(t: int, total: int, warmup: int, *, final: float = 0.0) -> float:
     return _warmup(t, warmup) * _anneal(1.0, final, progress)
 
 
+def inverse_sqrt(t: int, total: int, warmup: int) -> float:
+    """Fall with the square root of the step, from the end of the warm-up on."""
+    return _warmup(t, warmup) if t < warmup else math.sqrt(max(warmup, 1) / (t + 1))
+
+
 def one_cycle(
     t: int,
     total: int,
@@ -71,6 +77,7 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "constant": constant,
     "step": step,
     "cosine": cosine,
+    "inverse-sqrt": inverse_sqrt,
     "one-cycle": one_cycle,
 }
 

@@ -64,7 +64,7 @@ def test_scales():
 
 def test_unigram_model():
     task = small_task("awd-lstm")
-    unigram = task.trivial()["perplexity"]
+    unigram = task.trivial()["unigram"]["perplexity"]
     untrained = measure(task, seeded_model(task))["perplexity"]
     assert 1 < unigram < untrained
     # By hand: counts 3 and 1, one more each, two words.
@@ -90,11 +90,11 @@ def test_bad_text(tmp_path, monkeypatch, content, said):
     monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
     write_text(tmp_path, content)
     with pytest.raises(UsageError, match=said):
-        create_task("awd-lstm", (0,))
+        create_task("awd-lstm:dataset=ptb", (0,))
 
 
 def test_text_that_is_too_short(tmp_path, monkeypatch):
     monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
     write_text(tmp_path, b"a cat sat\n")
     with pytest.raises(UsageError, match="batch must be below half of the words"):
-        create_task("awd-lstm", (0,))
+        create_task("awd-lstm:dataset=ptb", (0,))
