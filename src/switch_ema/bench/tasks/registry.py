@@ -21,13 +21,9 @@ TASKS: dict[str, str] = {
     "rotation": ".regression.rotation:Rotation",
     "lm": ".language.lm:LanguageModel",
     "awd-lstm": ".language.awd_lstm:AWDLanguageModel",
-<<<<<<< HEAD
-    "simclr": ".ssl.simclr:SimCLR",
-=======
     "bert-text": ".language.bert_text:BertText",
     "bert-lm": ".language.bert_lm:BertLanguageModel",
-    "simclr": ".ssl.contrastive:SimCLR",
->>>>>>> d655a7f (BERT as text classifier and causal language model; tokenizers trained alike each time; labelled texts say which line is wrong)
+    "simclr": ".ssl.simclr:SimCLR",
     "moco-v2": ".ssl.moco_v2:MoCoV2",
     "byol": ".ssl.byol:BYOL",
     "barlow-twins": ".ssl.barlow_twins:BarlowTwins",
