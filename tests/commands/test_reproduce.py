@@ -4,8 +4,6 @@ import pytest
 
 from switch_ema.bench.paper import TABLES, estimate, reproduce
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.cli import COMMANDS
-from switch_ema.commands.reproduce import Reproduce
 from tests.bench.conftest import TINY_TASK
 from tests.bench.paper.test_section import VIDEO
 from tests.test_cli import call
@@ -16,7 +14,6 @@ def folder(tmp_path, monkeypatch):
     """A folder to run in, where every row trains for less than a second."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setitem(COMMANDS, "reproduce", Reproduce)
     (tmp_path / "tiny.py").write_text(TINY_TASK)
 
     def row_config(row, settings):
