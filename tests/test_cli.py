@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from switch_ema import __version__
-from switch_ema._named import describe_named, load_named
+from switch_ema._lazy import describe_named, load_named
 from switch_ema.cli import COMMANDS, main
 from tests.bench.conftest import TINY_TASK
 

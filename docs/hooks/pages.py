@@ -31,7 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Make a page of each example, and one of CONTRIBUTING.md."""
     root = _root(config)
     pages = {f"examples/{path.stem}.md": _code_page(path) for path in _examples(root)}
-    pages["contributing.md"] = (root / "CONTRIBUTING.md").read_text()
+    guide = (root / "CONTRIBUTING.md").read_text()
+    pages["contributing.md"] = guide.replace("](docs/", "](")  # it moves into docs/
     for uri, content in pages.items():
         files.append(File.generated(config, uri, content=content))
     return files

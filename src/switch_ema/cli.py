@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from switch_ema import __version__
-from switch_ema._named import describe_named, load_named
+from switch_ema._lazy import describe_named, load_named
 from switch_ema.bench.errors import UsageError
 
 COMMANDS: dict[str, str] = {

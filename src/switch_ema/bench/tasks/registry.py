@@ -5,7 +5,7 @@ The classes are named and not imported: a list of the tasks needs no torch.
 
 from typing import TYPE_CHECKING
 
-from switch_ema._named import describe_named, load_named
+from switch_ema._lazy import describe_named, load_named
 
 if TYPE_CHECKING:
     from switch_ema.bench.task import Task
