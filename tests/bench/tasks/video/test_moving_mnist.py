@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.tasks import create_task
+from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.video.moving_mnist import MovingMNIST, frame_errors
 from tests.bench.tasks.helpers import measure, seeded_model, small_task, train
 
