@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.generation.ddpm import DDPM
+from switch_ema.bench.tasks.loading import create_task
 from tests.bench.tasks.helpers import seeded_model, small_task
 
 
