@@ -13,10 +13,13 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
+from switch_ema.bench.paper.ablation_section import ablation_section
+from switch_ema.bench.paper.ablations import Ablation
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
@@ -37,7 +40,12 @@ from switch_ema.bench.paper.section import (
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.numbers import fixed
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
-from switch_ema.bench.report.sections import AnalysisSection, Sheet
+from switch_ema.bench.report.sections import (
+    AnalysisSection,
+    Sheet,
+    load_sections,
+    save_section,
+)
 from switch_ema.bench.results.folder import REPORT
 from switch_ema.commands.watching import Bar
 
@@ -151,6 +159,15 @@ class Reproduce:
         scale = self.settings.scale
         rows = collect_rows(table, self.out, scale)
         command = ["switch-ema", "reproduce", table.name, "--scale", scale]
+        if isinstance(table, Ablation):
+            with needed(None, extra="analysis", user="An ablation", error=UsageError):
+                return ablation_section(
+                    table,
+                    rows,
+                    scale=scale,
+                    command=shlex.join(command),
+                    folder=table_folder(self.out, table, scale),
+                )
         return reproduction_section(
             table, rows, scale=scale, command=shlex.join(command)
         )
@@ -162,9 +179,12 @@ class Reproduce:
             _print_sheet(sheet, console)
         for sentence in section.paragraphs:
             console.print(escape(sentence))
-        path = table_folder(self.out, table, self.settings.scale) / REPORT
+        folder = table_folder(self.out, table, self.settings.scale)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_section(section, folder)
         title = f"Ours beside the paper's {table.name.replace('-', ' ')}"
-        write_analysis_page(title, [section], path)
+        # Read back with its pictures, which are files until then.
+        path = write_analysis_page(title, load_sections(folder), folder / REPORT)
         console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
     def _write_docs(

@@ -47,7 +47,7 @@ def config_of(row, **settings):
 def test_every_row_can_be_planned_without_its_data(row, scale):
     config = config_of(row, scale=scale)
     cells = make_plan(config)
-    assert [parse_spec(method).name for method in config.methods] == [*row.methods]
+    assert [row.method_of(label) for label in config.methods] == [*row.methods]
     trained = sorted(label for cell in cells for label in cell.methods)
     assert trained == sorted(3 * config.methods)
     if scale == "paper":

@@ -3,6 +3,7 @@
 To add a table, write a file of data beside this one and add the table to ``TABLES``.
 """
 
+from switch_ema.bench.paper.ablations import make_ablations
 from switch_ema.bench.paper.classification import TABLE_2, TABLE_3
 from switch_ema.bench.paper.detection import TABLE_6, TABLE_7
 from switch_ema.bench.paper.generation import TABLE_8
@@ -17,4 +18,5 @@ TABLES: dict[str, PaperTable] = {
         *(TABLE_6, TABLE_7, TABLE_8, TABLE_9),
     )
 }
+TABLES |= {ablation.name: ablation for ablation in make_ablations(TABLES)}
 """By the name that the command line gives them."""

@@ -91,7 +91,7 @@ def _results(table: PaperTable, rows: Sequence[ReproducedRow]) -> Sheet:
             if len(found.row.metrics) > 1 or len(table.metric_names) > 1:
                 title += f": {heading(measured.printed)}"
             lines.append([title, *[""] * (len(header) - 1)])
-            digits = _digits(measured)
+            digits = digits_in(measured)
             for result in measured.results:
                 lines.append([*_line(found.row, measured, result, digits)])
             lines += _trivial(found.task, measured.ours, digits, len(header))
@@ -113,7 +113,7 @@ def heading(printed: PaperMetric) -> str:
     return f"{text}, gains in %" if printed.in_percent else text
 
 
-def _digits(measured: MeasuredMetric) -> int:
+def digits_in(measured: MeasuredMetric) -> int:
     """Return the decimals of our values: more in a metric that may be small."""
     if measured.ours.decimals is not None:
         return measured.ours.decimals
