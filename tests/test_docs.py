@@ -5,14 +5,23 @@ Blocks marked ``python peer`` use another library and run where it is installed.
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from switch_ema._lazy import load_named
+from switch_ema.cli import COMMANDS, parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"^```python( peer)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+
+
+SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\s*- )?(switch-ema .*)$", re.MULTILINE)
+INLINE = re.compile(r"`(switch-ema [^`\n]+)`")
 
 
 def can_import(code: str) -> bool:
@@ -38,3 +47,29 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def commands() -> dict[str, str]:
+    """Return the command lines of the pages and of the help, with where each is."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        text = page.read_text()
+        blocks = "".join(SHELL.findall(text)).replace("\\\n", " ")
+        lines = COMMAND.findall(blocks) + INLINE.findall(text)
+        found |= dict.fromkeys(lines, page.name)
+    for name, where in COMMANDS.items():
+        lines = COMMAND.findall(load_named(where).__doc__ or "")
+        found |= dict.fromkeys(lines, f"switch-ema {name} --help")
+    return found
+
+
+@pytest.mark.parametrize(("command", "place"), commands().items(), ids=str)
+def test_commands_can_be_typed(command, place):
+    """They are parsed and not run: the command and its flags exist."""
+    arguments = shlex.split(command, comments=True)[1:]
+    if len(arguments) == 1 and arguments[0] in COMMANDS:
+        return  # it is only named
+    try:
+        parse(arguments)
+    except SystemExit as left:  # after printing help
+        assert left.code == 0, place
