@@ -61,6 +61,7 @@ class Reproduce:
 
     - switch-ema reproduce --list
     - switch-ema reproduce table-3 --rows resnet18 'swin-*'
+    - switch-ema reproduce table-13 figure-decay
     - switch-ema reproduce table-2 --scale paper --dry-run
     - switch-ema reproduce table-2 --scale paper --executor ray
     - switch-ema reproduce --write-docs docs/results.md

@@ -9,11 +9,12 @@ from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.models.video import VIDEO_NETWORKS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
 from switch_ema.bench.paper import TABLES
+from switch_ema.bench.paper.presets import SCALES, RowSettings, row_config
 from switch_ema.bench.paper.selfsupervised import SELF_TEACHING
 from switch_ema.bench.paper.tables import PaperMetric, PaperTable, values_of
 from switch_ema.bench.plan.facts import facts_of
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.spec import parse_spec
 
 ROWS = [
     pytest.param(table, row, id=f"{table.name}-{row.name}")
@@ -117,8 +118,10 @@ def test_values_have_the_printed_decimals(table, row, printed):
 
 @pytest.mark.parametrize(("table", "row"), ROWS)
 def test_names_are_those_of_the_bench(table, row):
-    for setting in (row.small, row.paper):
-        facts = facts_of(str(Spec(setting.task)))
+    for scale in SCALES:
+        setting = row.setting(scale)
+        [task] = row_config(row, RowSettings(scale=scale)).tasks
+        facts = facts_of(task)
         known = {metric.name: metric for metric in facts.metrics}
         for position, printed in enumerate(row.metrics):
             ours = printed.ours or facts.metrics[position].name
