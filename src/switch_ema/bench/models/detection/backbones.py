@@ -103,10 +103,18 @@ class SwinBody(nn.Module):
             **shape,
         )
         self.channels = tuple(self.swin.feature_info.channels())
+        # As in Swin's own detectors: its blocks end without a normalisation.
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in self.channels)
+        if small:
+            # The usual deviation of 0.02 is made for wide networks.
+            for module in self.swin.modules():
+                if isinstance(module, nn.Linear):
+                    nn.init.xavier_uniform_(module.weight)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the features, from fine to coarse."""
-        return [x.permute(0, 3, 1, 2).contiguous() for x in self.swin(images)]
+        features = zip(self.norms, self.swin(images), strict=True)
+        return [norm(x).permute(0, 3, 1, 2).contiguous() for norm, x in features]
 
 
 def small_backbone(name: str) -> FeaturePyramid:
@@ -169,7 +177,7 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
     given = read_weights(path)
     found, missing = {}, []
     for key, own in model.state_dict().items():
-        if not key.startswith("backbone.body."):
+        if not key.startswith("backbone.body.") or ".norms." in key:
             continue
         name = key.removeprefix("backbone.body.").removeprefix("swin.")
         # timm names the stages otherwise where it gives features.

@@ -71,10 +71,16 @@ class Detection(Task):
         name = options.get("schedule") or cls.usual_schedule
         if options.get("scale", "small") == "paper":
             return paper_recipe(name, options.get("batch"))
+        training = cls.small_training(options.get("backbone", BACKBONES[0]))
         dataset = options.get("dataset", "shapes")
-        usual = cls.small.size if dataset == "shapes" else _OTHERS_TRAINED
+        usual = training.size if dataset == "shapes" else _OTHERS_TRAINED
         images = options.get("size") or _TRAINED.get(dataset, usual)
-        return small_recipe(name, cls.small, images, options.get("batch"))
+        return small_recipe(name, training, images, options.get("batch"))
+
+    @classmethod
+    def small_training(cls, backbone: str) -> SmallTraining:
+        """Return how the small sibling is trained."""
+        return cls.small
 
     def __init__(
         self,
@@ -100,14 +106,15 @@ class Detection(Task):
         if weights is not None and self.is_small:
             raise UsageError("weights are for the scale paper.")
         self.weights, self.workers = weights, check_count("workers", workers, 0)
-        usual = self.small.batch if self.is_small else self.schedule.batch
+        self.training = self.small_training(self.backbone)
+        usual = self.training.batch if self.is_small else self.schedule.batch
         self.batch = check_count("batch", usual if batch is None else batch)
         if image_size is not None:
             check_count("image_size", image_size, 32)
         self.image_size = image_size
         self.dataset = dataset
         if dataset == "shapes" and size is None:
-            size = self.small.size
+            size = self.training.size
         self.side = image_size or _SIDES.get(dataset, _OTHER_SIDE)
         # The nuclei have their size already and can stay in their files.
         own = dataset == "nuclei" and self.side == _SIDES[dataset]
@@ -155,7 +162,7 @@ class Detection(Task):
         """Make AdamW at small scale and for Swin-T, else SGD, as in the paper."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if self.is_small:
-            return AdamW(trained, lr=self.small.learning_rate, weight_decay=0.05)
+            return AdamW(trained, lr=self.training.learning_rate, weight_decay=0.05)
         if self.backbone == "swin-t":
             return AdamW(trained, lr=1e-4, weight_decay=0.05)
         return SGD(trained, lr=0.02, momentum=0.9, weight_decay=1e-4)

@@ -22,7 +22,11 @@ class YoloX(Detection):
 
     usual_schedule = "yolox-300"
     small = SmallTraining(
-        epochs={"yolox-300": 12}, size=240, learning_rate=4e-3, plain_epochs=3
+        epochs={"yolox-300": 12},
+        size=240,
+        batch=8,  # batch normalisation needs some images
+        learning_rate=4e-3,
+        plain_epochs=3,
     )
 
     def __init__(
