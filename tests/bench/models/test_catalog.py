@@ -80,10 +80,13 @@ def test_parameters_are_as_many_as_in_another_library(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_classification_size_goes_forward_and_backward(name):
     size = 224 if name in IMAGENET else NETWORKS[name].cifar_size
-    model = create_network(name, num_classes=100, image_size=size)
-    logits = model(torch.randn(1, 3, size, size))
-    assert logits.shape == (1, 100)
-    logits.logsumexp(1).sum().backward()
+    model = on_meta(name, num_classes=100, image_size=size)
+    assert model(torch.zeros(1, 3, size, size, device="meta")).shape == (1, 100)
+    # Gradients are computed for a smaller image, behind the same stem.
+    size = 64 if size == 224 else size
+    stem = "imagenet" if name in IMAGENET else None
+    model = create_network(name, num_classes=10, image_size=size, stem=stem)
+    model(torch.randn(1, 3, size, size)).logsumexp(1).sum().backward()
     for weights in model.parameters():
         assert weights.grad is not None
         assert weights.grad.isfinite().all()

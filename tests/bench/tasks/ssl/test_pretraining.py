@@ -13,8 +13,6 @@ from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.ssl.settings import SIMCLR, paper_optimizer
 from switch_ema.bench.train.loop import Place, train_cell
 
-from ..helpers import same, seeded_model, train
-
 CONVOLUTIONAL = ("simclr", "moco-v2", "byol", "barlow-twins")
 PATCHED = ("moco-v3", "simmim", "a2mim", "mae")
 TINY = {
@@ -37,50 +35,6 @@ def test_trains_plainly_with_an_average_and_with_switches(name, tmp_path):
         assert set(metrics) == {"accuracy", "knn"}
         for (first,), (second,) in metrics.values():
             assert math.isfinite(first) and 0 <= second <= 100
-
-
-LEARNING = {
-    **TINY,
-    **{name: f"{name}:size=100,batch=20" for name in CONVOLUTIONAL},
-    "moco-v2": "moco-v2:size=400,batch=25",
-    "moco-v3": "moco-v3:size=200,batch=20,network=resnet18",
-}
-
-
-@pytest.mark.parametrize("name", LEARNING)
-def test_the_loss_falls(name):
-    _, losses = train(create_task(LEARNING[name], (0,)), 6)
-    # A queue is easily told apart until it is full of real images.
-    assert losses[-1] < losses[1 if name == "moco-v2" else 0]
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_the_seed_decides_everything(name):
-    def everything(seed, before):
-        torch.manual_seed(before)  # what came before must not matter
-        drawn = torch.get_rng_state()
-        task = create_task(TINY[name], (seed,))
-        assert torch.equal(torch.get_rng_state(), drawn)
-        batches = [part for e in (0, 1) for b in task.train_loader(e) for part in b]
-        return batches, list(seeded_model(task).state_dict().values())
-
-    one, again, other = everything(0, 1), everything(0, 2), everything(1, 3)
-    assert same(one[0], again[0]) and same(one[1], again[1])
-    assert not torch.equal(one[0][0], other[0][0])
-    half = len(one[0]) // 2
-    assert not torch.equal(one[0][0], one[0][half]), "each epoch has its own views"
-
-
-def test_validation_is_a_fifth_of_the_training_data():
-    whole = create_task("byol:size=100", (0,))
-    part = create_task("byol:size=100", (0,), split="validation")
-    rows = [
-        {tuple(row) for row in x.flatten(1).tolist()}
-        for x in (whole.x, part.x, part.x_eval, whole.x_eval)
-    ]
-    assert (len(part.x), len(part.x_eval)) == (80, 20)
-    assert rows[1] | rows[2] == rows[0]
-    assert not rows[2] & rows[1] and not rows[2] & rows[3]
 
 
 def test_fine_tuning_is_a_protocol_too():
