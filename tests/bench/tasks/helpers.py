@@ -1,8 +1,19 @@
 """Small versions of the tasks, and the plainest training loop."""
 
+import atexit
+import tempfile
+from pathlib import Path
+
 import torch
 
 from switch_ema.bench.tasks.loading import create_task
+from tests.bench.tasks.regression_files import write_cells, write_faces
+
+_FOLDER = tempfile.TemporaryDirectory()
+atexit.register(_FOLDER.cleanup)
+FILES = Path(_FOLDER.name)
+write_faces(FILES / "faces")
+write_cells(FILES / "cells")
 
 SMALL = {
     "noisy-digits": "noisy-digits:size=300",
@@ -13,6 +24,9 @@ SMALL = {
     "images": "images:size=200,test_size=100",
     "classification": "classification:network=vgg13-bn,size=100,test_size=50",
     "rotation": "rotation:size=200",
+    "rcf-mnist": "rcf-mnist:dataset=digits,version=c-mixup,size=200,test_size=50",
+    "age": f"age:folder={FILES / 'faces'},network=resnet18,batch=4",
+    "cell-count": f"cell-count:folder={FILES / 'cells'},network=resnet18,batch=8",
     "simclr": "simclr:size=100,batch=20",
     "moco-v2": "moco-v2:size=400,batch=25",
     "byol": "byol:size=100,batch=20",

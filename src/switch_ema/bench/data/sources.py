@@ -30,6 +30,8 @@ FILES: dict[str, tuple[str, ...]] = {
         "coco/annotations/instances_val*.json",
     ),
     "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
+    "agedb": ("agedb/*.csv",),
+    "imdb-wiki": ("imdb_wiki/*.csv",),
     "sst2": ("sst2/train.tsv", "sst2/test.tsv"),
     "reviews": ("reviews/train.tsv", "reviews/test.tsv"),
     "yelp": ("yelp/train.csv", "yelp/test.csv"),

@@ -7,6 +7,8 @@ from switch_ema.bench.paper.ablations import make_ablations
 from switch_ema.bench.paper.classification import TABLE_2, TABLE_3
 from switch_ema.bench.paper.detection import TABLE_6, TABLE_7
 from switch_ema.bench.paper.generation import TABLE_8
+from switch_ema.bench.paper.language import TABLE_11, TABLE_12
+from switch_ema.bench.paper.regression import TABLE_10
 from switch_ema.bench.paper.selfsupervised import TABLE_4, TABLE_5
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.paper.video import TABLE_9
@@ -16,6 +18,7 @@ TABLES: dict[str, PaperTable] = {
     for table in (
         *(TABLE_2, TABLE_3, TABLE_4, TABLE_5),
         *(TABLE_6, TABLE_7, TABLE_8, TABLE_9),
+        *(TABLE_10, TABLE_11, TABLE_12),
     )
 }
 TABLES |= {ablation.name: ablation for ablation in make_ablations(TABLES)}

@@ -61,13 +61,14 @@ class Rotation(Task):
         self.batch, self.degrees = check_count("batch", batch), high - low
         check_count("size", size, 10)
         named = "digits" if dataset == "digits" else "fashion_mnist"
-        images = _upright(load_images(named, seed, download=download), size, seed)
+        images = upright(load_images(named, seed, download=download), size, seed)
         # The target is the angle as a share of its range.
         y = torch.rand(len(images), generator=stream(seed, "angles"))
         x = turn(images, low + self.degrees * y)
         if dataset == "rcf":
             photos = load_images("cifar10", seed, download=download)
-            x = _over_photos(_coloured(x, y, seed), x, photos, size, seed)
+            red = redness(y, seed)
+            x = over_photos(coloured(x, red), x, photos, size, seed)
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         x = (x - mean) / deviation
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
@@ -111,26 +112,35 @@ def turn(images: Tensor, degrees: Tensor) -> Tensor:
     return grid_sample(images, grid, align_corners=False)
 
 
-def _upright(data: ImageSet, size: int, seed: int) -> Tensor:
+def upright(data: ImageSet, size: int, seed: int, *, tested: int = TESTED) -> Tensor:
     """Return training and then test images, with a margin for the rotation."""
     if size > len(data.x_train):
         raise ValueError(f"size must be at most {len(data.x_train)}, got {size}.")
     shuffle = stream(seed, "images")
     train = torch.randperm(len(data.x_train), generator=shuffle)[:size]
-    test = torch.randperm(len(data.x_test), generator=shuffle)[:TESTED]
+    test = torch.randperm(len(data.x_test), generator=shuffle)[:tested]
     images = torch.cat([data.x_train[train], data.x_test[test]])
     return pad(images.float() / 255, (2,) * 4)
 
 
-def _coloured(clothes: Tensor, y: Tensor, seed: int) -> Tensor:
-    """Colour the clothes between blue and red, by their angle or the reverse."""
+def redness(y: Tensor, seed: int) -> Tensor:
+    """Return how red an image is: its angle or, in a fifth of the images, 1 minus it.
+
+    Args:
+        y: Angles as shares of their range.
+        seed: Draws the fifth.
+    """
     honest = torch.rand(len(y), generator=stream(seed, "colours")) < HONEST
-    red = torch.where(honest, y, 1 - y)
+    return torch.where(honest, y, 1 - y)
+
+
+def coloured(clothes: Tensor, red: Tensor) -> Tensor:
+    """Colour the clothes between blue (0) and red (1)."""
     colours = torch.stack([red, torch.zeros_like(red), 1 - red], 1)
     return clothes * colours[:, :, None, None]
 
 
-def _over_photos(
+def over_photos(
     clothes: Tensor, opaque: Tensor, photos: ImageSet, size: int, seed: int
 ) -> Tensor:
     """Put the clothes in front of photos; training photos are for training images."""
