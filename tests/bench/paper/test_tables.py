@@ -71,6 +71,22 @@ SUMS = {
     ),
     # MSE and PSNR of four rows.
     "table-9": (8, {"plain": 202.62, "ema": 203.09, "switch-ema": 202.52}, 1.37),
+    # MAE and RMSE of six rows; their gains are in per cent.
+    "table-10": (
+        12,
+        {"plain": 139.13, "ema": 136.79, "swa": 139.40, "switch-ema": 135.35},
+        33.10,
+    ),
+    "table-11": (
+        3,
+        {"plain": 201.0, "ema": 200.6, "swa": 200.5, "switch-ema": 200.0},
+        1.0,
+    ),
+    "table-12": (
+        2,
+        {"plain": 98.18, "ema": 97.92, "swa": 97.98, "switch-ema": 97.92},
+        0.66,
+    ),
 }
 FIRST = ("table-2", "table-3", "table-4", "table-5")
 """Tables of one accuracy each, in which Switch EMA is always printed as the best."""
@@ -181,6 +197,26 @@ def test_generation_is_compared_with_ema_and_video_with_plain_training():
     for row in TABLES["table-9"].rows:
         assert row.baseline == "plain"
         assert [one.metric.name for one in row.metrics] == ["MSE", "PSNR"]
+
+
+def test_oddities_of_the_regression_table():
+    rows = {row.name: row for row in TABLES["table-10"].rows}
+    mae, rmse = rows["imdb-wiki-resnet50"].metrics
+    assert mae.gain("switch-ema", "plain") == -0.40, "printed as a gain of 0.40"
+    assert rmse.gain("switch-ema", "plain") > 0
+    _, rmse = rows["rcf-mnist-resnet18"].metrics
+    assert rmse.gain("switch-ema", "plain") == 1.87, "printed as 1.79"
+    _, rmse = rows["rcf-mnist-resnet50"].metrics
+    assert rmse.value("ema") < rmse.value("switch-ema"), "which is printed in bold"
+
+
+def test_each_lstm_row_has_its_optimizer():
+    rows = TABLES["table-11"].rows
+    for scale in ("small", "paper"):
+        specs = [parse_spec(row.setting(scale).optimizer) for row in rows]
+        assert [spec.name for spec in specs] == ["sgd", "adam", "adabelief"]
+        assert [spec.options["lr"] for spec in specs] == [30, 0.01, 0.01]
+        assert specs[0].options["momentum"] == 0
 
 
 def test_a_cell_for_each_method():
