@@ -28,8 +28,18 @@ class BertSize:
     dropout: float = 0.1
 
 
-def bert_config(size: BertSize, words: int, **options: Any) -> "BertConfig":
-    """Describe a BERT with a vocabulary of ``words`` tokens."""
+def bert_config(
+    size: BertSize, words: int, *, pad: int | None = PAD, **options: Any
+) -> "BertConfig":
+    """Describe a BERT with a vocabulary of ``words`` tokens.
+
+    Args:
+        size: Of the network.
+        words: Size of the vocabulary.
+        pad: The token that fills short texts up: its embedding is zero and not trained.
+            None if every token is one of the text.
+        **options: Further options of ``BertConfig``.
+    """
     with needed("transformers", "bench", user="BERT", error=UsageError):
         from transformers import BertConfig
 
@@ -42,7 +52,7 @@ def bert_config(size: BertSize, words: int, **options: Any) -> "BertConfig":
         max_position_embeddings=size.positions,
         hidden_dropout_prob=size.dropout,
         attention_probs_dropout_prob=size.dropout,
-        pad_token_id=PAD,
+        pad_token_id=pad,
         **options,
     )
 

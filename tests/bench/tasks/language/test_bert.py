@@ -110,3 +110,15 @@ def test_text_that_is_too_short(tmp_path, monkeypatch):
         (tmp_path / "wikitext2" / f"{part}.txt").write_text("a cat\n")
     with pytest.raises(UsageError, match="training text must have 33 words, got 3"):
         create_task("bert-lm", (0,))
+
+
+def test_unknown_words_are_read_like_others():
+    """Number 0 is the unknown word, and not a token that fills texts up."""
+    torch.manual_seed(0)
+    task = small_task("bert-lm")
+    model = task.model().eval()
+    shared = model.bert.get_input_embeddings().weight
+    assert shared[0].abs().max() > 0
+    logit = model(torch.tensor([[3, 0, 5]]))[0, 2, 7]
+    (gradient,) = torch.autograd.grad(logit, shared)
+    assert (gradient[[3, 0, 5]].abs().sum(1) > 0).all()

@@ -9,6 +9,7 @@ from switch_ema.bench.data import sources
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.task import CONTROL_EPOCHS
 from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.ssl.settings import SIMCLR, paper_optimizer
 from switch_ema.bench.train.loop import Place, train_cell
@@ -75,6 +76,17 @@ def test_a_folder_of_stl10_says_what_is_missing(tmp_path, monkeypatch):
     (folder / "train_X.bin").write_bytes(b"")
     with pytest.raises(UsageError, match=r"found train_X\.bin, so train_y\.bin"):
         create_task("byol:dataset=stl10", (0,))
+
+
+def test_the_control_is_evaluated_after_the_same_epochs():
+    task = create_task("simclr:size=40,batch=20,protocol_every=3", (0,))
+    model = task.model().eval()
+    due = []
+    for epoch in (1, 2, CONTROL_EPOCHS + 1, CONTROL_EPOCHS + 2):
+        task.train_loader(epoch)
+        with torch.no_grad():
+            due.append(math.isfinite(task.evaluate(model)["accuracy"]))
+    assert due == [False, True, False, True]
 
 
 def test_the_papers_recipe_at_its_scale():

@@ -144,8 +144,11 @@ class BertLanguageModel(Task):
 
     def model(self) -> nn.Module:
         """Make the network."""
-        config = bert_config(self.scale.network, len(self.words), is_decoder=True)
-        return CausalBert(config)
+        # Texts are not filled up; the number 0 is that of unknown words.
+        words = len(self.words)
+        return CausalBert(
+            bert_config(self.scale.network, words, pad=None, is_decoder=True)
+        )
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make AdamW with fairseq's settings."""

@@ -15,7 +15,7 @@ from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.data.vision import ImageFiles, Images
 from switch_ema.bench.models.catalog import SCALES, create_network
-from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.image_batches import evaluation_batches
 from switch_ema.bench.tasks.metrics import ACCURACY, predict
 from switch_ema.bench.tasks.ssl.evaluation import (
@@ -225,7 +225,9 @@ class Pretraining(Task):
 
     def _protocol_is_due(self) -> bool:
         """Whether the last trained epoch ends an interval; before any, it is due."""
-        return self._epoch is None or (self._epoch + 1) % self.protocol_every == 0
+        if self._epoch is None:
+            return True
+        return (self._epoch % CONTROL_EPOCHS + 1) % self.protocol_every == 0
 
     def _fine_tune(self, encoder: nn.Module) -> float:
         """Fine-tune on all labelled images, as the paper does or for a few epochs."""

@@ -14,12 +14,10 @@ from switch_ema.bench.data import sources
 from switch_ema.bench.data.moving import SOURCES, digit_images, moving_clips
 from switch_ema.bench.data.splits import choose_split, stream
 from switch_ema.bench.models.video import VIDEO_NETWORKS
-from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 
 SEEN = 10
 """Frames that a network sees; it predicts as many."""
-CONTROL_EPOCHS = 500_000
-"""The control, plain training in another order, numbers its epochs from here on."""
 DEFAULTS = {"network": "simvp", "scale": "small"}
 
 MSE = Metric(name="MSE", higher_is_better=False)
