@@ -20,15 +20,6 @@ from switch_ema.bench.spec import Spec, parse_spec
 
 FILTERS = ("include", "exclude")
 
-__all__ = [
-    "CONTROL",
-    "DESCRIPTIONS",
-    "PLAIN",
-    "Method",
-    "options_of",
-    "parse_method",
-]
-
 
 @dataclass(frozen=True)
 class Method:

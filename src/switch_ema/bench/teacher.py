@@ -16,7 +16,8 @@ from torch.func import functional_call
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import plain_name, unwrap
 from switch_ema.averaging.schedules.decay import cosine
-from switch_ema.bench.methods import CONTROL, PLAIN, Method
+from switch_ema.bench.method_names import CONTROL, PLAIN
+from switch_ema.bench.methods import Method
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from switch_ema.bench.methods import DESCRIPTIONS
+from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.models.video import VIDEO_NETWORKS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.methods import DESCRIPTIONS, FILTERS, Method, parse_method
+from switch_ema.bench.method_names import DESCRIPTIONS
+from switch_ema.bench.methods import FILTERS, Method, parse_method
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.methods import CONTROL
+from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import open_run

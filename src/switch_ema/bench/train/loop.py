@@ -18,7 +18,8 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.bench.methods import CONTROL, Method, parse_method
+from switch_ema.bench.method_names import CONTROL
+from switch_ema.bench.methods import Method, parse_method
 from switch_ema.bench.models.stacked import clip_each_
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
