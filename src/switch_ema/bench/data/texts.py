@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from switch_ema.bench.data import sources
-from switch_ema.bench.data.splits import stream
+from switch_ema.bench.data.splits import check_split, stream
 from switch_ema.bench.data.text_files import read_text
 
 END = "<eos>"
@@ -36,6 +36,25 @@ def load_texts(name: str, seed: int) -> Texts:
     if files is None:
         raise sources.not_found(name)
     train, test = (_read_lines(path) for path in files)
+    return Texts(train, test)
+
+
+def choose_text(
+    texts: Texts, split: str, size: int | None, test_size: int | None
+) -> Texts:
+    """Keep the beginning of both texts, and choose which one is evaluated.
+
+    Args:
+        texts: The whole texts.
+        split: ``test``, or ``validation`` to evaluate on the last fifth of the training
+            text, which is then not trained on.
+        size: Words of the training text; None keeps all of them.
+        test_size: Words of the test text, likewise.
+    """
+    train, test = texts.train[:size], texts.test[:test_size]
+    if check_split(split):
+        fifth = len(train) // 5
+        train, test = train[:-fifth], train[-fifth:]
     return Texts(train, test)
 
 

@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count
-from switch_ema.bench.data.splits import check_split
-from switch_ema.bench.data.texts import load_texts
+from switch_ema.bench.data.texts import choose_text, load_texts
 from switch_ema.bench.models.awd_lstm import AWDLSTM, AWDDropout, State
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.language.pieces import (
@@ -142,11 +141,13 @@ class AWDLanguageModel(Task):
         self.layers = check_count("layers", layers)
         self.batch = check_count("batch", batch)
         texts = load_texts(dataset, seed)
-        train = texts.train[: _given("size", size, self.scale.size)]
-        test = texts.test[: _given("test_size", test_size, self.scale.test_size)]
-        if check_split(split):
-            fifth = len(train) // 5
-            train, test = train[:-fifth], train[-fifth:]
+        texts = choose_text(
+            texts,
+            split,
+            _given("size", size, self.scale.size),
+            _given("test_size", test_size, self.scale.test_size),
+        )
+        train, test = texts.train, texts.test
         most = check_count("vocabulary", vocabulary or self.scale.vocabulary, 2)
         self.words = number_words(train, most, least=self.scale.rarest)
         self.train, self.test = indices(train, self.words), indices(test, self.words)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.data.labelled_texts import DATASETS, load_labelled_texts
-from switch_ema.bench.data.splits import check_split, hold_out, stream
+from switch_ema.bench.data.splits import choose_split, stream
 from switch_ema.bench.data.tokens import encode, read_tokenizer, train_tokenizer
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.bert import (
@@ -133,27 +133,17 @@ class BertText(Classifier):
         check_choice("dataset", dataset, DATASETS)
         data = load_labelled_texts(dataset, seed)
         self.classes = data.classes
-        train = _draw(len(data.train), size, self.scale.size, seed, "training texts")
-        test = _draw(
-            len(data.test), test_size, self.scale.test_size, seed, "test texts"
-        )
+        sizes = self.scale.size, self.scale.test_size
+        train = _draw("size", len(data.train), size, sizes[0], seed)
+        test = _draw("test_size", len(data.test), test_size, sizes[1], seed)
         texts = [data.train[index] for index in train]
         self.start = find_start(pretrained, texts, self.scale, scale)
         length = self.scale.length
-        x, y = encode(self.start.tokenizer, texts, length), data.y_train[train]
-        if check_split(split):
-            stay, held = hold_out(len(x), seed)
-            self.x, self.y, self.x_eval, self.y_eval = (
-                x[stay],
-                y[stay],
-                x[held],
-                y[held],
-            )
-        else:
-            tested = [data.test[index] for index in test]
-            self.x, self.y = x, y
-            self.x_eval = encode(self.start.tokenizer, tested, length)
-            self.y_eval = data.y_test[test]
+        tested = [data.test[index] for index in test]
+        x, x_test = (encode(self.start.tokenizer, t, length) for t in (texts, tested))
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split, seed, (x, data.y_train[train]), (x_test, data.y_test[test])
+        )
 
     def model(self) -> nn.Module:
         """Make the network with random weights."""
@@ -252,10 +242,11 @@ def scale_of(name: str) -> Scale:
 
 
 def _draw(
-    count: int, given: int | None, default: int | None, seed: int, purpose: str
+    name: str, count: int, given: int | None, default: int | None, seed: int
 ) -> list[int]:
     """Draw which texts are used; all of them if there are not more."""
-    wanted = default if given is None else check_count("size", given, 10)
+    wanted = default if given is None else check_count(name, given, 10)
+    purpose = "training texts" if name == "size" else "test texts"
     order = torch.randperm(count, generator=stream(seed, purpose))
     chosen: list[int] = order[:wanted].tolist()
     return chosen

@@ -8,8 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count, check_range
-from switch_ema.bench.data.splits import check_split
-from switch_ema.bench.data.texts import load_texts
+from switch_ema.bench.data.texts import choose_text, load_texts
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.language.pieces import (
     Pieces,
@@ -56,15 +55,11 @@ class LanguageModel(Task):
         self.dropout = check_range("dropout", dropout, 0, 1)
         self.batch = check_count("batch", batch)
         self.bptt = check_count("bptt", bptt)
-        texts = load_texts(dataset, seed)
+        for name, count in (("size", size), ("test_size", test_size)):
+            if count is not None:
+                check_count(name, count, 1000)
+        texts = choose_text(load_texts(dataset, seed), split, size, test_size)
         train, test = texts.train, texts.test
-        if size is not None:
-            train = train[: check_count("size", size, 1000)]
-        if test_size is not None:
-            test = test[: check_count("test_size", test_size, 1000)]
-        if check_split(split):
-            fifth = len(train) // 5
-            train, test = train[:-fifth], train[-fifth:]
         self.words = number_words(train, check_count("vocabulary", vocabulary, 2))
         self.train, self.test = indices(train, self.words), indices(test, self.words)
         if len(self.train) < 2 * batch:
