@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-core lint bench docs clean
+.PHONY: setup demo test test-core lint bench chaos docs clean
 
 setup: $(VENV)/.dev
 
@@ -69,6 +69,10 @@ bench: $(VENV)/.peers
 			|| { [ $$? -eq 130 ] && exit 130; failed="$$failed $$name"; }; \
 	done; \
 	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
+
+# Kills, damaged files and hostile input, minutes; docs/reliability.md has the figures.
+chaos: setup
+	$(RUN) -m tests.chaos.bench
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

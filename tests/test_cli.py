@@ -31,7 +31,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-TINY = ("compare", "tiny.py:Tiny", "--seeds", "2", "--jobs", "1", "--device", "cpu")
+TINY = (
+    "compare",
+    "tiny.py:Tiny",
+    "--seeds",
+    "2",
+    "--executor",
+    "inline",
+    "--device",
+    "cpu",
+)
 
 
 def test_compare_report_and_runs(folder, capsys):

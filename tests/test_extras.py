@@ -104,7 +104,7 @@ def test_the_demo_needs_the_extra_bench_alone(tmp_path):
         if set(map(canonicalize_name, names)) & (named - installed - {"switch-ema"})
     }
     assert {"mypy", "ray", "transformers"} <= absent and "torch" not in absent
-    short = ["--epochs", "1", "--seeds", "2", "--jobs", "1", "--device", "cpu"]
+    short = ["--epochs", "1", "--seeds", "2", "--executor", "inline", "--device", "cpu"]
     command = [sys.executable, "-c", DEMO, ",".join(sorted(absent))]
     command += ["compare", "noisy-digits", "digits", *short]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -5,13 +5,17 @@ Only the command that is called is imported, so that help and lists need no torc
 
 import difflib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from switch_ema import __version__
 from switch_ema._lazy import describe_named, load_named
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.text import printable
 
 COMMANDS: dict[str, str] = {
     "compare": "switch_ema.commands.compare:Compare",
@@ -33,7 +37,8 @@ CLOSED_PIPE = 128 + 13
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
     try:
-        _run(sys.argv[1:] if arguments is None else arguments)
+        with _stoppable():
+            _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()  # so that a closed pipe is noticed here
     except UsageError as error:
         _fail(str(error))
@@ -44,9 +49,10 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}.")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print("switch-ema: stopped; the same command continues.", file=sys.stderr)
-        sys.exit(130)
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        sys.exit(128 + number)
 
 
 def parse(arguments: Sequence[str]) -> Callable[..., Any]:
@@ -109,6 +115,31 @@ def _described(name: str) -> Callable[[], None]:
     return command
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does: with a report."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in _signals(names)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals(names: Sequence[str]) -> list[signal.Signals]:
+    """Leave out what is ignored, as under nohup."""
+    numbers = [signal.Signals[name] for name in names]
+    return [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+
+
 def _fail(message: str) -> NoReturn:
-    print(f"switch-ema: {message}", file=sys.stderr)
+    print(f"switch-ema: {printable(message)}", file=sys.stderr)
     sys.exit(2)

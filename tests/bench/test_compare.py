@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 def options(folder, **more):
-    return RunOptions(out=folder, device="cpu", **{"jobs": 1, **more})
+    return RunOptions(out=folder, device="cpu", **{"executor": "inline", **more})
 
 
 def run(config, folder, **more):
@@ -108,18 +108,20 @@ def test_killed_anywhere_the_table_is_the_same(config, tmp_path, monkeypatch, po
 
 def test_parallel_equals_serial(config, tmp_path):
     serial = table(run(config, tmp_path / "serial")[0])
-    assert table(run(config, tmp_path / "parallel", jobs=2)[0]) == serial
+    assert (
+        table(run(config, tmp_path / "parallel", executor="local", jobs=2)[0]) == serial
+    )
 
 
 SHOOT_A_WORKER = """
 import os, signal, sys
 from pathlib import Path
 from switch_ema.bench.compare import run_comparison
-from switch_ema.bench.execute import cells as execute
+from switch_ema.bench.execute.local import Pool
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 
-run = execute._Pool.run
+run = Pool.run
 shots = []
 
 def shooting(self, cells, place, progress):
@@ -130,7 +132,7 @@ def shooting(self, cells, place, progress):
     return run(self, cells, place, shoot)
 
 if __name__ == "__main__":
-    execute._Pool.run = shooting
+    Pool.run = shooting
     config = CompareConfig.from_json(Path(sys.argv[1]).read_text())
     options = RunOptions(out=Path(sys.argv[2]), jobs=2, device="cpu")
     assert run_comparison(config, options).error is None
@@ -176,7 +178,8 @@ def test_kill_minus_nine_and_the_same_command_again(config, tmp_path):
     assert table(folder / "report.html") == whole
 
 
-def test_ctrl_c_leaves_a_report_of_what_finished(config, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_report_of_what_finished(config, tmp_path, how):
     config = dataclasses.replace(config, epochs=60)
     process = subprocess.Popen(
         command_line(config, tmp_path),
@@ -187,9 +190,9 @@ def test_ctrl_c_leaves_a_report_of_what_finished(config, tmp_path):
     folder = tmp_path / "runs" / config.default_name
     results = folder / "results.sqlite"
     wait_for(lambda: stored(results) >= 3, process)  # the first seed's three
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, how)
     _, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + how
     assert errors.strip() == "switch-ema: stopped; the same command continues."
     assert (folder / "report.html").stat().st_size > 10_000
 

@@ -24,7 +24,7 @@ def moody(tiny, tmp_path):
 
 def run(task, folder, methods=("plain", "switch-ema")):
     config = CompareConfig(tasks=(task,), methods=methods, seeds=3)
-    options = RunOptions(out=folder, name="run", jobs=1, device="cpu")
+    options = RunOptions(out=folder, name="run", executor="inline", device="cpu")
     console = Console(file=io.StringIO(), width=120)
     try:
         Compare(settings=config, run=options)(console)

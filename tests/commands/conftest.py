@@ -18,7 +18,7 @@ def finished(tmp_path_factory):
         seeds=2,
         epochs=2,
     )
-    options = RunOptions(out=out, name="run", jobs=1, device="cpu")
+    options = RunOptions(out=out, name="run", executor="inline", device="cpu")
     run_comparison(config, options)
     return out / "run"
 

@@ -29,7 +29,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-RUN = ("reproduce", "table-5", "--jobs", "1", "--device", "cpu", "--seeds", "2")
+RUN = (
+    "reproduce",
+    "table-5",
+    "--executor",
+    "inline",
+    "--device",
+    "cpu",
+    "--seeds",
+    "2",
+)
 
 
 def test_a_row_is_planned_trained_and_shown(folder, capsys):
@@ -73,7 +82,16 @@ def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):
 def test_a_missing_folder_ends_a_run_with_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
-    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    run = (
+        "reproduce",
+        "table-5",
+        "--scale",
+        "paper",
+        "--executor",
+        "inline",
+        "--device",
+        "cpu",
+    )
     code, _, err = call(capsys, *run, "--rows", "byol")
     assert code == 2 and err.count("\n") == 1 and "Traceback" not in err
     assert "the data imagenet was not found" in err
@@ -85,7 +103,16 @@ def test_a_folder_of_another_layout_is_told(tmp_path, capsys, monkeypatch):
     (tmp_path / "imagenet" / "train" / "n01440764").mkdir(parents=True)
     (tmp_path / "imagenet" / "val").mkdir()
     monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
-    run = ("reproduce", "table-5", "--scale", "paper", "--jobs", "1", "--device", "cpu")
+    run = (
+        "reproduce",
+        "table-5",
+        "--scale",
+        "paper",
+        "--executor",
+        "inline",
+        "--device",
+        "cpu",
+    )
     code, _, err = call(capsys, *run, "--rows", "mae")
     assert code == 2 and err.count("\n") == 1
     assert "must hold train/<class>/<image> and val/<class>/<image>" in err

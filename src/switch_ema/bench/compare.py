@@ -16,17 +16,20 @@ from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import (
     RESULTS,
+    Arithmetic,
     claim,
     locked,
     note_tuned,
     open_run,
+    remove_leftovers,
+    settle_arithmetic,
 )
 from switch_ema.bench.results.samples import save_samples
 from switch_ema.bench.results.store import FINISHED, Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
-from switch_ema.bench.train.checkpoints import checkpoint_path
+from switch_ema.bench.train.checkpoints import forget
 from switch_ema.bench.train.loop import Place
 from switch_ema.bench.tuning import check_tuning, tune
 
@@ -96,6 +99,7 @@ def run_comparison(
     error: BaseException | None = None
     with locked(folder), closing(Results(folder / RESULTS, create=True)) as results:
         claim(results, config, folder)
+        remove_leftovers(folder)
         rest = _Rest(
             config,
             results,
@@ -104,6 +108,7 @@ def run_comparison(
             watcher or Watcher(),
             sources=results.meta()["sources"],
             keeps_trajectory=keeps_trajectory,
+            arithmetic=settle_arithmetic(results, options.threads),
         )
         try:
             if config.tune:
@@ -135,6 +140,7 @@ class _Rest:
     sources: str
     """Fingerprints of the tasks' files when the run began."""
     keeps_trajectory: bool
+    arithmetic: Arithmetic
 
     def tune(self, cells: list[Cell]) -> CompareConfig:
         tuned = tune(self.config, cells, self.results, self.train)
@@ -167,23 +173,26 @@ class _Rest:
                 on_epoch,
                 executor=self.options.executor,
                 address=self.options.address,
+                timeout=self.options.timeout,
             ):
                 self.results.add(cell, result)
                 save_samples(self.folder, cell.task, result.samples)
                 if result.status == "failed":
                     failures.setdefault(result.message, []).append(cell)
                 elif not self._is_kept(cell):
-                    checkpoint_path(self.folder, cell).unlink(missing_ok=True)
+                    forget(self.folder, cell)
         if failures:
             raise UsageError(_tell_failures(failures, len(todo)))
 
     def _place(self, cell: Cell, *, measures_trivial: bool) -> Place:
         return Place(
-            self.folder,
+            self.folder.absolute(),  # a task may change the current folder
             self.options.device,
             self.options.track,
             self._is_kept(cell) and self.keeps_trajectory,
             self.sources,
+            threads=self.arithmetic.threads,
+            kernels=self.arithmetic.kernels,
             makes_samples=self._is_first(cell),
             measures_trivial=measures_trivial,
         )

@@ -109,5 +109,5 @@ def _split(text: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text

@@ -1,6 +1,10 @@
 """How counts, lists and foreign text are written, in messages and in reports."""
 
+import json
 from collections.abc import Iterable
+from typing import Any
+
+from switch_ema.bench.errors import UsageError
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,14 +16,29 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "and") -> str:
     """Enumerate in words.
 
     >>> listed(["ema", "swa", "lawa"])
     'ema, swa and lawa'
     """
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def read_json(text: str | bytes, where: str) -> Any:
+    """Read JSON of unknown origin; whatever is wrong with it is one sentence.
+
+    >>> read_json("[" * 100_000, "this")
+    Traceback (most recent call last):
+    switch_ema.bench.errors.UsageError: this is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except (RecursionError, MemoryError):
+        raise UsageError(f"{where} is nested too deeply.") from None
+    except ValueError as error:  # also numbers of thousands of digits
+        raise UsageError(f"{where} is not JSON: {error}.") from None
 
 
 def printable(text: str) -> str:

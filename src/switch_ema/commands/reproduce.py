@@ -3,7 +3,7 @@
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
     RowPlan,
     collect_rows,
+    damaged_rows,
     plan_rows,
     row_line,
     run_rows,
@@ -162,16 +163,19 @@ class Reproduce:
         command = ["switch-ema", "reproduce", table.name, "--scale", scale]
         if isinstance(table, Ablation):
             with needed(None, extra="analysis", user="An ablation", error=UsageError):
-                return ablation_section(
+                section = ablation_section(
                     table,
                     rows,
                     scale=scale,
                     command=shlex.join(command),
                     folder=table_folder(self.out, table, scale),
                 )
-        return reproduction_section(
-            table, rows, scale=scale, command=shlex.join(command)
-        )
+        else:
+            section = reproduction_section(
+                table, rows, scale=scale, command=shlex.join(command)
+            )
+        problems = damaged_rows(table, self.out, scale)
+        return replace(section, paragraphs=[*section.paragraphs, *problems])
 
     def _show(self, table: PaperTable, console: Console) -> None:
         section = self._section(table)

@@ -5,14 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from multiprocessing import get_context
 
 import pytest
 
+from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.execute.cells import train_cells
-from switch_ema.bench.execute.local import _how_it_died
+from switch_ema.bench.execute.local import Pool, _how_it_died
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.loop import Place
 from tests.bench.conftest import TINY_TASK
 
@@ -45,6 +49,31 @@ class Stays(Loaded):
 class Exits(Tiny):
     def model(self):
         sys.exit("enough")
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+class Mishaps(Tiny):
+    # Each seed has a mishap of its own; the last one changes the folder.
+    def __init__(self, seed, *, split="test"):
+        super().__init__(seed, split=split)
+        if seed == 0:
+            os._exit(7)
+        if seed == 1:
+            os.kill(os.getpid(), 11)
+        if seed == 2:
+            raise Unspeakable
+        if seed == 3:
+            raise ValueError("line\\nand \\x1b[2J")
+        os.chdir("/")
+
+
+class Hangs(Tiny):
+    def loss(self, model, batch):
+        time.sleep(600)
 """
 )
 
@@ -71,6 +100,47 @@ def test_a_task_may_load_its_data_in_processes(tasks, tmp_path):
     assert [(r.status, r.message) for r in parallel] == [("done", "")] * 2
     numbers = [sorted(str(r.values) for r in results) for results in (serial, parallel)]
     assert numbers[0] == numbers[1]
+
+
+def test_one_mishap_stops_one_training(tasks, tmp_path, monkeypatch):
+    """Also with one job: exits, crashes, odd exceptions and a change of folders."""
+    monkeypatch.chdir(tmp_path)
+    config = CompareConfig(tasks=(f"{tasks}:Mishaps",), methods=("plain",), seeds=5)
+    options = RunOptions(name="run", jobs=1, device="cpu")
+    done = run_comparison(config, options)
+    assert "4 of 5 trainings failed" in str(done.error)
+    with closing(Results(tmp_path / "runs" / "run" / "results.sqlite")) as results:
+        messages = [str(results.cell(cell)["message"]) for cell in make_plan(config)]
+        statuses = list(results.statuses().values())
+    assert sorted(statuses) == ["done"] + ["failed"] * 4
+    assert messages[0] == "its process died twice, with exit code 7"
+    assert messages[1].startswith("its process died twice, by signal 11")
+    assert "Unspeakable: (its text cannot be made: ValueError)" in messages[2]
+    assert messages[3].endswith("ValueError: line") and messages[4] == ""
+
+
+def test_a_training_that_hangs_is_given_up(tasks, tmp_path):
+    config = CompareConfig(tasks=(f"{tasks}:Hangs",), methods=("plain",), seeds=1)
+    place = Place(tmp_path, "cpu")
+    [(_, result)] = train_cells(
+        make_plan(config), lambda _: place, 1, lambda *_: None, timeout=3
+    )
+    assert result.status == "failed"
+    assert result.message == "no epoch was finished within 3 s"
+
+
+def test_a_worker_that_dies_idle_costs_nothing(tasks, tmp_path):
+    config = CompareConfig(tasks=(f"{tasks}:Tiny",), methods=("plain",), seeds=2)
+    with Pool(1) as pool:
+        for worker in pool._workers:
+            worker.process.kill()
+            worker.process.join()
+        found = list(
+            pool.run(
+                make_plan(config), lambda _: Place(tmp_path, "cpu"), lambda *_: None
+            )
+        )
+    assert [result.status for _, result in found] == ["done"] * 2
 
 
 def test_an_exit_in_a_task_is_told_with_its_line(tasks, tmp_path):

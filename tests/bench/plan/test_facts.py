@@ -29,7 +29,7 @@ def trained(tmp_path_factory):
         config = CompareConfig(
             tasks=("tiny.py:Tiny",), methods=("plain", "ema", "switch-ema"), seeds=2
         )
-        options = RunOptions(name="run", jobs=1, device="cpu")
+        options = RunOptions(name="run", executor="inline", device="cpu")
         run_comparison(config, options)
     return folder
 
@@ -79,15 +79,26 @@ def test_a_file_that_is_not_there_any_more(folder, tmp_path, monkeypatch):
     assert without_problem(after) == before
 
 
-def test_a_run_without_facts_is_as_its_task_is_now(folder):
-    before = shown()
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ("{}", "has no note on its task tiny.py:Tiny, and a file that a run names is"),
+        ("[]", "has no note on its task"),
+        ("{", "the run's note on its tasks is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"tiny.py:Tiny": {"metrics": 3}}', "note on tiny.py:Tiny is damaged"),
+        ('{"tiny.py:Tiny": 3}', "note on tiny.py:Tiny is damaged"),
+    ],
+)
+def test_a_file_that_a_run_names_is_never_run_to_show_it(folder, note, message):
+    """A run may come from somebody else, and so may the file."""
+    Path("tiny.py").write_text("from pathlib import Path; Path('pwned').touch()")
     _, results = open_run(Path("runs/run"))
-    results.set_meta(FACTS, "{}")
+    results.set_meta(FACTS, note)
     results.close()
-    assert shown() == before
-    Path("tiny.py").unlink()
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match=message):
         shown()
+    assert not Path("pwned").exists()
 
 
 @pytest.mark.parametrize("task", ["noisy-digits", "moons", "byol", "images:size=320"])

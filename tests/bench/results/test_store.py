@@ -2,6 +2,8 @@
 
 import math
 import sqlite3
+import threading
+from contextlib import closing
 
 import pytest
 
@@ -73,3 +75,67 @@ def test_another_version_is_refused(path):
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(UsageError, match="another version"):
         Results(path)
+
+
+def test_what_0_1_0_left_when_it_was_killed_is_completed(path):
+    """It made its tables one by one; such a folder could never be used again."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA application_id = 0x53454D41")
+        file.execute("PRAGMA user_version = 1")
+        file.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    file.close()
+    with pytest.raises(UsageError, match="holds nothing; was the run ever started"):
+        Results(path)
+    results = Results(path, create=True)
+    results.add(CELL, RESULT)
+    assert results.statuses() == {CELL.id: "done"}
+
+
+def test_all_tables_are_made_in_one_transaction(path):
+    path.parent.mkdir()
+    for number in range(1, 7):
+        results = object.__new__(Results)
+        results.path, results._connection = path, Dying(sqlite3.connect(path), number)
+        with pytest.raises(Killed):
+            results._create()
+        with closing(sqlite3.connect(path)) as file:
+            assert not file.execute("SELECT * FROM sqlite_master").fetchall()
+        with closing(Results(path, create=True)) as results:
+            assert results.statuses() == {}
+        path.unlink()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Dying:
+    """A connection whose process ends at the n-th statement."""
+
+    def __init__(self, connection, statements):
+        self.connection, self.left = connection, statements
+
+    def execute(self, statement):
+        self.left -= 1
+        if self.left < 0:
+            self.connection.close()
+            raise Killed
+        return self.connection.execute(statement)
+
+
+def test_a_writer_waits_for_a_reader(path):
+    """Readers of a few seconds ended a comparison."""
+    results = Results(path, create=True)
+    reader = sqlite3.connect(path, check_same_thread=False)
+    reader.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(6, reader.rollback)
+    timer.start()
+    results.add(CELL, RESULT)
+    timer.join()
+    assert results.statuses() == {CELL.id: "done"}
+
+
+def test_a_cell_that_is_not_there_is_one_sentence(path):
+    with pytest.raises(UsageError, match="there is no record of digits"):
+        Results(path, create=True).cell(CELL)

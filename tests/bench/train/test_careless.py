@@ -109,7 +109,7 @@ def test_a_file_that_is_edited_during_a_run_stops_it(tmp_path):
     path.write_text(EDITS_ITSELF)
     tasks = (f"{path}:Edited",)
     config = CompareConfig(tasks=tasks, methods=("plain",), seeds=2)
-    options = RunOptions(out=tmp_path, name="run", jobs=1, device="cpu")
+    options = RunOptions(out=tmp_path, name="run", executor="inline", device="cpu")
     stopped = run_comparison(config, options).error
     assert isinstance(stopped, UsageError)
     assert "edited while the run was going on" in str(stopped)

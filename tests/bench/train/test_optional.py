@@ -54,7 +54,7 @@ def compare(task, folder, **options):
     methods = ("plain", "ema:decay=0.9", "switch-ema")
     config = CompareConfig(tasks=(task,), methods=methods, seeds=2, **options)
     console = Console(file=io.StringIO(), width=120)
-    run = RunOptions(out=folder, name="run", jobs=1, device="cpu")
+    run = RunOptions(out=folder, name="run", executor="inline", device="cpu")
     Compare(settings=config, run=run)(console)
     stored, results = open_run(folder / "run")
     try:

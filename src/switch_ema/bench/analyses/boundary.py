@@ -157,7 +157,7 @@ def _train(
     options = RunOptions(
         out=folder.parent,
         name=folder.name,
-        jobs=1,
+        executor="inline",
         device="cpu",
         keep_checkpoints="all",
     )

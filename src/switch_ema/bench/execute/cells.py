@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from switch_ema.bench.execute.local import OnEpoch, _Pool, train_or_explain
+from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.loop import CellResult, Place
 
@@ -24,6 +24,7 @@ def train_cells(
     *,
     executor: str = "local",
     address: str | None = None,
+    timeout: float | None = None,
 ) -> Iterator[tuple[Cell, CellResult]]:
     """Yield each cell with its result, as they finish; failures are results too.
 
@@ -32,8 +33,11 @@ def train_cells(
         place: where and how a cell is trained.
         jobs: cells trained at a time; 0 for as many as fit.
         on_epoch: told a cell and the epochs that it has finished.
-        executor: ``local`` or ``ray``.
+        executor: ``local`` for processes, ``ray`` for a cluster, ``inline`` for this
+            process, as is good for a debugger.
         address: the address of the Ray cluster; see :func:`ray.init`.
+        timeout: seconds without a finished epoch after which a local training is given
+            up.
     """
     if not cells:
         return
@@ -43,10 +47,10 @@ def train_cells(
 
         yield from train_on_ray(cells, place, jobs, on_epoch, address=address)
         return
-    jobs = jobs or default_jobs()
-    if jobs == 1 or len(cells) <= 1:
+    if executor == "inline":
         for cell in cells:
             yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
-    else:
-        with _Pool(min(jobs, len(cells))) as pool:
-            yield from pool.run(cells, place, on_epoch)
+        return
+    # Also one training at a time has a process: a crash must not end the comparison.
+    with Pool(min(jobs or default_jobs(), len(cells)), timeout) as pool:
+        yield from pool.run(cells, place, on_epoch)

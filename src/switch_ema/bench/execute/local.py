@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import (
     current_process,
     get_all_start_methods,
@@ -17,12 +17,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_file, parse_task
-from switch_ema.bench.tasks.loading import explain
+from switch_ema.bench.tasks.loading import explain, told
+from switch_ema.bench.text import printable
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
 
 OnEpoch = Callable[[Cell, int], None]
@@ -32,15 +31,22 @@ OnEpoch = Callable[[Cell, int], None]
 def train_or_explain(
     cell: Cell, place: Place, progress: Callable[[int], None]
 ) -> CellResult:
-    """Train one cell; what goes wrong is told in the result."""
+    """Train one cell; what goes wrong is told in the result, in one line.
+
+    A task that changes the current folder changes it for itself alone.
+    """
+    home = os.getcwd()
     try:
         return train_cell(cell, place, progress)
     except UsageError as error:
-        return CellResult(status="failed", message=str(error))
+        message = told(error)
     except OSError as error:
-        return CellResult(status="failed", message=f"{type(error).__name__}: {error}")
+        message = f"{type(error).__name__}: {told(error)}"
     except (Exception, SystemExit) as error:
-        return CellResult(status="failed", message=_describe(error, cell))
+        message = _describe(error, cell)
+    finally:
+        os.chdir(home)
+    return CellResult(status="failed", message=printable(message))
 
 
 def _describe(error: BaseException, cell: Cell) -> str:
@@ -50,7 +56,7 @@ def _describe(error: BaseException, cell: Cell) -> str:
         return str(explain(error, spec.name.rpartition(":")[0]))
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}, line {frame.lineno}"
-    return f"{place}: {type(error).__name__}: {error}".replace("\n", " ")
+    return f"{place}: {type(error).__name__}: {told(error)}".replace("\n", " ")
 
 
 @dataclass
@@ -58,32 +64,34 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     cell: Cell | None = None
+    heard: float = field(default_factory=time.monotonic)
+    """When it was given its cell, or told the last epoch."""
 
 
-class _Pool:
+class Pool:
     """Processes that each train one cell at a time.
 
     Written by hand because a lost worker must cost just the cell it was training,
     and because every worker reports the epochs it finishes.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, timeout: float | None = None) -> None:
         self._context = get_context("spawn")
-        self._threads = max(1, (os.cpu_count() or 1) // jobs)
+        self._timeout = timeout
         self._workers = [self._start() for _ in range(jobs)]
 
-    def __enter__(self) -> "_Pool":
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *error: object) -> None:
         for worker in self._workers:
-            worker.process.terminate()
+            worker.process.kill()
         for worker in self._workers:
             worker.process.join()
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, self._threads, os.getpid())
+        arguments = (theirs, os.getpid())
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -101,29 +109,55 @@ class _Pool:
         while waiting or any(worker.cell for worker in self._workers):
             for worker in self._workers:
                 if worker.cell is None and waiting:
-                    worker.cell = waiting.pop()
-                    worker.connection.send((worker.cell, place(worker.cell)))
-            for connection in wait([w.connection for w in self._workers]):
-                worker = next(w for w in self._workers if w.connection is connection)
+                    worker.cell, worker.heard = waiting.pop(), time.monotonic()
+                    try:
+                        worker.connection.send((worker.cell, place(worker.cell)))
+                    except OSError:  # it died idle, which the wait below tells
+                        waiting.append(worker.cell)
+                        worker.cell = None
+            for worker in self._ready():
                 cell = worker.cell
                 try:
                     message = worker.connection.recv()
                 except (EOFError, OSError):
-                    self._workers[self._workers.index(worker)] = self._start()
-                    if cell is not None:
-                        lost[cell.id] = lost.get(cell.id, 0) + 1
-                        if lost[cell.id] < 2:
-                            waiting.append(cell)
-                        else:
-                            how = _how_it_died(worker.process)
-                            why = f"its process died twice, {how}"
-                            yield cell, CellResult("failed", why)
+                    self._replace(worker)
+                    if cell is None:
+                        continue
+                    lost[cell.id] = lost.get(cell.id, 0) + 1
+                    if lost[cell.id] < 2:
+                        waiting.append(cell)
+                    else:
+                        why = f"its process died twice, {_how_it_died(worker.process)}"
+                        yield cell, CellResult("failed", why)
                     continue
+                worker.heard = time.monotonic()
                 if cell is not None and isinstance(message, CellResult):
                     worker.cell = None
                     yield cell, message
                 elif cell is not None:
                     on_epoch(cell, message)
+            for worker in self._silent():
+                worker.process.kill()
+                self._replace(worker)
+                if worker.cell is not None:
+                    why = f"no epoch was finished within {self._timeout:g} s"
+                    yield worker.cell, CellResult("failed", why)
+
+    def _ready(self) -> list[_Worker]:
+        """Wait for workers that have something to tell, or are dead."""
+        seconds = None if self._timeout is None else min(1.0, self._timeout / 4)
+        found = wait([worker.connection for worker in self._workers], seconds)
+        return [worker for worker in self._workers if worker.connection in found]
+
+    def _silent(self) -> list[_Worker]:
+        if self._timeout is None:
+            return []
+        earliest = time.monotonic() - self._timeout
+        return [w for w in self._workers if w.cell is not None and w.heard < earliest]
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.connection.close()
+        self._workers[self._workers.index(worker)] = self._start()
 
 
 def _how_it_died(process: BaseProcess) -> str:
@@ -134,11 +168,11 @@ def _how_it_died(process: BaseProcess) -> str:
     return f"with exit code {code}"
 
 
-def _work(connection: Connection, threads: int, parent: int) -> None:
+def _work(connection: Connection, parent: int) -> None:
     """Train what comes in until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about Ctrl-C
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides about these
+        signal.signal(number, signal.SIG_IGN)
     _allow_processes()
-    torch.set_num_threads(threads)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     while True:
         try:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from switch_ema._extras import missing_extra
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.text import listed
 
-EXECUTORS = ("local", "ray")
+EXECUTORS = ("local", "ray", "inline")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +20,13 @@ class RunOptions:
     name: str | None = None
     """Name of the run folder; by default made from the tasks and the settings."""
     jobs: int = 0
-    """Cells trained at a time, each with its share of the cores; 0: one per core."""
+    """Cells trained at a time; 0: one per core, or per GPU."""
+    threads: int | None = None
+    """Threads of each training; None: the run's own, which is 1 for a new run."""
     executor: str = "local"
-    """Where cells are trained: local (processes) or ray (a cluster)."""
+    """Where cells are trained: local (processes), ray (a cluster) or inline (here)."""
+    timeout: float | None = None
+    """Seconds without a finished epoch after which a training is given up."""
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
     device: str | None = None
@@ -41,6 +46,12 @@ class RunOptions:
             )
         if self.jobs < 0:
             raise UsageError(f"jobs must be at least 0, got {self.jobs}.")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise UsageError(f"threads must be in [1, 1024], got {self.threads}.")
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"timeout must be above 0, got {self.timeout}.")
+        if self.timeout is not None and self.executor != "local":
+            raise UsageError(f"timeout is for --executor local, got {self.executor}.")
         check_device(self.device)
         if self.name is not None and not _is_folder_name(self.name):
             raise UsageError(f"name must be that of one folder, got {self.name!r}.")
@@ -50,7 +61,7 @@ class RunOptions:
 def check_executor(name: str, address: str | None) -> None:
     """Refuse an executor that is unknown, not installed or wrongly addressed."""
     if name not in EXECUTORS:
-        raise UsageError(f"executor must be {' or '.join(EXECUTORS)}, got {name!r}.")
+        raise UsageError(f"executor must be {listed(EXECUTORS, 'or')}, got {name!r}.")
     if name != "ray" and address is not None:
         raise UsageError(f"address is for --executor ray alone, got {address!r}.")
     if name == "ray" and importlib.util.find_spec("ray") is None:

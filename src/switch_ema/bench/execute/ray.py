@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import RayError
 
 from switch_ema._files import write_atomically
@@ -56,7 +55,6 @@ class Job:
     """Name of a file in the run folder: who sees it shares the folder's storage."""
     home: str
     """The driver's current folder, which a task's file may be named relative to."""
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def train_on_ray(
             while waiting or running:
                 while waiting and (jobs == 0 or len(running) < jobs):
                     cell = waiting.popleft()
-                    job = Job(cell, places[cell.id], mark, os.getcwd(), share.cpus)
+                    job = Job(cell, places[cell.id], mark, os.getcwd())
                     running[task.remote(job, board.actor)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
                 board.tell(running.values(), on_epoch)
@@ -146,7 +144,6 @@ def train_anywhere(job: Job, progress: Callable[[int], None]) -> Outcome:
 
 def _task(job: Job, board: Any) -> Outcome:
     """What runs on the cluster."""
-    torch.set_num_threads(job.threads)
     return train_anywhere(job, lambda epoch: board.note.remote(job.cell.id, epoch))
 
 

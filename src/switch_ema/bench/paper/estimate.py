@@ -1,16 +1,14 @@
 """Estimates how long the rows of a table take, from one epoch or from stored times."""
 
-import os
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute.cells import default_jobs, train_cells
+from switch_ema.bench.execute.cells import default_jobs
+from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper.reproduce import RowPlan
 from switch_ema.bench.plan.cells import Cell, make_plan
@@ -30,7 +28,7 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     new = [cell for cell in todo if cell.methods not in took]
     setup = 0.0
     if new:
-        epoch = _measure_epoch(new[0], jobs, options.device)
+        epoch = _measure_epoch(new[0], options.device)
         took |= {cell.methods: epoch.seconds(cell) for cell in new}
         setup = epoch.setup
     return setup + sum(took[cell.methods] for cell in todo) / max(jobs, 1)
@@ -68,19 +66,13 @@ class _Epoch:
         return cell.recipe.epochs * self.train + evaluations * self.evaluate
 
 
-def _measure_epoch(cell: Cell, jobs: int, device: str | None) -> _Epoch:
+def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
     """Train one epoch of a cell with the threads that it will have."""
     short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
-    threads = torch.get_num_threads()
-    if jobs > 1:  # one training alone stays in this process, with all its threads
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     started = time.perf_counter()
-    try:
-        with TemporaryDirectory() as folder:
-            place = Place(Path(folder), device)
-            [(_, result)] = train_cells([short], lambda _: place, 1, lambda *_: None)
-    finally:
-        torch.set_num_threads(threads)
+    with TemporaryDirectory() as folder:
+        place = Place(Path(folder), device)
+        result = train_or_explain(short, place, lambda _: None)
     if result.status == "failed":
         raise UsageError(f"{cell}: {result.message}")
     busy = result.train_seconds + result.evaluate_seconds

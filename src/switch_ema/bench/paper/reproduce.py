@@ -97,7 +97,9 @@ def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
 
 def _refuse_other_settings(plan: RowPlan) -> None:
     stored = plan.folder / CONFIG
-    if stored.is_file() and stored.read_text() != plan.config.to_json():
+    text = stored.read_bytes() if stored.is_file() else b""
+    # An empty one is what 0.1.0 left after a kill; the results tell then.
+    if text and text != plan.config.to_json().encode():
         raise UsageError(
             f"{plan.folder} holds this row with other settings, such as the number of "
             "seeds; choose another --out, or delete it."
@@ -166,8 +168,29 @@ def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow
         folder = table_folder(out, table, scale) / row.name
         if not (folder / RESULTS).is_file():
             continue
-        config, results = open_run(folder)
-        with closing(results):
-            for task in summarize(config, results, row.name).tasks:
-                found.append(ReproducedRow(row=row, task=task, config=config))
+        try:
+            config, tasks = _read_row(folder)
+        except UsageError:  # damaged, which must not hide the other rows
+            continue
+        for task in tasks:
+            found.append(ReproducedRow(row=row, task=task, config=config))
     return found
+
+
+def _read_row(folder: Path) -> tuple[CompareConfig, list[TaskSummary]]:
+    config, results = open_run(folder)
+    with closing(results):
+        return config, summarize(config, results, folder.name).tasks
+
+
+def damaged_rows(table: PaperTable, out: Path, scale: str) -> list[str]:
+    """Say of which rows the stored results cannot be read, and why."""
+    told = []
+    for row in table.rows:
+        folder = table_folder(out, table, scale) / row.name
+        if (folder / RESULTS).is_file():
+            try:
+                _read_row(folder)
+            except UsageError as error:
+                told.append(f"{row.title} is left out: {error}")
+    return told

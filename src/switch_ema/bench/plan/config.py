@@ -13,6 +13,11 @@ import tyro
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
 from switch_ema.bench.spec import KINDS, fingerprint
+from switch_ema.bench.text import read_json
+
+MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
+# Random number generators take seeds below 2**32; tuning has seeds behind these.
+_LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000))
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
@@ -55,14 +60,20 @@ class CompareConfig:
     """Settings to try per method on a validation split before the comparison."""
 
     def __post_init__(self) -> None:
-        for name, least in (("seeds", 1), ("first_seed", 0), ("tune", 0)):
+        for name, least, most in _LIMITS:
             value = getattr(self, name)
             if value < least:
                 raise UsageError(f"{name} must be at least {least}, got {value}.")
+            if value > most:
+                raise UsageError(f"{name} must be at most {most}, got {_short(value)}.")
         for name in ("epochs", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, got {value}.")
+            if value is not None and value > MOST_EPOCHS:
+                raise UsageError(
+                    f"{name} must be at most {MOST_EPOCHS}, got {_short(value)}."
+                )
         if self.stack not in ("auto", "off"):
             raise UsageError(f"stack must be auto or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
@@ -71,6 +82,9 @@ class CompareConfig:
             if not values or twice:
                 given = f"{sorted(twice)} twice" if twice else "none"
                 raise UsageError(f"{name} must be given once each, got {given}.")
+        for text in (*self.tasks, *self.methods, self.optimizer, self.schedule):
+            if text is not None and not _is_text(text):
+                raise UsageError(f"{text!a} is not text that can be written.")
 
     def recipe_for(self, recipe: Recipe) -> Recipe:
         """Replace the parts of a task's recipe that are given here."""
@@ -89,10 +103,7 @@ class CompareConfig:
     @classmethod
     def from_json(cls, text: str, where: str = "the configuration") -> "CompareConfig":
         """Read what :meth:`to_json` wrote; unknown keys are refused."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{where} is not JSON: {error}.") from None
+        values = read_json(text, where)
         if not isinstance(values, dict):
             raise UsageError(f"{where} must be a JSON object.")
         known = {field.name for field in dataclasses.fields(cls)}
@@ -124,15 +135,40 @@ class CompareConfig:
         return " ".join(filter(None, map(fingerprint, self.tasks)))
 
 
+def _is_text(text: str) -> bool:
+    """Whether a text can be encoded: JSON can hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def _shown(value: Any) -> str:
+    """Spell a value that may be huge or nested deeply."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _short(value: int) -> str:
+    """Spell a number that may have thousands of digits."""
+    return str(value) if value < 10**20 else "a number of more than 20 digits"
+
+
 def _read(where: str, key: str, value: Any, hint: Any) -> Any:
     """Take a value from JSON if it is of the kind that the field holds."""
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise UsageError(f"{where}: {key} must be a list of texts, got {value!r}.")
+            raise UsageError(
+                f"{where}: {key} must be a list of texts, got {_shown(value)}."
+            )
         return tuple(value)
     kinds = get_args(hint) or (hint,)
     accepted = (*kinds, int) if float in kinds else kinds
     if type(value) not in accepted:
         words = " or ".join(KINDS[kind] for kind in kinds)
-        raise UsageError(f"{where}: {key} must be {words}, got {value!r}.")
+        raise UsageError(f"{where}: {key} must be {words}, got {_shown(value)}.")
     return value

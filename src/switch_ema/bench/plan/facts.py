@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import Metric, Recipe
-from switch_ema.bench.spec import fingerprint
+from switch_ema.bench.spec import fingerprint, is_file, parse_task
 from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks.loading import load_task_class
+from switch_ema.bench.text import read_json
 
 FACTS = "tasks"
 """Key of the facts among the notes of a run."""
@@ -58,12 +60,26 @@ def dump_facts(tasks: Iterable[str]) -> str:
 
 
 def load_facts(meta: Mapping[str, str], tasks: Iterable[str]) -> dict[str, TaskFacts]:
-    """Read a run's facts back; without them the tasks are asked as they are now."""
-    stored: dict[str, Any] = json.loads(meta.get(FACTS, "{}"))
-    return {
-        task: _read(stored[task]) if task in stored else facts_of(task)
-        for task in tasks
-    }
+    """Read a run's facts back; without them our own tasks are asked as they are now.
+
+    A file of the user's is never run for it: a run may come from somebody else.
+    """
+    stored = read_json(meta.get(FACTS, "{}"), "the run's note on its tasks")
+    found = {}
+    for task in tasks:
+        if isinstance(stored, dict) and task in stored:
+            try:
+                found[task] = _read(dict(stored[task]))
+            except (TypeError, ValueError, KeyError):
+                raise UsageError(f"the run's note on {task} is damaged.") from None
+        elif is_file(parse_task(task)):
+            raise UsageError(
+                f"the run has no note on its task {task}, and a file that a run names "
+                "is not run to show it; compare it again."
+            )
+        else:
+            found[task] = facts_of(task)
+    return found
 
 
 def change_of(task: str, facts: TaskFacts) -> list[str]:

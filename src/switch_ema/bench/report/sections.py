@@ -8,6 +8,7 @@ import base64
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from switch_ema._files import write_atomically
 
@@ -62,20 +63,43 @@ def save_section(section: AnalysisSection, folder: Path) -> Path:
 
 def load_sections(folder: Path) -> list[AnalysisSection]:
     """Read the sections of a run; a picture that was deleted is left out."""
-    return [
-        _load(json.loads(path.read_text(encoding="utf-8")), folder / FIGURES)
-        for path in sorted((folder / SECTIONS).glob("*.json"))
-    ]
+    paths = sorted((folder / SECTIONS).glob("*.json"))
+    return [_load_or_explain(path, folder / FIGURES) for path in paths]
 
 
-def _load(stored: dict, figures: Path) -> AnalysisSection:  # type: ignore[type-arg]
+def _load_or_explain(path: Path, figures: Path) -> AnalysisSection:
+    """Read a section; one that is damaged says so, and does not stop the others."""
+    try:
+        return _load(json.loads(path.read_bytes()), figures)
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, RecursionError):
+        return AnalysisSection(
+            key=path.stem,
+            title=f"{path.stem}: this analysis cannot be read",
+            command="",
+            paragraphs=[f"{path} is damaged; make the analysis again, or delete it."],
+        )
+
+
+def _load(stored: dict[str, Any], figures: Path) -> AnalysisSection:
     pictures = [
         Picture(**{**picture, "source": _data_address(figures, picture["name"])})
         for picture in stored["pictures"]
-        if (figures / f"{picture['name']}.svg").is_file()
+        if _is_there(figures, picture["name"])
     ]
     sheets = [Sheet(**sheet) for sheet in stored["sheets"]]
-    return AnalysisSection(**{**stored, "pictures": pictures, "sheets": sheets})
+    section = AnalysisSection(**{**stored, "pictures": pictures, "sheets": sheets})
+    texts = [section.key, section.title, section.command, *section.paragraphs]
+    for sheet in sheets:
+        texts += [sheet.caption, *sheet.header, *(c for row in sheet.rows for c in row)]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a section is made of texts")
+    return section
+
+
+def _is_there(figures: Path, name: str) -> bool:
+    """Whether a picture is in the folder; its name must not lead out of it."""
+    file = f"{name}.svg"
+    return Path(file).name == file and (figures / file).is_file()
 
 
 def _data_address(figures: Path, name: str) -> str:

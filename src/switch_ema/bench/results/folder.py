@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -12,9 +13,10 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
+from switch_ema.bench.train.loop import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
-_TUNED = "tuned config"
+_TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
@@ -44,6 +46,17 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed processes have left; only the owner of the lock may call it.
+
+    These are files that were being written, and the marks of a Ray cluster.
+    """
+    for pattern in (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*"):
+        for path in folder.rglob(pattern):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+
 def claim(results: Results, config: CompareConfig, folder: Path) -> None:
     """Make a new run folder this comparison's; refuse that of another comparison."""
     stored = results.meta()
@@ -63,6 +76,43 @@ def claim(results: Results, config: CompareConfig, folder: Path) -> None:
     write_atomically(folder / CONFIG, config.to_json())
     for key, value in describe_environment().items():
         results.set_meta(f"environment.{key}", value)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What the last bits of a run's numbers depend on, besides its configuration."""
+
+    threads: int
+    """Threads of torch in each training."""
+    kernels: str
+    """What averages are computed with: c or torch."""
+
+
+def settle_arithmetic(results: Results, threads: int | None) -> Arithmetic:
+    """Choose the arithmetic of a new run, or keep to that of a run that is continued.
+
+    So the numbers are the same however a run is divided into processes, and however
+    often it is stopped. Kernels that have changed since are refused.
+
+    Args:
+        results: the run's.
+        threads: as the user wants it; None for the run's own, which is 1 at first.
+    """
+    stored = results.meta()
+    known = stored.get(_THREADS)
+    if known is not None and threads not in (None, int(known)):
+        raise UsageError(
+            f"{results.path.parent} was begun with threads {known}, and results with "
+            f"{threads} must not be mixed with it; leave out --threads, or choose "
+            "another --name."
+        )
+    settled = Arithmetic(
+        int(known or threads or 1), stored.get(_KERNELS, kernels_here())
+    )
+    check_kernels(settled.kernels)
+    results.set_meta(_THREADS, str(settled.threads))
+    results.set_meta(_KERNELS, settled.kernels)
+    return settled
 
 
 def note_tuned(results: Results, config: CompareConfig) -> None:

@@ -120,7 +120,7 @@ def load_kept(
 
 def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
     training = Training(cell, Place(folder, device))
-    load_checkpoint(training)
+    load_checkpoint(training, with_values=False)
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
     for label, averager in training.averagers.items():

@@ -42,7 +42,7 @@ def save_samples(
     for method, pictures in samples.items():
         for number, (caption, png) in enumerate(pictures.items(), start=1):
             file = f"{_slug(method)}-{number}.png"
-            (place / file).write_bytes(png)
+            write_atomically(place / file, png)
             kept.append(SamplePicture(method, caption, file))
     listed = [{k: v for k, v in asdict(one).items() if k != "png"} for one in kept]
     write_atomically(place / _LIST, json.dumps(listed, indent=1))
@@ -66,7 +66,12 @@ def _listed(place: Path) -> list[SamplePicture]:
     path = place / _LIST
     if not path.is_file():
         return []
-    return [SamplePicture(**one) for one in json.loads(path.read_text("utf-8"))]
+    try:
+        listed = [SamplePicture(**one) for one in json.loads(path.read_bytes())]
+    except (TypeError, ValueError, RecursionError):  # damaged: as if there were none
+        return []
+    # Names from a file must not lead out of the folder.
+    return [one for one in listed if Path(str(one.file)).name == one.file]
 
 
 def _place(folder: Path, task: str) -> Path:

@@ -14,13 +14,13 @@ from switch_ema.bench.train.loop import CellResult
 _APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's
 _VERSION = 1
 _SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE cells (
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS cells (
     id TEXT PRIMARY KEY, task TEXT NOT NULL, optimizer TEXT, methods TEXT NOT NULL,
     seeds TEXT NOT NULL, split TEXT NOT NULL, status TEXT NOT NULL,
     message TEXT NOT NULL, train_seconds REAL NOT NULL, evaluate_seconds REAL NOT NULL,
     memory_mb REAL NOT NULL, finished REAL NOT NULL);
-CREATE TABLE metrics (
+CREATE TABLE IF NOT EXISTS metrics (
     cell TEXT NOT NULL REFERENCES cells (id), method TEXT NOT NULL,
     seed INTEGER NOT NULL, metric TEXT NOT NULL, epoch INTEGER NOT NULL, value REAL,
     PRIMARY KEY (cell, method, seed, metric, epoch)) WITHOUT ROWID;
@@ -30,6 +30,11 @@ _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 ORIGIN, TRIVIAL = "initial weights", "trivial"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
+
+_TABLES = {"meta", "cells", "metrics"}
+
+WAIT_SECONDS = 120.0
+"""How long a process waits for another one that reads or writes."""
 
 FINISHED = ("done", "diverged")
 """Statuses of trainings that are not trained again."""
@@ -45,7 +50,8 @@ class Results:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
-            self._connection = sqlite3.connect(path)
+            # A reader, such as a report, may hold the file for a while.
+            self._connection = sqlite3.connect(path, timeout=WAIT_SECONDS)
             self._check(create)
 
     def close(self) -> None:
@@ -54,19 +60,33 @@ class Results:
 
     def _check(self, create: bool) -> None:
         application = self._pragma("application_id")
-        tables = self._connection.execute("SELECT count(*) FROM sqlite_master")
-        if create and application == 0 and tables.fetchone()[0] == 0:
-            with self._connection:
-                self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                self._connection.execute(f"PRAGMA user_version = {_VERSION}")
-                for statement in _SCHEMA.strip().split(";\n"):
-                    self._connection.execute(statement)
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        tables = {name for (name,) in self._connection.execute(query)}
+        is_new = application == 0 and not tables
+        # 0.1.0 made its tables one by one, and could be killed in between.
+        is_unfinished = application == _APPLICATION and not tables >= _TABLES
+        if create and (is_new or is_unfinished):
+            self._create()
+        elif is_new or is_unfinished:
+            raise UsageError(f"{self.path} holds nothing; was the run ever started?")
         elif application != _APPLICATION:
             raise UsageError(f"{self.path} is an SQLite file of another program.")
         elif self._pragma("user_version") != _VERSION:
             raise UsageError(
                 f"{self.path} was written by another version of switch-ema."
             )
+
+    def _create(self) -> None:
+        """Make all tables in one transaction: a kill leaves everything or nothing."""
+        statements = [
+            "BEGIN IMMEDIATE",
+            f"PRAGMA application_id = {_APPLICATION}",
+            f"PRAGMA user_version = {_VERSION}",
+            *_SCHEMA.strip().split(";\n"),
+            "COMMIT",
+        ]
+        for statement in statements:
+            self._connection.execute(statement)
 
     def _pragma(self, name: str) -> int:
         return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
@@ -79,7 +99,8 @@ class Results:
     def meta(self) -> dict[str, str]:
         """Return all notes."""
         with self._errors():
-            return dict(self._connection.execute("SELECT key, value FROM meta"))
+            rows = self._connection.execute("SELECT key, value FROM meta")
+            return {str(key): str(value) for key, value in rows}
 
     def add(self, cell: Cell, result: CellResult) -> None:
         """Store a finished cell, in one transaction."""
@@ -121,6 +142,8 @@ class Results:
         with self._errors():
             query = f"SELECT {columns} FROM cells WHERE id = ?"
             row = self._connection.execute(query, (cell.id,)).fetchone()
+            if row is None:
+                raise ValueError(f"there is no record of {cell}")
         return dict(zip(columns.split(", "), row, strict=True))
 
     def curves(self, cell: Cell) -> Iterator[tuple[str, int, str, list[float]]]:
@@ -132,7 +155,7 @@ class Results:
         curves: dict[tuple[str, int, str], list[float]] = {}
         with self._errors():
             for *key, value in self._connection.execute(query, (cell.id,)):
-                number = float("nan") if value is None else value
+                number = float("nan") if value is None else float(value)
                 curves.setdefault(tuple(key), []).append(number)
         for (method, seed, metric), values in curves.items():
             yield method, seed, metric, values
@@ -142,5 +165,5 @@ class Results:
         """Say in one sentence what is wrong with the file."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{self.path} cannot be used: {error}.") from None

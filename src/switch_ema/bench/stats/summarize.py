@@ -72,9 +72,20 @@ def _summarize_task(
         missing=len(cells) - len(finished),
         evaluate_every=recipe.evaluate_every,
         origin=meta.get(f"{ORIGIN} of {task}", ""),
-        trivial=json.loads(meta.get(f"{TRIVIAL} of {task}", "{}")),
+        trivial=_trivial(meta.get(f"{TRIVIAL} of {task}", "{}")),
         samples=load_samples(results.path.parent, task, labels),
     )
+
+
+def _trivial(text: str) -> dict[str, dict[str, float]]:
+    """Read the values of trivial predictors; damaged ones are as if there were none."""
+    try:
+        return {
+            str(name): {str(metric): float(value) for metric, value in values.items()}
+            for name, values in json.loads(text).items()
+        }
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {}
 
 
 def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult]:
@@ -96,7 +107,9 @@ def _curves(
     }
     for cell in cells:
         for method, seed, metric, values in results.curves(cell):
-            found[metric][method][seed] = values
+            # What the run does not know, another program has written.
+            if method in found.get(metric, {}):
+                found[metric][method][seed] = values
     return {
         metric: {label: seeds for label, seeds in by_method.items() if seeds}
         for metric, by_method in found.items()

@@ -32,8 +32,12 @@ def check_unchanged(task: str, sources: str) -> None:
 
 def load_from_file(shown: str, name: str) -> type[Task]:
     """Import the user's file and take the class out of it."""
-    path = Path(shown).expanduser().resolve()
-    if not path.is_file():
+    try:
+        path = Path(shown).expanduser().resolve()
+        is_there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or no name of a file
+        is_there = False
+    if not is_there:
         raise UsageError(f"{shown}: there is no such file.")
     module = _import(path, shown, path.stat().st_mtime_ns)
     found = getattr(module, name, None) if name else None
@@ -59,7 +63,7 @@ def load_from_file(shown: str, name: str) -> type[Task]:
 def explain(error: BaseException, shown: str) -> UsageError:
     """Say in one line what went wrong in the user's file, and in which line of it."""
     path = Path(shown).expanduser().resolve()
-    message = str(error).strip().partition("\n")[0]
+    message = told(error).strip().partition("\n")[0]
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -71,6 +75,14 @@ def explain(error: BaseException, shown: str) -> UsageError:
     if not isinstance(error, UsageError):  # ours say by themselves what is wrong
         message = f"{type(error).__name__}: {message}"
     return UsageError(f"{where}: {message}".rstrip(": "))
+
+
+def told(error: BaseException) -> str:
+    """Return the text of an exception, whose own method may fail to make it."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be made: {type(second).__name__})"
 
 
 def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:

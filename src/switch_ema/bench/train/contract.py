@@ -14,10 +14,8 @@ from switch_ema.bench.optimizers.catalog import choose_optimizer, create_optimiz
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Task
 from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.train.values import Values
 from switch_ema.bench.usable import is_usable
-
-Values = dict[str, dict[str, list[list[float]]]]
-"""By method and metric: per epoch, one value per seed; NaN where not evaluated."""
 
 TRIVIAL = "trivial predictor"
 """Name of a trivial predictor that a task has given none."""

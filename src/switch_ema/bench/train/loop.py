@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.kernels import native
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import Method, parse_method
 from switch_ema.bench.models.stacked import clip_each_
@@ -33,9 +35,11 @@ from switch_ema.bench.train.checkpoints import (
     Unreadable,
     load_checkpoint,
     save_checkpoint,
+    values_path,
 )
 from switch_ema.bench.train.pictures import to_png
 from switch_ema.bench.train.trajectory import save_point
+from switch_ema.bench.train.values import ValueLog, Values
 
 _TRAINING, _EVALUATION, _CONTROL, _SAMPLES = 0, 2**30, 2**31, 3 * 2**30
 """Purposes of random numbers: far apart, so that no epoch's seed is another's."""
@@ -58,6 +62,10 @@ class Place:
     """Whether the task is asked for pictures at the end."""
     measures_trivial: bool = False
     """Whether the task is asked for the values of trivial predictors."""
+    threads: int = 1
+    """Threads of torch, which the last bits of the numbers depend on."""
+    kernels: str | None = None
+    """The kernels that the run was begun with: c or torch; None: not compared."""
 
 
 @dataclass
@@ -66,7 +74,7 @@ class CellResult:
 
     status: str = "done"
     message: str = ""
-    values: contract.Values = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
     train_seconds: float = 0.0
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
@@ -82,9 +90,15 @@ class Training:
     """One cell, from its checkpoint or from the beginning to its last epoch."""
 
     def __init__(self, cell: Cell, place: Place) -> None:
-        self.cell, self.place, recipe = cell, place, cell.recipe
+        self.cell, self.place = cell, place
         if place.sources is not None:
             check_unchanged(cell.task, place.sources)
+        check_kernels(place.kernels)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make everything as it is before the first step."""
+        cell, place, recipe = self.cell, self.place, self.cell.recipe
         # A task that draws its data here must draw the same for every method.
         set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.seeds, split=cell.split)
@@ -122,6 +136,7 @@ class Training:
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
         self.result = CellResult(origin=origin)
+        self.log = ValueLog(values_path(place.folder, cell))
         self.epoch = 0
 
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
@@ -146,8 +161,12 @@ class Training:
 
     def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
-        with suppress(Unreadable):  # then it is trained anew
+        try:
             load_checkpoint(self)
+            restarted = ""
+        except Unreadable:  # a part of it may have been loaded
+            self._begin()
+            restarted = "its checkpoint was damaged, so it was trained anew"
         if self.place.measures_trivial:
             set_seed(self.task.seed)
             self.result.trivial = contract.trivial_values(self.task)
@@ -167,7 +186,8 @@ class Training:
         self.accelerator.end_training()
         if self.result.status == "done":
             seeds = self.cell.seeds
-            self.result.message = contract.name_missing(self.result.values, seeds)
+            missing = contract.name_missing(self.result.values, seeds)
+            self.result.message = "; ".join(filter(None, (restarted, missing)))
             if self.place.makes_samples:
                 self._sample()
         self.result.memory_mb = _peak_memory_mb()
@@ -309,8 +329,33 @@ class Training:
 def train_cell(
     cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
 ) -> CellResult:
-    """Train one cell."""
-    return Training(cell, place).run(progress)
+    """Train one cell, with the threads of its run."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(place.threads)
+    try:
+        return Training(cell, place).run(progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def kernels_here() -> str:
+    """Name the kernels that averages are computed with in this process."""
+    return "c" if native.is_available() else "torch"
+
+
+def check_kernels(wanted: str | None) -> None:
+    """Refuse to go on with other kernels, whose last bits differ."""
+    found = kernels_here()
+    if wanted not in (None, found):
+        raise UsageError(
+            f"the run was begun with the kernels {wanted!r} and would go on with "
+            f"{found!r}, whose results differ in the last bits; "
+            + (
+                "set SWITCH_EMA_NATIVE=0, or begin a new run."
+                if wanted == "torch"
+                else "make a C compiler available, or begin a new run."
+            )
+        )
 
 
 def _peak_memory_mb() -> float:

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.tasks.stacked import StackedTask
 
@@ -67,14 +68,24 @@ def load_trajectory(folder: Path, cell: "Cell") -> dict[str, list[Weights]]:
     """
     trajectory: dict[str, list[Weights]] = {}
     for path in sorted(_folder(folder, cell).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            point: dict[str, Weights] = {}
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                label, _, name = key.partition(_BETWEEN)
-                point.setdefault(label, {})[name] = file.get_tensor(key)
+        point = _read(path)
         for label, weights in point.items():
             trajectory.setdefault(label, []).append(weights)
     return trajectory
+
+
+def _read(path: Path) -> dict[str, Weights]:
+    point: dict[str, Weights] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                label, _, name = key.partition(_BETWEEN)
+                point.setdefault(label, {})[name] = file.get_tensor(key)
+    except (SafetensorError, OSError, ValueError, RuntimeError):
+        raise UsageError(
+            f"{path} is damaged; delete its folder, and the trajectory is not drawn."
+        ) from None
+    return point
 
 
 def _folder(folder: Path, cell: "Cell") -> Path:

@@ -1,0 +1,77 @@
+"""The values of a training, written once: one line is added after each epoch.
+
+A checkpoint that held all of them would grow with every epoch, and so would the time
+that it takes to write it.
+"""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+Values = dict[str, dict[str, list[list[float]]]]
+"""By method and metric: per epoch, one value per seed; NaN where not evaluated."""
+
+
+class ValueLog:
+    """A file with one line per epoch: a checksum, and the values as JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lines = path, 0
+
+    @property
+    def lines(self) -> int:
+        """How many epochs the file holds."""
+        return self._lines
+
+    def add(self, values: Values) -> None:
+        """Write the epochs that the file does not hold yet, and force them to disk."""
+        epochs = max((len(v) for m in values.values() for v in m.values()), default=0)
+        if epochs == self._lines:
+            return
+        lines = [_line(values, epoch) for epoch in range(self._lines, epochs)]
+        with self._path.open("ab" if self._lines else "wb") as file:
+            file.write(b"".join(lines))
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines = epochs
+
+    def read(self, lines: int) -> Values:
+        """Read so many epochs; what a kill has left behind them is cut off.
+
+        Raises:
+            ValueError: they are not there, or a line is damaged.
+        """
+        if not lines:
+            return {}
+        content = self._path.read_bytes().split(b"\n")[:lines]
+        if len(content) < lines:
+            raise ValueError(f"{self._path} has {len(content)} of {lines} epochs")
+        values: Values = {}
+        for line in content:
+            for method, metrics in _parsed(line).items():
+                for metric, numbers in metrics.items():
+                    found = values.setdefault(method, {}).setdefault(metric, [])
+                    found.append([float(number) for number in numbers])
+        with self._path.open("rb+") as file:
+            file.truncate(sum(len(line) + 1 for line in content))
+        self._lines = lines
+        return values
+
+
+def _line(values: Values, epoch: int) -> bytes:
+    row = {
+        method: {metric: epochs[epoch] for metric, epochs in metrics.items()}
+        for method, metrics in values.items()
+    }
+    text = json.dumps(row, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise ValueError("a line of values is damaged")
+    row: dict[str, Any] = json.loads(text)
+    return row

@@ -1,0 +1,46 @@
+"""The run folder: its arithmetic is settled once, and leftovers go."""
+
+import pytest
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.results.folder import remove_leftovers, settle_arithmetic
+from switch_ema.bench.results.store import Results
+from switch_ema.bench.train import loop
+
+
+@pytest.fixture
+def results(tmp_path):
+    found = Results(tmp_path / "results.sqlite", create=True)
+    yield found
+    found.close()
+
+
+def test_threads_belong_to_the_run(results):
+    assert settle_arithmetic(results, 3).threads == 3
+    assert settle_arithmetic(results, None).threads == 3
+    with pytest.raises(
+        UsageError, match="was begun with threads 3, and results with 1"
+    ):
+        settle_arithmetic(results, 1)
+
+
+def test_a_new_run_has_one_thread_whatever_the_machine(results):
+    assert settle_arithmetic(results, None).threads == 1
+
+
+def test_kernels_belong_to_the_run(results, monkeypatch):
+    monkeypatch.setattr(loop.native, "is_available", lambda: True)
+    assert settle_arithmetic(results, None).kernels == "c"
+    monkeypatch.setattr(loop.native, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="begun with the kernels 'c' and would go on"):
+        settle_arithmetic(results, None)
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    left = [".a.pt.12.partial", "a.12.partial", "partial", ".ray-0af", ".tmp12"]
+    for name in (*left, "a.pt", "a.values"):
+        (cells / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in cells.iterdir()) == ["a.pt", "a.values"]

@@ -1,0 +1,382 @@
+"""Kills, damage and hostile input: what the bench promises, tried many times.
+
+``make chaos`` runs all of it and prints one line per kind; docs/reliability.md keeps
+the figures. ``test_bench.py`` runs a short form with the other tests.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from switch_ema import _files
+from switch_ema.bench.compare import run_comparison, summarize_run
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.sections import (
+    AnalysisSection,
+    Sheet,
+    load_sections,
+    save_section,
+)
+from switch_ema.bench.results.store import Results
+from switch_ema.bench.spec import parse_spec, parse_task
+from switch_ema.bench.train import checkpoints
+
+STORED = Path(__file__).parents[1] / "bench" / "stored" / "run-0.1.0"
+SMALL = CompareConfig(
+    tasks=("moons",), methods=("plain", "ema", "switch-ema"), seeds=2, epochs=3
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How often something was tried, and how often the promise was broken."""
+
+    name: str
+    tried: int
+    broken: int
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name:55} {self.tried:6} tried, {self.broken} broken {self.note}"
+
+
+def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
+    """Run something in a forked process, killed after so many seconds if given."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException):
+            work()
+            code = 0
+        os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def creation_kills(count: int, seed: int = 0) -> Outcome:
+    """A store that is killed while it is made can be made, written and read."""
+    rng, broken, killed = random.Random(seed), 0, 0
+    cell = make_plan(SMALL)[0]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "results.sqlite"
+
+        def create() -> None:
+            results = Results(path, create=True)
+            results.set_meta("config", "{}")
+
+        for _ in range(count):
+            killed += in_child(create, rng.uniform(0, 0.1)) != 0
+            try:
+                with closing(Results(path, create=True)) as results:
+                    results.set_meta("config", "{}")
+                    assert cell.id not in results.statuses()
+            except UsageError:
+                broken += 1
+            for file in Path(folder).iterdir():
+                file.unlink()
+    return Outcome("kills while a store is made", count, broken, f"({killed} in time)")
+
+
+DAMAGE: dict[str, Callable[[bytearray, random.Random], bytearray]] = {}
+
+
+def damage(function: Callable[[bytearray, random.Random], bytearray]) -> None:
+    """Register a kind of damage."""
+    DAMAGE[function.__name__.replace("_", " ")] = function
+
+
+@damage
+def a_page_of_zeros(content: bytearray, rng: random.Random) -> bytearray:
+    page = rng.randrange(-(-len(content) // 4096)) * 4096
+    content[page : page + 4096] = bytes(len(content[page : page + 4096]))
+    return content
+
+
+@damage
+def one_bit(content: bytearray, rng: random.Random) -> bytearray:
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    return content
+
+
+@damage
+def cut_off(content: bytearray, rng: random.Random) -> bytearray:
+    return content[: rng.randrange(len(content))]
+
+
+@damage
+def two_pages_exchanged(content: bytearray, rng: random.Random) -> bytearray:
+    a, b = (rng.randrange(len(content) // 4096) * 4096 for _ in range(2))
+    content[a : a + 4096], content[b : b + 4096] = (
+        content[b : b + 4096],
+        content[a : a + 4096],
+    )
+    return content
+
+
+@damage
+def something_else(content: bytearray, rng: random.Random) -> bytearray:
+    return bytearray(rng.randbytes(rng.choice((0, 1, 100, 5000))))
+
+
+def damaged_checkpoints(count: int, kind: str) -> Outcome:
+    """A checkpoint that is not what was written is refused."""
+    rng, believed = random.Random(kind), 0
+    state = {
+        "model": {f"weight{i}": torch.randn(100, 50) for i in range(8)},
+        "epoch": 3,
+        "zeros": torch.zeros(3000),
+        "lines": 3,
+    }
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "cell.pt"
+        checkpoints.save(path, state)
+        good = path.read_bytes()
+        for _ in range(count):
+            bad = bytes(DAMAGE[kind](bytearray(good), rng))
+            path.write_bytes(bad)
+            try:
+                found = checkpoints.read(path)
+            except checkpoints.Unreadable:
+                continue
+            # Zeros over zeros, or a page in the place of itself, are no damage.
+            believed += bad != good or found is None or not _same(found, state)
+    return Outcome(f"checkpoints: {kind}", count, believed)
+
+
+def _same(found: dict, state: dict) -> bool:
+    return (
+        found.keys() == state.keys()
+        and found["epoch"] == state["epoch"]
+        and torch.equal(found["zeros"], state["zeros"])
+        and all(torch.equal(found["model"][k], v) for k, v in state["model"].items())
+    )
+
+
+def damaged_stores(count: int, kind: str) -> Outcome:
+    """A damaged run is shown, or refused in one sentence."""
+    rng, broken = random.Random(kind), 0
+    with TemporaryDirectory() as folder:
+        run = shutil.copytree(STORED, Path(folder) / "run")
+        path = run / "results.sqlite"
+        good = path.read_bytes()
+        for _ in range(count):
+            path.write_bytes(DAMAGE[kind](bytearray(good), rng))
+            try:
+                summarize_run(run)
+            except UsageError:
+                continue
+            except Exception as error:
+                broken += 1
+                print(f"  {kind}: {type(error).__name__}: {error}")
+    return Outcome(f"stores: {kind}", count, broken)
+
+
+VALUES = [
+    *(None, True, 0, -1, 10**30, 10**5000, 1e308, float("nan"), float("inf")),
+    *("", "\0", "\ud800", "a" * 100_000, "\x1b[2J", "../../x", "/dev/zero", "moons"),
+    *("moons:", "moons:lr", "moons:lr=" + "(" * 500, "moons:lr=1e999", "x.py:", ":"),
+    *(
+        "ema:decay=[[[[",
+        "ema:decay=" + "9" * 5000,
+        "ema:decay=0.9,decay=0.8",
+        "~x.py:A",
+    ),
+    *(
+        [],
+        {},
+        [None],
+        ["a", "a"],
+        [[[]]],
+        {"a": 1},
+        ["moons"],
+        ["plain", "ema:decay=2"],
+    ),
+]
+
+
+def mutated_configurations(count: int, seed: int = 0) -> Outcome:
+    """A configuration of unknown origin is read, or refused in one sentence."""
+    rng, broken = random.Random(seed), 0
+    for text in _mutations(count, rng):
+        try:
+            config = CompareConfig.from_json(text)
+            _ = config.default_name
+            for task in config.tasks:
+                parse_task(task)
+            for method in config.methods:
+                parse_spec(method)
+            if config.seeds <= 100:
+                make_plan(config)
+        except UsageError as error:
+            broken += "\n" in str(error).strip()
+        except Exception as error:
+            broken += 1
+            print(f"  {text[:200]!a}: {type(error).__name__}: {str(error)[:200]!a}")
+    return Outcome("configurations, mutated", count, broken)
+
+
+def _mutations(count: int, rng: random.Random) -> Iterator[str]:
+    names = list(json.loads(SMALL.to_json()))
+    for _ in range(count):
+        values = json.loads(SMALL.to_json())
+        for _ in range(rng.randrange(1, 3)):
+            values[rng.choice([*names, "unknown"])] = rng.choice(VALUES)
+        kind = rng.randrange(6)
+        try:
+            text = json.dumps(values)
+        except ValueError:  # numbers that json does not write
+            text = "[" * 200_000
+        if kind == 0:
+            text = text[: rng.randrange(len(text))]
+        elif kind == 1:
+            place = rng.randrange(len(text))
+            text = text[:place] + rng.choice('{}[]",:\\9\0e') + text[place + 1 :]
+        elif kind == 2:
+            text = '{"tasks": ' + "[" * rng.choice((10, 1000, 100_000)) + "]"
+        elif kind == 3:
+            text = '{"seeds": ' + "9" * rng.choice((20, 4000, 5000)) + "}"
+        yield text
+
+
+def damaged_sections(count: int, seed: int = 0) -> Outcome:
+    """A damaged analysis says so and does not stop the page."""
+    rng, broken = random.Random(seed), 0
+    sheet = Sheet(caption="c", header=["a", "b"], rows=[["1", "2"]])
+    section = AnalysisSection(key="one", title="t", command="c", sheets=[sheet])
+    with TemporaryDirectory() as folder:
+        path = save_section(section, Path(folder))
+        values = json.loads(path.read_text())
+        for _ in range(count):
+            changed = json.loads(json.dumps(values))
+            changed[rng.choice(list(changed))] = rng.choice([*VALUES[:4], *VALUES[9:]])
+            text = json.dumps(changed)
+            if rng.random() < 0.3:
+                text = text[: rng.randrange(len(text))]
+            path.write_text(text)
+            try:
+                load_sections(Path(folder))
+            except Exception as error:
+                broken += 1
+                print(f"  {text[:200]!a}: {type(error).__name__}: {error}")
+    return Outcome("analysis sections, damaged", count, broken)
+
+
+def kills_at_writes(count: int) -> Outcome:
+    """A comparison killed when it writes a file, and continued, gives the same values.
+
+    It is killed at the first write, and at every further one when it goes on, until it
+    comes to its end; both before the file has its name and after it.
+    """
+    broken = kills = 0
+    with TemporaryDirectory() as folder:
+        expected = _train(Path(folder), "whole")
+        step = max(1, 14 // count)
+        for moment in range(1, 15, step):
+            name = f"killed-{moment}"
+            for _ in range(40):
+                if in_child(lambda m=moment, n=name: _die(m, folder, n)) == 0:
+                    break
+                kills += 1
+            broken += _train(Path(folder), name) != expected
+    return Outcome("comparisons killed at their writes", kills, broken)
+
+
+def _die(moment: int, folder: str, name: str) -> None:
+    """Train, and be killed at the n-th time that something is forced to the disk."""
+    force, calls = _files._force_to_disk, 0
+
+    def dying(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        force(path)
+
+    _files._force_to_disk = dying
+    _train(Path(folder), name)
+
+
+def _train(folder: Path, name: str) -> list[tuple]:
+    options = RunOptions(out=folder, name=name, executor="inline", device="cpu")
+    run = run_comparison(SMALL, options, keeps_trajectory=False)
+    if run.error is not None:
+        raise run.error
+    with closing(sqlite3.connect(run.folder / "results.sqlite")) as file:
+        query = (
+            "SELECT method, seed, metric, epoch, value FROM metrics ORDER BY 1,2,3,4"
+        )
+        return file.execute(query).fetchall()
+
+
+def full_disks(count: int) -> Outcome:
+    """A checkpoint that does not fit leaves the one before it, and nothing else."""
+    broken = 0
+    old, new = {"epoch": 1, "lines": 1}, {"epoch": 2, "weights": torch.randn(50_000)}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "cell.pt"
+        checkpoints.save(path, old)
+
+        def fill(limit: int) -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            checkpoints.save(path, new)
+
+        for number in range(count):
+            limit = 1 + 200_000 * number // count
+            if in_child(lambda limit=limit: fill(limit)) == 0:
+                broken += 1
+            left = [file.name for file in Path(folder).iterdir()]
+            broken += checkpoints.read(path) != old or left != ["cell.pt"]
+    return Outcome("full disks", count, broken)
+
+
+def everything(scale: float) -> Iterator[Outcome]:
+    """Try all kinds of mishaps, so many times the usual number."""
+
+    def times(number: int) -> int:
+        return max(2, int(number * scale))
+
+    yield creation_kills(times(300))
+    for kind in DAMAGE:
+        yield damaged_checkpoints(times(400), kind)
+    for kind in DAMAGE:
+        yield damaged_stores(times(400), kind)
+    yield mutated_configurations(times(4000))
+    yield damaged_sections(times(1000))
+    yield full_disks(times(100))
+    yield kills_at_writes(times(14))
+
+
+def main() -> None:
+    """Print one line per kind; the exit code tells whether a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0)
+    scale = parser.parse_args().scale
+    torch.set_num_threads(1)
+    broken = 0
+    for outcome in everything(scale):
+        print(outcome, flush=True)
+        broken += outcome.broken
+    raise SystemExit(broken > 0)
+
+
+if __name__ == "__main__":
+    main()
