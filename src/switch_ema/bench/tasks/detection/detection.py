@@ -62,6 +62,8 @@ class Detection(Task):
     loss_in_training_only = True
     masks: ClassVar[bool] = False
     """Whether masks are trained and measured."""
+    drawn_from: ClassVar[float] = 0.3
+    """Score from which a detection is drawn."""
     usual_schedule: ClassVar[str]
     small: ClassVar[SmallTraining]
 
@@ -219,7 +221,8 @@ class Detection(Task):
                 for (image, _, _), truth in zip(found, truths, strict=True)
             ),
             "detected": pictures.side_by_side(
-                pictures.draw(image, detected, names) for image, detected, _ in found
+                pictures.draw(image, detected, names, self.drawn_from)
+                for image, detected, _ in found
             ),
         }
 

@@ -30,6 +30,7 @@ class MaskRCNN(Detection):
 
     metrics = (measure.BOX_AP, measure.MASK_AP, measure.BOX_AP50)
     masks = True
+    drawn_from = 0.5
     usual_schedule = "2x"
     small = SmallTraining(epochs={"1x": 5, "2x": 10}, size=100)
 

@@ -10,26 +10,27 @@ from switch_ema.bench.data.detection import Target
 from switch_ema.bench.data.sources import need
 
 COLOURS = ("#ff3030", "#30d030", "#4080ff", "#ffc000", "#ff40ff", "#00e0e0")
-SURE = 0.3
-"""Score from which a detection is drawn; those of RetinaNet stay low."""
 _SMALLEST = 256
 """Smaller images are enlarged to it, so that lines and names can be read."""
 
 
-def draw(image: Tensor, target: Target, categories: Sequence[str]) -> Tensor:
+def draw(
+    image: Tensor, target: Target, categories: Sequence[str], least: float = 0.0
+) -> Tensor:
     """Draw boxes, and masks if there are any, in one colour for each category.
 
     Args:
         image: Bytes (3, height, width).
-        target: What is there, or what was found; of that, what is likely enough.
+        target: What is there, or what was found.
         categories: Their names.
+        least: Score from which something that was found is drawn.
 
     Returns:
         The picture in [0, 1], enlarged by a whole factor where it is small.
     """
     utils = need("torchvision.utils")
     if "scores" in target:
-        sure = target["scores"] >= SURE
+        sure = target["scores"] >= least
         target = {key: value[sure] for key, value in target.items()}
     factor = max(_SMALLEST // max(image.shape[-2:]), 1)
     picture = _enlarged(image, factor)
@@ -38,9 +39,15 @@ def draw(image: Tensor, target: Target, categories: Sequence[str]) -> Tensor:
         colours = [COLOURS[label % len(COLOURS)] for label in labels]
         if "masks" in target:
             masks = _enlarged(target["masks"].to(torch.uint8), factor).bool()
-            picture = utils.draw_segmentation_masks(
-                picture, masks, alpha=0.45, colors=colours
-            )
+            # All of a category at once: torchvision blackens where masks overlap.
+            for label in set(labels):
+                chosen = torch.tensor([label == other for other in labels])
+                picture = utils.draw_segmentation_masks(
+                    picture,
+                    masks[chosen].any(0),
+                    alpha=0.45,
+                    colors=COLOURS[label % len(COLOURS)],
+                )
         boxes = target["boxes"] * factor
         # Names would hide a crowd of boxes; there the colours have to do.
         few = len(labels) <= 4
