@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from switch_ema import __version__
+from switch_ema._extras import missing_extra
 from switch_ema._lazy import describe_named, load_named
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import printable
@@ -100,7 +101,7 @@ def _run(arguments: Sequence[str]) -> None:
         if (error.name or "").startswith("switch_ema"):
             raise
         raise UsageError(
-            f'the command line needs {error.name}: pip install "switch-ema[bench]".'
+            missing_extra(error.name or "a library", "bench", "the command line")
         ) from error
     command(Console())
 
