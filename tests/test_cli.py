@@ -199,8 +199,7 @@ LIGHT = [
     ("tasks",),
     ("methods",),
     ("optimizers",),
-    # The flags of reproduce are made of the tables and of what trains them.
-    *((command, "--help") for command in COMMANDS if command != "reproduce"),
+    *((command, "--help") for command in COMMANDS),
 ]
 
 

@@ -122,7 +122,7 @@ def test_a_folder_of_another_layout_is_told(tmp_path, capsys, monkeypatch):
 def test_trainings_go_to_the_executor_that_was_asked_for(folder, capsys, monkeypatch):
     chosen = []
     monkeypatch.setattr(
-        "switch_ema.commands.reproduce.train_rows",
+        "switch_ema.commands.reproduction.train_rows",
         lambda plans, options, console: chosen.append(options),
     )
     pytest.importorskip("ray")

@@ -9,7 +9,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import estimate
 from switch_ema.bench.paper.estimate import estimate_seconds
 from switch_ema.bench.plan.cells import make_plan
-from switch_ema.commands.reproduce import train_rows
+from switch_ema.commands.reproduction import train_rows
 
 from .test_reproduce import OPTIONS, plan, quiet, tiny_rows
 

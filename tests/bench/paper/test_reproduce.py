@@ -22,7 +22,7 @@ from switch_ema.bench.paper.reproduce import (
 )
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
-from switch_ema.commands.reproduce import train_rows
+from switch_ema.commands.reproduction import train_rows
 
 OPTIONS = RunOptions(executor="inline", device="cpu", keep_checkpoints="none")
 TABLE_3 = TABLES["table-3"]
