@@ -68,6 +68,16 @@ def test_table_13_varies_the_interval_of_switch_ema():
     assert printed.gain("switch-ema:switch_every=5", row.baseline) == -0.27
 
 
+def test_the_papers_tasks_are_there():
+    assert len(TABLE_13.rows) == 7 and len(FIGURE.rows) == 10
+    best = [max, max, max, max, min, min, max]
+    for row, choose in zip(TABLE_13.rows, best, strict=True):
+        [printed] = row.metrics
+        values = {cell.method: cell.value for cell in printed.values}
+        expected = "5" if row.name == "cifar10" else "1"  # set in bold
+        assert choose(values, key=values.get).endswith(f"={expected}")
+
+
 def test_the_figure_varies_both_decays_over_plain_training():
     row = FIGURE.rows[0]
     config = row_config(row, RowSettings(scale="paper"))
