@@ -38,6 +38,7 @@ def rates(optimizer, schedule, steps: int) -> list[float]:
     ("schedule", "warmup", "expected"),
     [
         ("constant", 0, {0: 1, 4: 1, 8: 1}),
+        ("inverse-sqrt", 2, {0: 0.5, 1: 1, 7: 0.5}),
         ("constant", 4, {0: 0.25, 1: 0.5, 3: 1, 4: 1, 8: 1}),
         ("step", 0, {0: 1, 3: 1, 4: 0.1, 5: 0.1, 6: 0.01, 8: 0.01}),
         ("step:factor=0.5", 2, {0: 0.5, 1: 1, 3: 1, 4: 0.5, 6: 0.25}),

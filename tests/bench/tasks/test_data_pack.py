@@ -6,7 +6,9 @@ import os
 import pytest
 
 from switch_ema.bench.data import catalogue, load_images
+from switch_ema.bench.data.labelled_texts import load_labelled_texts
 from switch_ema.bench.tasks.loading import create_task
+from switch_ema.bench.tasks.regression.cell_count import bccd_folder, load_quarters
 from tests.bench.tasks.helpers import measure, train
 
 
@@ -68,3 +70,52 @@ def test_validation_text_is_not_the_test_text():
 def test_catalogue_finds_the_files():
     found = {source.name for source in catalogue() if source.found}
     assert {"mnist", "fashion_mnist", "cifar10", "wikitext2"} <= found
+
+
+def test_penn_treebank_at_full_size():
+    """One step of the published network on the published vocabulary."""
+    task = create_task("awd-lstm:scale=paper", (0,))
+    assert len(task.words) == 10_000
+    assert len(task.train) == 929_589
+    assert len(task.test) == 82_430
+    model = task.model()
+    assert sum(p.numel() for p in model.parameters()) == 13_632_400
+    optimizer = task.optimizer(model)
+    words, following, *states = next(iter(task.train_loader(0)))
+    assert words.shape == (70, 20)
+    loss = task.loss(model, (words[:5], following[:5], *states))
+    loss.backward()
+    optimizer.step()
+    assert loss.item() == pytest.approx(math.log(10_000), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [
+        ("reviews", [725, 1368, 2495, 4337, 11075], [73, 137, 249, 434, 1107]),
+        ("sst2", [29780, 37569], [912, 909]),
+    ],
+)
+def test_labelled_texts_are_as_documented(name, train, test):
+    data = load_labelled_texts(name, 0)
+    assert data.y_train.bincount().tolist() == train
+    assert data.y_test.bincount().tolist() == test
+
+
+def test_cells_are_as_documented():
+    (x, y), (x_test, y_test) = load_quarters(bccd_folder(None))
+    assert (len(x), len(x_test)) == (4 * 292, 4 * 72)
+    assert (y.sum().item(), y_test.sum().item()) == (3348, 805)
+
+
+@pytest.mark.parametrize("version", ["paper", "c-mixup", "angles-60"])
+def test_rcf_mnist_of_clothes(version):
+    task = create_task(f"rcf-mnist:version={version},size=300,test_size=200", (0,))
+    assert task.x.shape == (300, 3, 16, 16)
+    reader = task.trivial().get("ideal reader of the colour")
+    if version == "angles-60":
+        assert reader is None
+    else:
+        assert reader["MAE"] == pytest.approx(36, abs=6)
+    green = task.x[:, 1].std().item()
+    assert (green > 0.1) is (version != "c-mixup")
