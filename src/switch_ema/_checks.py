@@ -12,6 +12,13 @@ def check_range(name: str, value: Any, low: float, high: float) -> float:
     raise ValueError(f"{name} must be in [{low}, {high}), got {value!r}.")
 
 
+def check_share(name: str, value: Any) -> float:
+    """Return ``value`` as a float if it lies in ``[0, 1]``."""
+    if _is_real(value) and 0 <= value <= 1:
+        return float(value)
+    raise ValueError(f"{name} must be in [0, 1], got {value!r}.")
+
+
 def check_positive(name: str, value: Any) -> float:
     """Return ``value`` as a float if it is positive and finite."""
     if _is_real(value) and 0 < value < math.inf:

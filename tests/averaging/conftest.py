@@ -2,7 +2,7 @@
 
 import pytest
 
-from switch_ema import Steps
+from switch_ema import Steps, constant
 from switch_ema.averaging.kernels import native
 from switch_ema.averaging.kernels.native import library
 from switch_ema.averaging.registry import METHODS, create_averager
@@ -28,13 +28,13 @@ def arithmetic(request):
 def make(request, tmp_path):
     """A maker of averagers of one method, acting often enough to be seen."""
     fast = {
-        "ema": {"decay": 0.8},
-        "switch-ema": {"decay": 0.8},
+        "ema": {"decay": constant(0.8)},
+        "switch-ema": {"decay": constant(0.8)},
         "swa": {},
         "lawa": {"k": 2},
         "pswa": {"period": 2},
         "lookahead": {"k": 2},
-        "literal-eq3": {"decay": 0.8, "every": 4},
+        "literal-eq3": {"decay": constant(0.8), "every": 4},
         "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
     }
 

@@ -3,15 +3,17 @@
 import torch
 from torch import nn
 
+from switch_ema import constant
+
 OPTIONS = {
-    "ema": {"decay": 0.8},
-    "switch-ema": {"decay": 0.8},
+    "ema": {"decay": constant(0.8)},
+    "switch-ema": {"decay": constant(0.8)},
     "swa": {},
     "lookahead": {"k": 3},
     "lawa": {"k": 2},
     "pswa": {"period": 2},
     "posthoc-ema": {},
-    "literal-eq3": {"decay": 0.8, "every": 4},
+    "literal-eq3": {"decay": constant(0.8), "every": 4},
 }
 """What each stored averager was made with, apart from folders."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from switch_ema import METHODS, SwitchEMA, attach, create_averager
+from switch_ema import METHODS, SwitchEMA, attach, constant, create_averager
 from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
 DATA = list(batches(4))
@@ -68,17 +68,19 @@ def test_equals_the_loop_with_end_epoch(method):
 
 
 def test_the_loop_is_left_with_the_switch_done():
-    model, optimizer, loader = attached(decay=0.9)
+    model, optimizer, loader = attached(decay=constant(0.9))
     train(model, optimizer, loader)
     averager = loader.averager
     assert_same(averager.live_state_dict(), averager.averaged_state_dict())
 
 
 def test_options_reach_the_method():
-    model, optimizer, loader = attached(decay=0.9, switch_every=2, buffers="copy")
+    model, optimizer, loader = attached(
+        decay=constant(0.9), switch_every=2, buffers="copy"
+    )
     for _ in range(4):
         train(model, optimizer, loader)
-    expected = plain_loop([4] * 4, decay=0.9, switch_every=2, buffers="copy")
+    expected = plain_loop([4] * 4, decay=constant(0.9), switch_every=2, buffers="copy")
     assert expected.switches == 2
     assert_equal_runs(loader.averager, expected)
 
@@ -159,16 +161,16 @@ def test_recalibration_on_the_attached_loader_between_epochs():
 @pytest.mark.parametrize("stop", [None, 2])
 def test_a_resumed_run_equals_the_uninterrupted_one(stop):
     """From a checkpoint between epochs, or within one that is then completed."""
-    model, optimizer, loader = attached(decay=0.9)
+    model, optimizer, loader = attached(decay=constant(0.9))
     train(model, optimizer, loader)
     train(model, optimizer, loader, stop)
     saved = checkpoint(model, optimizer, loader)
-    model, optimizer, loader = attached(decay=0.9)
+    model, optimizer, loader = attached(decay=constant(0.9))
     restore(saved, model, optimizer, loader)
     if stop:
         train(model, optimizer, loader.watch(DATA[stop:]))
     train(model, optimizer, loader)
-    assert_equal_runs(loader.averager, plain_loop([4, 4, 4], decay=0.9))
+    assert_equal_runs(loader.averager, plain_loop([4, 4, 4], decay=constant(0.9)))
 
 
 def test_an_error_switches_nothing_and_a_loaded_checkpoint_forgets_it():
@@ -228,10 +230,10 @@ def test_a_data_loader_shows_its_length_attributes_and_order(workers):
 
 def test_without_a_model_the_parameters_of_the_optimizer_are_averaged():
     model, optimizer = fresh()
-    loader = attach(optimizer, DATA, decay=0.9)
+    loader = attach(optimizer, DATA, decay=constant(0.9))
     for _ in range(2):
         train(model, optimizer, loader)
-    expected = plain_loop([4, 4], decay=0.9, buffers="copy")
+    expected = plain_loop([4, 4], decay=constant(0.9), buffers="copy")
     live = expected.live_state_dict()
     assert_same(model.state_dict(), live)  # the same switches; buffers stay live
     average = expected.averaged_state_dict()

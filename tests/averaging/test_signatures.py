@@ -6,7 +6,7 @@ import re
 import pytest
 from torch import nn
 
-from switch_ema import METHODS, Averager, SwitchEMA, create_averager
+from switch_ema import METHODS, Averager, SwitchEMA, constant, create_averager
 
 SHARED = inspect.signature(Averager.__init__).parameters.keys() - {"self"}
 
@@ -32,7 +32,7 @@ def test_every_argument_is_documented(method):
 
 def test_an_averager_says_what_it_is_and_how_far_it_has_come():
     model = nn.Linear(1, 1)
-    sema = SwitchEMA(model, decay=0.75, steps_per_epoch=2)
+    sema = SwitchEMA(model, decay=constant(0.75), steps_per_epoch=2)
     assert repr(sema) == "SwitchEMA(decay=0.75, steps=0, epochs=0, switches=0)"
     sema.update()
     sema.end_epoch()

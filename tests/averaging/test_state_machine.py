@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from switch_ema import EMA, SwitchEMA, count_warmup
+from switch_ema import EMA, SwitchEMA, constant, count_warmup
 from switch_ema.averaging.methods.reference import ReferenceSwitchEMA
 from tests.averaging.helpers import batches, network, sgd, train_step
 
@@ -42,7 +42,7 @@ class Training(RuleBasedStateMachine):
         self.model, self.twin = network(), network()
         self.optimizer, self.twin_optimizer = sgd(self.model), sgd(self.twin)
         self.averager = SwitchEMA(self.model, self.optimizer, **self.options)
-        self.bystander = EMA(self.model, self.optimizer, decay=0.5)
+        self.bystander = EMA(self.model, self.optimizer, decay=constant(0.5))
         self.oracle = ReferenceSwitchEMA(
             floats(self.twin.state_dict()), DECAY, update_every, switch_every
         )
@@ -128,7 +128,7 @@ class Training(RuleBasedStateMachine):
         self.optimizer.load_state_dict(optimizer)
         self.averager = SwitchEMA(self.model, self.optimizer, **self.options)
         self.averager.load_state_dict(state)
-        self.bystander = EMA(self.model, self.optimizer, decay=0.5)
+        self.bystander = EMA(self.model, self.optimizer, decay=constant(0.5))
         self.twin = network(seed=7, dtype=dtype)
         self.twin.load_state_dict(twin)
         self.twin_optimizer = sgd(self.twin)

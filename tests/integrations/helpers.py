@@ -7,10 +7,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from switch_ema import Averager, create_averager
+from switch_ema import Averager, constant, create_averager
 
 STEPS, BATCH, EPOCHS = 4, 16, 3
-OPTIONS = {"decay": 0.9}
+OPTIONS = {"decay": constant(0.9)}
 
 
 @cache

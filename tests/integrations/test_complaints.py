@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from switch_ema import EMA, SWA, SwitchEMA, count_warmup
+from switch_ema import EMA, SWA, SwitchEMA, constant, count_warmup
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -45,7 +45,7 @@ def test_1_models_that_cannot_be_copied():
     model = nn.Sequential(nn.Linear(64, 10))
     model[0] = nn.utils.weight_norm(model[0])
     optimizer = adam(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     train(model, optimizer)
     with ema.averaged():
         loss_of(model, next(iter(loader())))
@@ -78,14 +78,14 @@ def test_3_checkpoints_written_during_validation_do_not_mix_weights():
     """schnetpack#785, nequip#590: the checkpoint has what the model holds just then."""
     model = network()
     optimizer = adam(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     train(model, optimizer)
     live, averaged = ema.live_state_dict(), ema.averaged_state_dict()
     with ema.averaged():
         assert_same(ema.live_state_dict(), live)
         assert_same(ema.averaged_state_dict(), averaged)
         state = ema.state_dict()
-    resumed = EMA(model, decay=0.9)
+    resumed = EMA(model, decay=constant(0.9))
     resumed.load_state_dict(state)
     assert_same(resumed.averaged_state_dict(), averaged)
     assert_same(resumed.live_state_dict(), live)
@@ -104,7 +104,7 @@ def test_4_half_precision_averages_move(dtype):
     """timm#1831: at decay 0.999 an update in half precision rounds away."""
     model = nn.Linear(64, 64, bias=False).to(dtype)
     nn.init.constant_(model.weight, 1.0)
-    ema = EMA(model, decay=0.999)
+    ema = EMA(model, decay=constant(0.999))
     peer = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
     peer.update_parameters(model)
     nn.init.constant_(model.weight, 2.0)
@@ -166,7 +166,7 @@ def test_7_one_update_per_optimizer_step_under_accumulation():
     """F5-TTS#631: the average is stepped per micro-batch. Keras does so, too."""
     model = network()
     optimizer = adam(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     for i, batch in enumerate(loader(), start=1):
         (loss_of(model, batch) / 2).backward()
         if i % 2 == 0:
@@ -182,7 +182,7 @@ def test_8_an_update_does_not_walk_through_the_modules(monkeypatch):
     itself is measured by ``make bench``.
     """
     model = network()
-    ema = EMA(model, decay=0.9)
+    ema = EMA(model, decay=constant(0.9))
     peer = AveragedModel(model)
     ema.update()  # looks once, since modules were made in this process
     walks = []
@@ -204,7 +204,7 @@ def test_9_no_call_to_update_and_no_steps_per_epoch():
     how many steps has an epoch? ema-pytorch counts in steps only."""
     model = network()
     optimizer = adam(model)
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     train(model, optimizer, EPOCHS, after_epoch=sema.end_epoch)
     assert (sema.steps, sema.switches) == (EPOCHS * STEPS, EPOCHS)
     assert_same(sema.live_state_dict(), sema.averaged_state_dict())
@@ -222,7 +222,7 @@ def test_10_an_exception_in_validation_restores_the_live_weights():
     shows that. Each trainer's test here has the case for its integration."""
     model = network()
     optimizer = adam(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     train(model, optimizer)
     live = copy.deepcopy(dict(model.state_dict()))
     with pytest.raises(Interrupted), ema.averaged():

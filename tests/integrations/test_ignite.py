@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from switch_ema import constant
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -115,7 +116,7 @@ def test_further_evaluators_can_be_attached_later():
 
 def test_an_evaluator_shows_the_handler_attached_last():
     run = Run("ema")
-    other = SwitchEMAHandler(run.model, run.optimizer, "ema", decay=0.6)
+    other = SwitchEMAHandler(run.model, run.optimizer, "ema", decay=constant(0.6))
     other.attach(run.trainer, run.evaluator)
     run.trainer.run(loader(), max_epochs=1)
     run.evaluator.run(loader())

@@ -11,7 +11,7 @@ pytest.importorskip("keras")
 from switch_ema.integrations.keras import SwitchEMACallback  # isort: skip
 import keras
 
-from switch_ema import create_averager
+from switch_ema import constant, create_averager
 from tests.integrations.helpers import (
     BATCH,
     EPOCHS,
@@ -171,7 +171,7 @@ def test_a_callback_starts_anew_with_another_model():
 def test_a_model_shows_the_average_of_its_last_callback():
     model, first = network(), SwitchEMACallback("ema", **OPTIONS)
     fit(model, first, epochs=1)
-    second = SwitchEMACallback("ema", decay=0.5)
+    second = SwitchEMACallback("ema", decay=constant(0.5))
     fit(model, second, epochs=1)
     x = digits()[0].numpy()
     shown = model.predict(x, verbose=0)

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 
+from switch_ema import constant
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -88,7 +89,7 @@ def test_a_checkpoint_written_inside_a_validation_has_the_live_weights(tmp_path)
 
 def test_a_copied_callback_starts_without_an_averager(tmp_path):
     """As in the processes that a spawn strategy starts, which get it pickled."""
-    callback, _, _ = fit(tmp_path, make=SwitchEMACallback("ema", decay=0.9))
+    callback, _, _ = fit(tmp_path, make=SwitchEMACallback("ema", decay=constant(0.9)))
     for again in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
         assert again.averager is None
         fit(tmp_path, make=again)

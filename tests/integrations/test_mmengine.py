@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from switch_ema import constant
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -29,7 +30,9 @@ def test_equals_the_plain_loop(tmp_path):
 
 
 def test_hooks_can_be_named_in_a_config(tmp_path):
-    run = runner(tmp_path, {"type": "AveragerHook", "method": "ema", "decay": 0.9})
+    run = runner(
+        tmp_path, {"type": "AveragerHook", "method": "ema", "decay": constant(0.9)}
+    )
     run.train()
     (hook,) = [hook for hook in run.hooks if isinstance(hook, AveragerHook)]
     assert_agree(hook.averager, plain("ema"), "net.")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from switch_ema import create_averager
+from switch_ema import constant, create_averager
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import Interrupted, assert_close
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEXT = "the quick brown fox jumps over the lazy dog while the dog sleeps on. " * 4
 ROWS, LENGTH, BATCH, EPOCHS = 16, 16, 4, 3
 STEPS = ROWS // BATCH
-OPTIONS = {"decay": 0.9}
+OPTIONS = {"decay": constant(0.9)}
 
 
 def rows():

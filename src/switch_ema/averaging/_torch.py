@@ -37,6 +37,11 @@ def buffers_of(module: nn.Module) -> dict[str, Any]:
     return module._buffers
 
 
+def is_persistent(module: nn.Module, buffer: str) -> bool:
+    """Whether a buffer is in the module's state dict."""
+    return buffer not in module._non_persistent_buffers_set
+
+
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the dictionary in which a module holds its children."""
     return module._modules
@@ -65,6 +70,16 @@ def can_be_hooked(optimizer: object) -> bool:
     return hasattr(optimizer, "_optimizer_step_post_hooks")
 
 
+def wrap_step(optimizer: Any) -> None:
+    """Have torch wrap ``step`` now, so that its hooks run at the first step.
+
+    Classes that do not call ``Optimizer.__init__``, such as timm's Lookahead, have it
+    wrapped at some later call.
+    """
+    if not getattr(type(optimizer).step, "hooked", False):
+        optimizer._patch_step_function()
+
+
 def first_post_hook(optimizer: object) -> int | None:
     """Return the id of the hook that runs first after a step, None without hooks."""
     return next(iter(getattr(optimizer, "_optimizer_step_post_hooks", {})), None)
@@ -88,6 +103,11 @@ def step_definitions(optimizer: Optimizer) -> int:
     return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
 
 
+def is_in_step(optimizer: Optimizer) -> bool:
+    """Whether a step of the optimizer is on the call stack."""
+    return _steps_on_stack(optimizer, at_most=1) == 1
+
+
 def is_inner_step(optimizer: Optimizer) -> bool:
     """Whether the present step was called by another step of the same optimizer.
 
@@ -96,13 +116,17 @@ def is_inner_step(optimizer: Optimizer) -> bool:
     counter it cannot be left wrong by an exception: there is one such wrapper on it,
     or there are two.
     """
+    return _steps_on_stack(optimizer, at_most=2) == 2
+
+
+def _steps_on_stack(optimizer: Optimizer, at_most: int) -> int:
     wrappers = 0
     for frame in _frames():
         is_wrapper = frame.f_code.co_filename == _STEP_WRAPPER_FILE
         wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
-        if wrappers == 2:
-            return True
-    return False
+        if wrappers == at_most:
+            break
+    return wrappers
 
 
 # The call stack and the compiler.

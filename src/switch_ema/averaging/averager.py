@@ -1,18 +1,21 @@
 """The base of all methods: it counts, averages, shows, saves and resumes."""
 
+import copy
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema._checks import check_count
+from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
-from switch_ema.averaging.model.changes import Structure, watch
+from switch_ema.averaging.distributed.fsdp import refuse_fsdp1
+from switch_ema.averaging.model.changes import Structure, on_load, watch
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import export
@@ -27,9 +30,14 @@ from switch_ema.averaging.shadow.state import (
     snapshot,
 )
 from switch_ema.averaging.shadow.storage import Buffers, as_storage
-from switch_ema.averaging.step.hooks import Optimizers, StepHook, as_optimizers
+from switch_ema.averaging.step.hooks import (
+    Optimizers,
+    StepHook,
+    as_optimizers,
+    check_parameters,
+)
 from switch_ema.averaging.view import recalibration
-from switch_ema.averaging.view.stage import stage_of
+from switch_ema.averaging.view.stage import Block, stage_of
 
 # Each rank looks at its own shard, because a switch does not communicate, so other
 # ranks may have switched. To go on would train a mixture; what is left is to stop, as
@@ -97,10 +105,12 @@ class Averager(ABC):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model)}.")
         if steps_per_epoch is not None:
             check_count("steps_per_epoch", steps_per_epoch)
+        refuse_fsdp1(model)
         optimizers = as_optimizers(optimizer)
         storage = as_storage(buffers, dtype, device, flat)
         self._wrapped, self._model = model, unwrap(model)
         self._stage = stage_of(self._model)
+        self._open_blocks: list[Block[nn.Module]] = []
         self._structure = Structure(self._model, include, exclude)
         self._shadow = Shadow(self._structure.slots, storage)
         self._replica = find_replica(model)
@@ -113,7 +123,9 @@ class Averager(ABC):
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
-            self._hook = StepHook(optimizers, self._before_step, self._count_step)
+            self._connect(optimizers)
+        # Without an optimizer, only this tells weights that are loaded from a step.
+        self._loads = [] if optimizers else on_load(self._model, self._follow_load)
 
     def __repr__(self) -> str:
         """Say the method, its decay, and what it has counted."""
@@ -121,6 +133,30 @@ class Averager(ABC):
             f"{type(self).__name__}(decay={self.current_decay:.6g}, "
             f"steps={self.steps}, epochs={self.epochs}, switches={self.switches})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy everything but what ties it to an optimizer.
+
+        So it can be pickled, alone or with a model that holds it; the copy has no
+        optimizer until :meth:`attach_to` gives it one.
+        """
+        self._refuse_while_shown("Pickling or copying an averager")
+        state = vars(self).copy()
+        for name in ("_hook", "_loads", "_stage", "_open_blocks", "_replica"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take back what ``__getstate__`` returned."""
+        vars(self).update(state)
+        self._hook, self._loads, self._open_blocks = None, [], []
+        self._stage = stage_of(self._model)
+        # The model may not be complete yet, so its modules are not looked at.
+        wrapped = self._wrapped
+        shares = getattr(wrapped, "broadcast_buffers", False)
+        self._replica = None
+        if isinstance(wrapped, DistributedDataParallel) and shares:
+            self._replica = wrapped
 
     # What a method defines.
 
@@ -187,7 +223,7 @@ class Averager(ABC):
             )
         self._refuse_after_failure()
         self._follow_changes()
-        self._has_started = True
+        self._start()
         self._count_step()
 
     def end_epoch(self) -> bool:
@@ -199,7 +235,7 @@ class Averager(ABC):
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
-        self._has_started = True
+        self._start()
         has_missed_steps = (
             self.needs_steps
             and self.position.step_in_epoch == 0
@@ -211,6 +247,25 @@ class Averager(ABC):
             has_written = not has_missed_steps and self._after_epoch()
         self._mark = self._shadow.mark()
         return has_written
+
+    def attach_to(self, optimizer: Optimizers) -> None:
+        """Run ``update`` after each step of another optimizer from now on.
+
+        Call :meth:`detach` first. The average and all counters go on.
+
+        Args:
+            optimizer: one or several.
+        """
+        if self._hook is not None:
+            raise RuntimeError("attach_to() needs detach() first: one is hooked yet.")
+        optimizers = as_optimizers(optimizer)
+        if not optimizers:
+            raise ValueError("optimizer must be one or several optimizers, got none.")
+        self._connect(optimizers)
+
+    def _connect(self, optimizers: list[Any]) -> None:
+        check_parameters(optimizers, self._wrapped)
+        self._hook = StepHook(optimizers, self._before_step, self._count_step)
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the average stays as it is."""
@@ -227,13 +282,21 @@ class Averager(ABC):
         self._follow_changes()
         if not self._has_started:
             self._follow_until_first_step()
-            self._has_started = True
+            self._start()
 
     def _count_step(self) -> None:
-        if self._replica is not None:
-            share_buffers(self._replica)
-        self._counters.steps += 1
-        self._after_step()
+        with Uninterrupted():  # the count and the average belong together
+            if self._replica is not None:
+                share_buffers(self._replica)
+            self._counters.steps += 1
+            self._after_step()
+
+    def _start(self) -> None:
+        """From now on the average is one of its own."""
+        self._has_started = True
+        for handle in self._loads:
+            handle.remove()
+        self._loads = []
 
     def _write_live(
         self, live_share: float = 0.0, reset_optimizer: bool = False
@@ -255,8 +318,7 @@ class Averager(ABC):
 
     # Showing the average.
 
-    @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
+    def averaged(self) -> Block[nn.Module]:
         """Hold the average in the model for the length of a ``with`` block.
 
         The weights are exchanged in place, without a second copy of the model (where
@@ -264,10 +326,37 @@ class Averager(ABC):
         back bit for bit on any way out of the block. Blocks nest; inside a block of
         another averager of the same model, the innermost one's average is shown.
         """
+        return Block(self._stage, self._shown, self._wrapped)
+
+    def show(self) -> nn.Module:
+        """Hold the average in the model until :meth:`restore`, without a ``with``.
+
+        This is for code that cannot have a block, such as two callbacks; otherwise use
+        :meth:`averaged`, which also restores after an exception.
+        """
+        block = self.averaged()
+        model = block.__enter__()
+        self._open_blocks.append(block)
+        return model
+
+    def restore(self) -> None:
+        """Put back what was in the model before the last :meth:`show`."""
+        if not self._open_blocks:
+            raise RuntimeError("restore() has nothing to put back; call show() first.")
+        self._open_blocks.pop().__exit__(None, None, None)
+
+    def averaged_copy(self) -> nn.Module:
+        """Return a second module that holds the average, such as for a sampler.
+
+        It is a deep copy of the model without its wrappers, and no longer changes.
+        """
+        with self.averaged():
+            return copy.deepcopy(self._model)
+
+    def _shown(self) -> Shadow | None:
         self._check_structure()
         self._follow_until_first_step()
-        with self._stage.showing(self._shadow if self.has_average else None):
-            yield self._wrapped
+        return self._shadow if self.has_average else None
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return a copy of the averaged model, for ``model.load_state_dict``.
@@ -357,14 +446,15 @@ class Averager(ABC):
         check_state(state, self.name, ["waiting_for", *self._fresh_state])
         for name, shadow in self._shadows().items():
             check_shadow_state(shadow, state.get(name), name)
-        self._load_extra_state(state)
-        for name, shadow in self._shadows().items():
-            load_shadow_state(shadow, state[name])
-        self._counters.load(state)
-        if self._hook:
-            self._hook.wait_for(state["waiting_for"])
-        self._has_started = True
-        self._failure = self._mark = None
+        with Uninterrupted():
+            self._load_extra_state(state)
+            for name, shadow in self._shadows().items():
+                load_shadow_state(shadow, state[name])
+            self._counters.load(state)
+            if self._hook:
+                self._hook.wait_for(state["waiting_for"])
+            self._start()
+            self._failure = self._mark = None
 
     def load_average(
         self,
@@ -425,6 +515,12 @@ class Averager(ABC):
         if not self._has_started and not self._stage.blocks:
             for shadow in self._shadows().values():
                 shadow.read_if_loaded_()
+
+    def _follow_load(self, module: nn.Module) -> None:
+        """Keep the average equal to weights that are loaded before the first step."""
+        if not self._has_started and not self._stage.blocks:
+            for shadow in self._shadows().values():
+                shadow.read_module_(module)
 
     def _refuse_while_shown(self, call: str) -> None:
         if self._stage.blocks:

@@ -11,7 +11,7 @@ from torch import nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.registry import METHODS
-from switch_ema.averaging.schedules.decay import count_warmup
+from switch_ema.averaging.schedules.decay import constant
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
@@ -97,8 +97,8 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
     warmup = options.pop("warmup", "count")
     if warmup not in ("count", "none"):
         raise ValueError(f"warmup must be 'count' or 'none', got {warmup!r}.")
-    if isinstance(options.get("decay"), float) and warmup == "count":
-        options["decay"] = count_warmup(options["decay"])
+    if isinstance(options.get("decay"), float) and warmup == "none":
+        options["decay"] = constant(options["decay"])
     if isinstance(options.get("dtype"), str):
         options["dtype"] = _dtype(options["dtype"])
     if spec.name == "swa":

@@ -1,6 +1,6 @@
 """Weight averaging in MMEngine: hooks for the runner, also from a config."""
 
-from typing import Any
+from typing import Any, Literal
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema._extras import needed
@@ -9,7 +9,10 @@ from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.schedules.decay import (
     DecayLike,
+    DecaySchedule,
+    constant,
     constant_warmup,
+    count_warmup,
     exponential_warmup,
     linear_warmup,
 )
@@ -21,6 +24,8 @@ with needed("mmengine", extra="mmengine"):
     from mmengine.optim import OptimWrapperDict
     from mmengine.registry import HOOKS
     from mmengine.runner import Runner
+
+Warmup = Literal["count", "linear", "exp", "constant"]
 
 _KEY = "switch_ema"
 _WARMUPS = {
@@ -119,7 +124,8 @@ class SwitchEMAHook(AveragerHook):
     Args:
         momentum: the decay, which is the weight of the OLD shadow, in [0, 1).
         resume_from: None, as in the published configs; it is the runner that resumes.
-        warmup: "linear", "exp" or "constant" warm-up of the decay, or None.
+        warmup: "count", as everywhere here, or one of the published hook's: "linear",
+            "exp", "constant", or None for a decay that is constant from the start.
         warmup_iters: its length in steps.
         warmup_ratio: the decay starts at this share of ``momentum``.
         switch_params: False averages without switching.
@@ -129,7 +135,7 @@ class SwitchEMAHook(AveragerHook):
         switch_interval: epochs or steps from switch to switch.
         full_params_ema: average floating-point buffers too; if not they are copied.
         update_interval: average at every k-th step only, with ``momentum``.
-        options: of :class:`switch_ema.SwitchEMA`, beyond these.
+        options: further options of :class:`switch_ema.SwitchEMA`.
     """
 
     def __init__(
@@ -137,7 +143,7 @@ class SwitchEMAHook(AveragerHook):
         momentum: float = 0.9999,
         *,
         resume_from: str | None = None,
-        warmup: str | None = None,
+        warmup: Warmup | None = "count",
         warmup_iters: int = 0,
         warmup_ratio: float = 0.9,
         switch_params: bool = True,
@@ -156,9 +162,12 @@ class SwitchEMAHook(AveragerHook):
             )
         check_count("switch_interval", switch_interval)
         check_count("update_interval", update_interval)
-        decay: DecayLike = momentum
-        if warmup is not None:
-            check_choice("warmup", warmup, tuple(_WARMUPS))
+        if warmup is None:
+            decay = constant(momentum)
+        elif warmup == "count":
+            decay = count_warmup(momentum)
+        else:
+            check_choice("warmup", warmup, ("count", *_WARMUPS))
             schedule = _WARMUPS[warmup]
             decay = schedule(momentum, steps=warmup_iters, ratio=warmup_ratio)
         options["decay"] = _per_step(decay, update_interval)
@@ -171,14 +180,11 @@ class SwitchEMAHook(AveragerHook):
         super().__init__("switch-ema" if switch_params else "ema", **options)
 
 
-def _per_step(decay: DecayLike, interval: int) -> DecayLike:
+def _per_step(decay: DecaySchedule, interval: int) -> DecayLike:
     """Undo the power of ``update_every``, since the hook's momentum has none."""
     if interval == 1:
         return decay
-    if callable(decay):
-        schedule = decay
-        return lambda step: float(schedule(step)) ** (1 / interval)
-    return float(decay ** (1 / interval))
+    return lambda step: decay(step) ** (1 / interval)
 
 
 def _on_cpu(weights: dict[str, Any]) -> dict[str, Any]:

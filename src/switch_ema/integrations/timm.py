@@ -18,6 +18,7 @@ from torch import nn
 
 from switch_ema._extras import needed
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.schedules.decay import count_warmup
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.schedules.progress import Position
 
@@ -59,6 +60,14 @@ class SwitchEmaV3(ModelEmaV3):
         self._epoch_start = 0
         self._length: int | None = None
         self._live = weakref.ref(model)
+        self._warmup = count_warmup(self.decay)
+
+    def get_decay(self, step: int | None = None) -> float:
+        """Return timm's decay, warmed up by count unless timm warms it up itself."""
+        decay = float(super().get_decay(step))
+        if self.use_warmup:
+            return decay
+        return min(decay, self._warmup(self.steps if step is None else step - 1))
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int | None = None) -> None:

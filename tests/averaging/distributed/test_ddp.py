@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
-from switch_ema import EMA, SWA, Lookahead, SwitchEMA
+from switch_ema import EMA, SWA, Lookahead, SwitchEMA, constant
 from tests.averaging.distributed.processes import run, run_to_the_end
 from tests.averaging.helpers import (
     assert_same,
@@ -22,8 +22,10 @@ from tests.averaging.helpers import (
 )
 
 METHODS = {
-    "ema": lambda model, optimizer: EMA(model, optimizer, decay=0.9),
-    "switch-ema": lambda model, optimizer: SwitchEMA(model, optimizer, decay=0.9),
+    "ema": lambda model, optimizer: EMA(model, optimizer, decay=constant(0.9)),
+    "switch-ema": lambda model, optimizer: SwitchEMA(
+        model, optimizer, decay=constant(0.9)
+    ),
     "lookahead": lambda model, optimizer: Lookahead(model, optimizer, k=2),
     "swa": SWA,
 }
@@ -87,9 +89,9 @@ def test_all_ranks_equal_one_process(world, cases):
 def train_on_own_batches(buffers: str) -> tuple[dict, dict, list[bool]]:
     model = DistributedDataParallel(network())
     optimizer = sgd(model)
-    sema = SwitchEMA(model, optimizer, decay=0.9, buffers=buffers)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9), buffers=buffers)
     # Given the model inside, an average sees this rank's buffers and nothing else.
-    own = EMA(model.module, decay=0.9, buffers=buffers)
+    own = EMA(model.module, decay=constant(0.9), buffers=buffers)
     differed = []
     for batch in batches(6, seed=dist.get_rank()):
         optimizer.zero_grad()

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from switch_ema import EMA, LAWA, StateMismatch, SwitchEMA
+from switch_ema import EMA, LAWA, StateMismatch, SwitchEMA, constant
 from tests.averaging.distributed.processes import run, run_to_the_end
 
 X = torch.linspace(-1, 1, 40).view(8, 5).sin()
@@ -79,7 +79,7 @@ def assert_close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 
 def train(how: str) -> list[dict[str, Tensor]]:
     model, optimizer = build(how)
-    sema = SwitchEMA(model, optimizer, decay=0.8)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.8))
     seen = []
     for _ in range(3):
         for _ in range(3):
@@ -114,8 +114,8 @@ def test_uneven_shards_equal_one_process(world, how):
 
 def follow_by_hand() -> None:
     model, optimizer = build("mixed")
-    ema = EMA(model, optimizer, decay=0.9)
-    double = EMA(model, optimizer, decay=0.9, dtype=torch.float64)
+    ema = EMA(model, optimizer, decay=constant(0.9))
+    double = EMA(model, optimizer, decay=constant(0.9), dtype=torch.float64)
     expected = whole(ema.live_state_dict())
     for _ in range(5):
         with torch.no_grad():
@@ -140,7 +140,7 @@ def test_mixed_precision_averages_the_float32_shards():
 
 def count_collectives() -> None:
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     lawa = LAWA(model, optimizer, k=2)
     with CommDebugMode() as training:
         nn.functional.cross_entropy(model(X), Y).backward()
@@ -175,7 +175,7 @@ def test_only_a_full_state_dict_communicates_and_once():
 
 def resume() -> None:
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     step(model, optimizer)
     kept = model.state_dict(), optimizer.state_dict(), sema.state_dict()
     kept = torch.load(_saved(kept), weights_only=True)
@@ -184,7 +184,7 @@ def resume() -> None:
     expected = sema.state_dict(), sema.live_state_dict()
 
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     for part, state in zip((model, optimizer, sema), kept, strict=True):
         part.load_state_dict(state)
     step(model, optimizer)
@@ -215,7 +215,7 @@ def test_resume_is_bit_for_bit():
 
 def save(folder: str) -> dict[str, Tensor]:
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     for _ in range(3):
         step(model, optimizer)
     dcp.save({"sema": sema}, checkpoint_id=folder)
@@ -225,7 +225,7 @@ def save(folder: str) -> dict[str, Tensor]:
 
 def load(folder: str) -> dict[str, Tensor]:
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     dcp.load({"sema": sema}, checkpoint_id=folder)
     assert (sema.steps, sema.epochs) == (3, 0)
     average = whole(sema.averaged_state_dict())
@@ -262,7 +262,7 @@ def test_distributed_checkpoints_load_into_another_world(before, after, tmp_path
 
 def break_one_shard() -> None:
     model, optimizer = build()
-    sema = SwitchEMA(model, optimizer, decay=0.9)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
     step(model, optimizer)
     good = sema.state_dict()
     if dist.get_rank() == 1:
@@ -294,7 +294,7 @@ def test_a_shard_that_is_not_finite_stops_its_rank_and_so_all():
 
 def cast_inside() -> None:
     model, optimizer = build()
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     step(model, optimizer)
     live = whole(ema.live_state_dict())
     with pytest.warns(UserWarning, match="put back"), ema.averaged():

@@ -36,7 +36,7 @@ CASES = {
     "ema": (EMA, {"decay": WARM}, ReferenceEMA, {"decay": WARM}),
     "ema every 2": (
         EMA,
-        {"decay": 0.9, "update_every": 2},
+        {"decay": constant(0.9), "update_every": 2},
         ReferenceEMA,
         {"decay": constant(0.9), "every": 2},
     ),
@@ -63,7 +63,7 @@ CASES = {
     ),
     "literal-eq3": (
         LiteralEq3,
-        {"decay": 0.8, "every": 3, "buffers": "average"},
+        {"decay": constant(0.8), "every": 3, "buffers": "average"},
         ReferenceEq3,
         {"decay": 0.8, "every": 3},
     ),

@@ -11,6 +11,7 @@ from switch_ema import (
     Lookahead,
     Steps,
     SwitchEMA,
+    constant,
 )
 from tests.averaging.helpers import move, scalar_model, shadow, weight
 
@@ -23,7 +24,7 @@ def test_ema_halves_the_distance_at_decay_one_half():
     # live:    0 -> 8 -> 8 -> 8
     # shadow:  0 -> 4 -> 6 -> 7
     model = scalar_model(0.0)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     seen = []
     for _ in range(3):
         move(model, 8.0)
@@ -37,7 +38,7 @@ def test_update_every_two_uses_the_squared_decay():
     # live:    0 -> 8 -> 8 -> 8 -> 8      decay 0.5, every 2nd step with 0.25
     # shadow:  0 -> 0 -> 6 -> 6 -> 7.5    6 = 0.25*0 + 0.75*8, 7.5 = 0.25*6 + 0.75*8
     model = scalar_model(0.0)
-    ema = EMA(model, decay=0.5, update_every=2)
+    ema = EMA(model, decay=constant(0.5), update_every=2)
     seen = []
     for _ in range(4):
         move(model, 8.0)
@@ -51,7 +52,7 @@ def test_switch_ema_switches_after_every_epoch():
     # live:    0 -> 4 -> 8 | 5 -> 9 -> 13 | 10
     # shadow:  0 -> 2 -> 5 | 5 -> 7 -> 10 | 10        | is end_epoch: live = shadow
     model = scalar_model(0.0)
-    sema = SwitchEMA(model, decay=0.5)
+    sema = SwitchEMA(model, decay=constant(0.5))
     live, average = [], []
     for _ in range(2):
         for _ in range(2):
@@ -86,7 +87,7 @@ def test_switch_every_three_steps_ignores_epochs():
     # live:    4  8  12->8.5 |  12.5
     # shadow:  2  5  8.5     |  10.5
     model = scalar_model(0.0)
-    sema = SwitchEMA(model, decay=0.5, switch_every=Steps(3))
+    sema = SwitchEMA(model, decay=constant(0.5), switch_every=Steps(3))
     live = []
     for _ in range(4):
         move(model, weight(model) + 4)
@@ -98,7 +99,7 @@ def test_switch_every_three_steps_ignores_epochs():
 
 def test_half_epochs_switch_in_the_middle_once_the_length_is_known():
     # 4 steps per epoch, T = 0.5: the first epoch only at its end, later also after 2.
-    sema = SwitchEMA(scalar_model(), decay=0.5, switch_every=0.5)
+    sema = SwitchEMA(scalar_model(), decay=constant(0.5), switch_every=0.5)
     seen = []
     for epoch in range(3):
         for step in range(1, 5):
@@ -112,7 +113,9 @@ def test_half_epochs_switch_in_the_middle_once_the_length_is_known():
 
 
 def test_half_epochs_switch_in_the_first_epoch_too_if_told_its_length():
-    sema = SwitchEMA(scalar_model(), decay=0.5, switch_every=0.5, steps_per_epoch=4)
+    sema = SwitchEMA(
+        scalar_model(), decay=constant(0.5), switch_every=0.5, steps_per_epoch=4
+    )
     for _ in range(2):
         sema.update()
     assert sema.switches == 1
@@ -121,7 +124,7 @@ def test_half_epochs_switch_in_the_first_epoch_too_if_told_its_length():
 def test_partial_switch_keeps_a_share_of_the_live_weights():
     # live 8, shadow 4 at decay 0.5; b = 0.25: 0.25*8 + 0.75*4 = 5; the shadow stays.
     model = scalar_model(0.0)
-    sema = SwitchEMA(model, decay=0.5, live_share=0.25)
+    sema = SwitchEMA(model, decay=constant(0.5), live_share=0.25)
     move(model, 8.0)
     sema.update()
     assert sema.end_epoch()
@@ -132,7 +135,7 @@ def test_nothing_pending_is_flushed_at_a_switch():
     # update_every 2: step 3 is pending at the switch, live goes back to the average.
     # live:    8 -> 8 -> 100 | 6        shadow: 0 -> 6 -> 6 | 6
     model = scalar_model(0.0)
-    sema = SwitchEMA(model, decay=0.5, update_every=2)
+    sema = SwitchEMA(model, decay=constant(0.5), update_every=2)
     for value in (8.0, 8.0, 100.0):
         move(model, value)
         sema.update()
@@ -194,7 +197,7 @@ def test_literal_eq3_scales_the_step_except_every_third():
     # Each optimizer step adds 8; d = 0.75: the live weights move by 2, every 3rd by 8
     # live:  0 -> 2 -> 4 -> 12 -> 14
     model = scalar_model(0.0)
-    eq3 = LiteralEq3(model, decay=0.75, every=3)
+    eq3 = LiteralEq3(model, decay=constant(0.75), every=3)
     live = []
     for _ in range(4):
         move(model, weight(model) + 8)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.model.changes import watch
 
 
@@ -63,7 +63,7 @@ def test_a_compiled_model_that_assigns_buffers_is_compiled_once(flat):
     torch._dynamo.reset()
     counters.clear()
     model = Counting()
-    ema = EMA(model, decay=0.5, flat=flat)
+    ema = EMA(model, decay=constant(0.5), flat=flat)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     average = 0.0
     for step in range(1, 12):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, FusedAdamW, FusedSGD
+from switch_ema import EMA, FusedAdamW, FusedSGD, constant
 from tests.averaging.helpers import assert_same, copy_of
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -27,7 +27,7 @@ def sliced() -> nn.Module:
 def test_a_weight_within_another_is_averaged_once(make):
     model = make()
     before = copy_of(model.state_dict())
-    ema = EMA(model, decay=0.75)
+    ema = EMA(model, decay=constant(0.75))
     model[0].weight.data += 1
     live = copy_of(model.state_dict())
     ema.update()
@@ -59,7 +59,7 @@ def test_fused_steps_leave_two_parameters_of_one_memory_to_the_update(optimizer_
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight.data = model[0].weight.data
     optimizer = optimizer_class(model.parameters(), lr=0.1)
-    ema = EMA(model, optimizer, decay=0.75)
+    ema = EMA(model, optimizer, decay=constant(0.75))
     average = model[0].weight.detach().clone()
     for _ in range(3):
         model(torch.randn(4, 3)).square().mean().backward()
@@ -71,7 +71,7 @@ def test_fused_steps_leave_two_parameters_of_one_memory_to_the_update(optimizer_
 def test_buffers_in_which_one_element_stands_for_many_are_left_alone():
     model = nn.Linear(2, 2)
     model.register_buffer("ones", torch.ones(1).expand(4))
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     ema.update()
     with ema.averaged():
         assert model.ones.tolist() == [1.0] * 4

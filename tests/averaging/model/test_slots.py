@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA, load_weights, unwrap
+from switch_ema import EMA, SwitchEMA, constant, load_weights, unwrap
 from tests.averaging.helpers import batches, network, sgd, train_step
 
 
@@ -53,7 +53,7 @@ def test_filters(filters, expected):
 def test_tensors_that_are_left_out_keep_their_live_values():
     model = network()
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.9, include="stem")
+    ema = EMA(model, optimizer, decay=constant(0.9), include="stem")
     for batch in batches(3):
         train_step(model, optimizer, batch)
     average, live = ema.averaged_state_dict(), ema.live_state_dict()
@@ -79,7 +79,7 @@ def test_buffers_averaged_or_copied_integers_always_copied():
     for policy in ("average", "copy"):
         model = network()
         optimizer = sgd(model)
-        ema = EMA(model, optimizer, decay=0.9, buffers=policy)
+        ema = EMA(model, optimizer, decay=constant(0.9), buffers=policy)
         for batch in batches(3):
             train_step(model, optimizer, batch)
         average, live = ema.averaged_state_dict(), ema.live_state_dict()
@@ -91,7 +91,9 @@ def test_buffers_averaged_or_copied_integers_always_copied():
 def test_a_switch_does_not_turn_counters_or_copied_buffers_back():
     model = network()
     optimizer = sgd(model)
-    sema = SwitchEMA(model, optimizer, decay=0.9, buffers="copy", update_every=2)
+    sema = SwitchEMA(
+        model, optimizer, decay=constant(0.9), buffers="copy", update_every=2
+    )
     for batch in batches(3):  # the third step is not averaged
         train_step(model, optimizer, batch)
     mean = model.norm.running_mean.clone()
@@ -104,7 +106,7 @@ def test_frozen_parameters_follow_once_unfrozen():
     model = network()
     model.stem.requires_grad_(False)
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.5)
+    ema = EMA(model, optimizer, decay=constant(0.5))
     start = model.stem.weight.clone()
     train_step(model, optimizer, next(batches(1)))
     assert torch.equal(ema.averaged_state_dict()["stem.weight"], start)
@@ -117,7 +119,7 @@ def test_frozen_parameters_follow_once_unfrozen():
 def test_new_parameters_need_a_refresh_and_say_so():
     model = network()
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.5)
+    ema = EMA(model, optimizer, decay=constant(0.5))
     train_step(model, optimizer, next(batches(1)))
     kept = ema.averaged_state_dict()["stem.weight"]
     model.extra = nn.Linear(2, 2)
@@ -148,7 +150,7 @@ def test_replaced_and_removed_modules_need_a_refresh():
 
 def test_resized_parameters_need_a_refresh():
     model = nn.Linear(3, 2)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     model.weight.data = torch.zeros(5, 3)
     with pytest.raises(RuntimeError, match=r"weight was \[2, 3\].*is \[5, 3\] now"):
         ema.averaged_state_dict()
@@ -166,7 +168,7 @@ def test_buffers_that_a_module_replaces_are_followed():
             return self.weight * x
 
     model = Counter()
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     for _ in range(2):
         model(torch.ones(1))
         ema.update()
@@ -210,7 +212,7 @@ def test_a_users_own_module_called_module_keeps_its_name():
 def test_weights_tied_by_memory_are_averaged_once():
     model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(2)])
     model[1].weight.data = model[0].weight.data
-    ema = EMA(model, decay=0.9)
+    ema = EMA(model, decay=constant(0.9))
     live = model[0].weight.detach().clone()
     with torch.no_grad():
         model[0].weight.add_(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.offline.export import save_averaged
 from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
@@ -16,7 +16,7 @@ files = pytest.importorskip("safetensors.torch")
 def trained(model=None):
     model = model or network()
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     for batch in batches(3):
         train_step(model, optimizer, batch)
     return ema
@@ -36,7 +36,7 @@ def test_timm_loads_it(tmp_path):
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=3)
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     model(torch.randn(2, 3, 32, 32)).sum().backward()
     optimizer.step()
     path = tmp_path / "model.safetensors"
@@ -52,7 +52,7 @@ def test_transformers_loads_it(tmp_path):
     )
     model = transformers.GPT2LMHeadModel(config)
     optimizer = sgd(model)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     tokens = torch.tensor([[1, 2, 3]])
     model(input_ids=tokens, labels=tokens).loss.backward()
     optimizer.step()

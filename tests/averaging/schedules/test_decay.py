@@ -21,12 +21,31 @@ from tests.averaging.helpers import move, scalar_model, shadow
 approx = pytest.approx
 
 
-def test_a_float_is_that_constant_exactly():
-    ema = EMA(scalar_model(), decay=0.9973)
-    assert ema.current_decay == 0.9973
-    for _ in range(3):
-        ema.update()
-        assert ema.current_decay == 0.9973
+def test_a_number_is_warmed_up_by_count_and_constant_is_that_constant_exactly():
+    model = scalar_model()
+    warm, fixed = EMA(model, decay=0.9973), EMA(model, decay=constant(0.9973))
+    assert warm.current_decay == 0.1
+    assert fixed.current_decay == 0.9973
+    for _ in range(50):
+        warm.update()
+        fixed.update()
+    assert warm.current_decay == count_warmup(0.9973)(49) == 50 / 59
+    assert fixed.current_decay == 0.9973
+
+
+def test_a_schedule_may_end_at_one_which_leaves_the_average_as_it_is():
+    model = scalar_model()
+    ema = EMA(model, decay=lambda n: 1.0)
+    move(model, 5.0)
+    ema.update()
+    assert shadow(ema) == 0.0
+    assert cosine(0.9, steps=10)(10) == 1.0
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        EMA(model, decay=lambda n: 1.1).update()
+
+
+def test_a_half_life_that_is_a_number_is_in_steps():
+    assert half_life(100)(0) == half_life("100it")(0) == half_life(n_steps=100)(0)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +121,7 @@ def test_decays_out_of_range_are_refused(bad):
 def test_a_callable_out_of_range_is_refused_when_it_happens():
     ema = EMA(scalar_model(), decay=lambda n: 1.0 if n == 1 else 0.9)
     ema.update()
-    with pytest.raises(ValueError, match=r"decay at step 1 must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"decay at step 1 must be in \[0, 1\]"):
         ema.update()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.model.changes import watch
 from tests.averaging.helpers import (
     Odd,
@@ -39,7 +39,7 @@ def test_flat_storage_moves_memory_but_keeps_the_objects():
 
 def test_flat_storage_notices_a_part_that_was_moved():
     model = network()
-    ema = EMA(model, decay=0.5, flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True)
     ema.update()
     model.stem.weight.data = model.stem.weight.data.clone()
     nudge(model)
@@ -67,7 +67,7 @@ class Centred(nn.Module):
 def test_flat_storage_follows_buffers_that_a_module_replaces(arithmetic):
     """0 and 1 average to 0.5, that and 2 to 1.25, shown or not; no warning is due."""
     model = Centred()
-    ema = EMA(model, decay=0.5, flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True)
     for expected in (0.5, 1.25):
         model(torch.ones(2))
         model.scale += 1
@@ -84,7 +84,7 @@ def test_flat_storage_follows_buffers_that_a_module_replaces(arithmetic):
 def test_flat_storage_notices_buffers_that_were_moved_unseen():
     """A cast goes past the registration of buffers; here there is no parameter."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False))
-    ema = EMA(model, decay=0.5, flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True)
     model[1].double()
     model[1].running_mean.add_(1)
     with pytest.warns(UserWarning, match="moved out of its flat buffer"):
@@ -100,7 +100,7 @@ def test_flat_storage_leaves_buffers_that_share_memory():
     model.register_buffer("whole", torch.zeros(4))
     model.register_buffer("part", model.whole[1:3])
     model.register_buffer("front", torch.zeros(4)[:2])
-    ema = EMA(model, decay=0.5, flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True)
     model.whole += 1
     model.front += 1
     assert model.part.tolist() == [1.0, 1.0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from switch_ema import EMA, SwitchEMA
+from switch_ema import EMA, SwitchEMA, constant
 from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -33,7 +33,7 @@ def exact(live: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_float32_shadow_of_a_half_precision_model_is_exact(dtype, every):
     model = layer(dtype)
-    ema = EMA(model, decay=0.999, update_every=every)
+    ema = EMA(model, decay=constant(0.999), update_every=every)
     expected = exact(model.state_dict())
     for step in range(1, 201):
         nudge(model, step)
@@ -52,7 +52,7 @@ def test_a_float32_shadow_of_a_half_precision_model_is_exact(dtype, every):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_switch_rounds_the_live_weights_and_keeps_the_shadow(dtype, shadow):
     model = layer(dtype)
-    sema = SwitchEMA(model, decay=0.9, dtype=shadow)
+    sema = SwitchEMA(model, decay=constant(0.9), dtype=shadow)
     for step in range(20):
         nudge(model, step)
         sema.update()
@@ -72,7 +72,7 @@ def test_a_bfloat16_shadow_of_a_half_precision_model_moves(dtype):
     """At this decay an update is far below the last place of bfloat16."""
     model = layer(dtype)
     nn.init.constant_(model.weight, 1.0)
-    ema = EMA(model, decay=0.9999, dtype=torch.bfloat16)
+    ema = EMA(model, decay=constant(0.9999), dtype=torch.bfloat16)
     nn.init.constant_(model.weight, 2.0)
     for _ in range(2000):
         ema.update()
@@ -92,8 +92,8 @@ def test_a_bfloat16_shadow_follows_a_training(signal, limit):
     x = torch.randn(256, 32)
     y = signal * x @ torch.randn(32, 32) + torch.randn(256, 32)
     model = nn.Linear(32, 32, bias=False)
-    float32 = EMA(model, decay=0.9999)
-    bfloat16 = EMA(model, decay=0.9999, dtype=torch.bfloat16)
+    float32 = EMA(model, decay=constant(0.9999))
+    bfloat16 = EMA(model, decay=constant(0.9999), dtype=torch.bfloat16)
     largest = 0.0
     for step in range(10_000):
         batch = torch.randint(256, (8,))
@@ -113,7 +113,9 @@ def test_a_bfloat16_shadow_resumes_bit_for_bit():
     def build():
         model = network()
         optimizer = sgd(model)
-        averager = SwitchEMA(model, optimizer, decay=0.99, dtype=torch.bfloat16)
+        averager = SwitchEMA(
+            model, optimizer, decay=constant(0.99), dtype=torch.bfloat16
+        )
         return model, optimizer, averager
 
     def train(parts, seed):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.model.slots import all_slots
 from switch_ema.averaging.shadow import offload
 from switch_ema.averaging.shadow.groups import (
@@ -92,7 +92,7 @@ def offloaded_ema(model: nn.Module, monkeypatch, **options) -> EMA:
         "switch_ema.averaging.shadow.shadow.group_class",
         lambda slot, storage: OffloadedGroup,
     )
-    return EMA(model, decay=0.9, **options)
+    return EMA(model, decay=constant(0.9), **options)
 
 
 def move(model: nn.Module) -> None:
@@ -152,7 +152,7 @@ def test_every_reader_sees_the_last_update(accelerator, monkeypatch, read):
 def test_agrees_with_a_shadow_beside_the_model(accelerator, monkeypatch, dtype):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(dtype)
-    beside = EMA(model, decay=0.9)
+    beside = EMA(model, decay=constant(0.9))
     ema = offloaded_ema(model, monkeypatch)
     for step in range(4):
         move(model)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA
+from switch_ema import EMA, SwitchEMA, constant
 from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
 from tests.averaging.helpers import (
     Odd,
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("arithmetic")
 def test_tensors_of_every_kind(dtype):
     model = Odd()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    ema = EMA(model, decay=0.5, dtype=dtype)
+    ema = EMA(model, decay=constant(0.5), dtype=dtype)
     nudge(model)
     ema.update()
     live = copy_of(model.state_dict())
@@ -44,7 +44,7 @@ def test_tensors_of_every_kind(dtype):
 
 def test_a_part_that_was_cast_is_followed():
     model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     ema.update()
     for dtype in (torch.bfloat16, torch.float64):
         before = ema.averaged_state_dict()
@@ -62,7 +62,7 @@ def test_a_part_that_was_cast_is_followed():
 def test_a_model_turned_to_channels_last_later_is_followed():
     sizes = [(8, 3, 3, 3), (64, 64), (16, 16, 1, 1), (64, 1, 3, 3)]
     model = nn.ParameterList([nn.Parameter(torch.randn(size)) for size in sizes])
-    ema = EMA(model, decay=0.75)
+    ema = EMA(model, decay=constant(0.75))
     for _ in range(3):
         before = ema.averaged_state_dict()
         nudge(model)
@@ -79,7 +79,7 @@ def test_a_model_turned_to_channels_last_later_is_followed():
 
 def test_a_parameter_that_has_shrunk_is_an_error_and_nothing_is_averaged():
     model = nn.ParameterList([nn.Parameter(torch.zeros(4, 4)) for _ in range(3)])
-    ema = EMA(model, decay=0.9)
+    ema = EMA(model, decay=constant(0.9))
     nudge(model)
     model[1].data = torch.ones(2, 4)
     with pytest.raises(RuntimeError, match=r"1 was \[4, 4\] when .* is \[2, 4\] now"):
@@ -90,7 +90,7 @@ def test_a_parameter_that_has_shrunk_is_an_error_and_nothing_is_averaged():
 
 def test_the_shadow_of_dense_parameters_lies_in_one_buffer():
     model = nn.Sequential(*[nn.Linear(20, 20, bias=False) for _ in range(5)])
-    ema = EMA(model, decay=0.9)
+    ema = EMA(model, decay=constant(0.9))
     shadow = ema._shadow.tensors
     assert len({tensor.untyped_storage().data_ptr() for tensor in shadow}) == 1
     model[2].weight.data = model[2].weight.data.t()  # the same memory, another order
@@ -104,7 +104,7 @@ def test_the_shadow_of_dense_parameters_lies_in_one_buffer():
 
 def test_a_round_trip_of_dtypes_does_not_lose_the_buffers():
     model = nn.BatchNorm1d(3)
-    ema = EMA(model, decay=0.9)
+    ema = EMA(model, decay=constant(0.9))
     model.double().float()  # replaces the buffers
     model.running_mean.fill_(1.0)
     ema.update()
@@ -116,7 +116,7 @@ def test_a_round_trip_of_dtypes_does_not_lose_the_buffers():
 def test_strides_survive():
     model = Odd()
     strides = {name: p.stride() for name, p in model.named_parameters()}
-    ema = SwitchEMA(model, decay=0.5)
+    ema = SwitchEMA(model, decay=constant(0.5))
     ema.update()
     ema.end_epoch()
     with ema.averaged():
@@ -130,7 +130,7 @@ def test_small_vectors_are_averaged_in_packs_of_any_number(arithmetic):
     parameters = [nn.Parameter(torch.randn(size)) for size in sizes]
     parameters += [nn.Parameter(torch.randn(3, dtype=torch.float64))]
     model = nn.ParameterList(parameters)
-    ema = EMA(model, decay=0.75)
+    ema = EMA(model, decay=constant(0.75))
     kinds = {type(group) for group in ema._shadow._groups}
     assert kinds == ({DenseGroup} if arithmetic == "c" else {PackedGroup, DenseGroup})
     before = [parameter.detach().clone() for parameter in parameters]
@@ -144,7 +144,7 @@ def test_small_vectors_are_averaged_in_packs_of_any_number(arithmetic):
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_cast_model_takes_the_shadow_along(flat):
     model = network()
-    ema = EMA(model, decay=0.5, flat=flat)
+    ema = EMA(model, decay=constant(0.5), flat=flat)
     nudge(model)
     ema.update()
     average = ema.averaged_state_dict()["stem.weight"]
@@ -162,7 +162,7 @@ def test_a_half_precision_model_is_averaged_in_float32():
     """At decay 0.999 a bfloat16 average would never move."""
     model = nn.Linear(4, 4).bfloat16()
     nn.init.constant_(model.weight, 1.0)
-    ema = EMA(model, decay=0.999)
+    ema = EMA(model, decay=constant(0.999))
     assert ema.state_dict()["shadow"]["weight"].dtype == torch.float32
     nn.init.constant_(model.weight, 2.0)
     for _ in range(100):
@@ -179,8 +179,8 @@ def test_a_half_precision_model_is_averaged_in_float32():
 def test_a_bfloat16_shadow_does_not_stall():
     """It follows a float32 shadow within 1% over 10,000 steps at decay 0.9999."""
     model = nn.Linear(64, 64, bias=False)
-    coarse = EMA(model, decay=0.9999, dtype=torch.bfloat16)
-    exact = EMA(model, decay=0.9999)
+    coarse = EMA(model, decay=constant(0.9999), dtype=torch.bfloat16)
+    exact = EMA(model, decay=constant(0.9999))
     start = model.weight.detach().clone()
     target = start + torch.randn(64, 64)
     with torch.no_grad():
@@ -238,7 +238,7 @@ def test_modules_that_cannot_be_deep_copied(kind):
         )
         model = nn.Sequential(wrap(nn.Linear(3, 4)), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ema = EMA(model, optimizer, decay=0.5)
+    ema = EMA(model, optimizer, decay=constant(0.5))
     start = None
     for _ in range(3):
         model(torch.randn(8, 3)).square().mean().backward()
@@ -259,7 +259,7 @@ def test_modules_that_cannot_be_deep_copied(kind):
 def test_a_lazy_models_average_starts_at_its_first_weights():
     model = nn.LazyLinear(1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    ema = EMA(model, optimizer, decay=0.75)
+    ema = EMA(model, optimizer, decay=constant(0.75))
     model(torch.ones(1, 1)).sum().backward()
     first = model.weight.item()
     optimizer.step()  # live = first - 1, average = first - 0.25
@@ -340,7 +340,7 @@ def test_a_parameter_replaced_by_another_kind_of_tensor_is_not_read_by_memory():
             raise NotImplementedError(f"no {function}")
 
     model = nn.Linear(2, 2)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     ema.update()
     inner = torch.ones(2, 2)
     model.weight = nn.Parameter(Wrapped(inner), requires_grad=False)
@@ -351,7 +351,7 @@ def test_a_parameter_replaced_by_another_kind_of_tensor_is_not_read_by_memory():
 def test_a_model_that_gets_its_memory_later_is_averaged_from_then_on():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    ema = EMA(model, decay=0.75)
+    ema = EMA(model, decay=constant(0.75))
     model.to_empty(device="cpu")
     for tensor in model.state_dict().values():
         tensor.fill_(1)

@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from switch_ema import EMA, SwitchEMA, count_warmup
+from switch_ema import EMA, SwitchEMA, constant, count_warmup
 from switch_ema.averaging.step import blocks, fused, one_pass
 from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.step.native_step import NativeStep
@@ -134,7 +134,7 @@ def test_without_torch_compile_it_says_so_once_and_is_right(
         raise RuntimeError("no compiler\nat all")
 
     monkeypatch.setattr(one_pass, "_compile", fail)
-    models, optimizers, averagers = pair("adamw", EMA, decay=0.9)
+    models, optimizers, averagers = pair("adamw", EMA, decay=constant(0.9))
     optimizers[1]._one_pass = OnePass(compiles=True)
     train(models[0], optimizers[0], 3)
     with pytest.warns(UserWarning, match="block by block: no compiler.") as seen:
@@ -152,7 +152,7 @@ def test_a_thousand_steps_are_torch_and_a_separate_average(kind, way):
 
 def test_without_a_c_compiler_it_says_so_once_and_is_right(without_compiler):
     fused._say_that_there_is_no_compiler.cache_clear()
-    models, optimizers, averagers = pair("adamw", EMA, decay=0.9)
+    models, optimizers, averagers = pair("adamw", EMA, decay=constant(0.9))
     train(models[0], optimizers[0], 3)
     with pytest.warns(UserWarning, match="No C compiler works here") as seen:
         train(models[1], optimizers[1], 3)
@@ -179,7 +179,7 @@ def watched(monkeypatch, owner, name):
 @pytest.mark.filterwarnings("ignore:No C compiler")
 @pytest.mark.parametrize("kind", ["adamw", "momentum"])
 def test_the_average_is_really_taken_in_the_step(kind, monkeypatch, arithmetic):
-    (_, model), (_, optimizer), _ = pair(kind, EMA, decay=0.9)
+    (_, model), (_, optimizer), _ = pair(kind, EMA, decay=constant(0.9))
     train(model, optimizer, 1)  # momentum begins otherwise than it goes on
     in_c = watched(monkeypatch, NativeStep, "run")
     in_blocks = watched(monkeypatch, fused, "step_and_average")
@@ -197,7 +197,7 @@ def test_a_graph_from_before_the_step_is_known_to_be_outdated():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     optimizer = FusedAdamW(model.parameters(), lr=0.1)
-    EMA(model, optimizer, decay=0.9)
+    EMA(model, optimizer, decay=constant(0.9))
     loss = model(torch.ones(2, 3)).sum()
     loss.backward(retain_graph=True)
     optimizer.step()
@@ -214,7 +214,8 @@ def test_gradients_of_another_order_are_put_in_order(arithmetic):
     plain = torch.optim.AdamW(models[0].parameters(), lr=0.1)
     ours = FusedAdamW(models[1].parameters(), lr=0.1)
     averagers = [
-        EMA(m, o, decay=0.9) for m, o in zip(models, (plain, ours), strict=True)
+        EMA(m, o, decay=constant(0.9))
+        for m, o in zip(models, (plain, ours), strict=True)
     ]
     for step in range(3):
         gradient = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
@@ -228,7 +229,7 @@ def test_gradients_of_another_order_are_put_in_order(arithmetic):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_state_dicts_are_torchs_both_ways(kind, ours_first):
-    models, optimizers, _ = pair(kind, EMA, decay=0.9)
+    models, optimizers, _ = pair(kind, EMA, decay=constant(0.9))
     order = (1, 0) if ours_first else (0, 1)
     source, target = (optimizers[i] for i in order)
     first, second = (models[i] for i in order)
@@ -242,7 +243,7 @@ def test_state_dicts_are_torchs_both_ways(kind, ours_first):
 
 
 def test_a_step_skipped_for_overflow_moves_neither():
-    (_, model), (_, optimizer), (_, ema) = pair("adamw", EMA, decay=0.5)
+    (_, model), (_, optimizer), (_, ema) = pair("adamw", EMA, decay=constant(0.5))
     assert optimizer._next_average is not None
     train(model, optimizer, 2)
     before, average = copy_of(model.state_dict()), ema.averaged_state_dict()
@@ -260,8 +261,10 @@ def test_a_step_skipped_for_overflow_moves_neither():
 
 
 def test_update_every_and_later_averagers_are_separate():
-    models, optimizers, first = pair("adamw", EMA, decay=0.9, update_every=3)
-    second = [EMA(m, o, decay=0.5) for m, o in zip(models, optimizers, strict=True)]
+    models, optimizers, first = pair("adamw", EMA, decay=constant(0.9), update_every=3)
+    second = [
+        EMA(m, o, decay=constant(0.5)) for m, o in zip(models, optimizers, strict=True)
+    ]
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 7)
     for averagers in (first, second):
@@ -269,7 +272,7 @@ def test_update_every_and_later_averagers_are_separate():
 
 
 def test_a_closure_and_the_hooks_run_once():
-    (_, model), (_, optimizer), (_, ema) = pair("momentum", EMA, decay=0.9)
+    (_, model), (_, optimizer), (_, ema) = pair("momentum", EMA, decay=constant(0.9))
     calls = []
     optimizer.register_step_post_hook(lambda *_: calls.append("hook"))
 
@@ -291,7 +294,7 @@ def test_what_cannot_be_done_in_blocks_is_done_as_torch_does():
     torch.manual_seed(0)
     model = nn.Embedding(5, 3, sparse=True)
     optimizer = FusedSGD(model.parameters(), lr=0.1, fused=False)
-    ema = EMA(model, optimizer, decay=0.5)
+    ema = EMA(model, optimizer, decay=constant(0.5))
     start = model.weight.detach().clone()
     model(torch.tensor([1, 2])).sum().backward()
     optimizer.step()
@@ -300,7 +303,7 @@ def test_what_cannot_be_done_in_blocks_is_done_as_torch_does():
 
 
 def test_a_detached_averager_is_let_go():
-    (_, model), (_, optimizer), averagers = pair("adamw", EMA, decay=0.9)
+    (_, model), (_, optimizer), averagers = pair("adamw", EMA, decay=constant(0.9))
     train(model, optimizer, 3)
     shadow = weakref.ref(averagers[1]._shadow.tensors[0])
     averagers.pop().detach()
@@ -309,11 +312,11 @@ def test_a_detached_averager_is_let_go():
 
 
 def test_a_copy_averages_with_an_averager_of_its_own():
-    (_, model), (_, optimizer), _ = pair("adamw", EMA, decay=0.9)
+    (_, model), (_, optimizer), _ = pair("adamw", EMA, decay=constant(0.9))
     train(model, optimizer, 2)
     other, copied = copy.deepcopy((model, optimizer))
     assert copied._in_c is not optimizer._in_c
-    ema = EMA(other, copied, decay=0.9)
+    ema = EMA(other, copied, decay=constant(0.9))
     train(other, copied, 2)
     assert ema.steps == 2
 
@@ -335,7 +338,7 @@ assert not torch.equal(model.weight, before)
 
 
 def test_flat_storage_is_averaged_after_the_step():
-    models, optimizers, averagers = pair("adamw", EMA, decay=0.9, flat=True)
+    models, optimizers, averagers = pair("adamw", EMA, decay=constant(0.9), flat=True)
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 3)
     assert averagers[1]._shadow.pairs_in_step() == {}
@@ -352,7 +355,7 @@ def test_what_was_hooked_before_acts_before_the_average():
         optimizer.register_step_post_hook(
             lambda *_, model=model: model.weight.data.clamp_(-0.1, 0.1)
         )
-        ema = EMA(model, optimizer, decay=0.9)
+        ema = EMA(model, optimizer, decay=constant(0.9))
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).square().sum().backward()

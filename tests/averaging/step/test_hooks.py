@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from switch_ema import EMA, FusedSGD, Steps, SwitchEMA
+from switch_ema import EMA, FusedSGD, Steps, SwitchEMA, constant
 from tests.averaging.helpers import batches, loss_of, network, sgd, train_step
 
 
@@ -22,7 +22,7 @@ def scaled_step(model, optimizer, scaler, poison: bool) -> None:
 def test_steps_that_a_grad_scaler_skips_do_not_count(fused):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=fused)
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     scaler = torch.amp.GradScaler("cpu")
     for poison in (False, True, False, True):
         scaled_step(model, optimizer, scaler, poison)
@@ -107,7 +107,7 @@ def test_several_averagers_share_a_model_and_an_optimizer():
     model, lone = network(), network()
     optimizer, lone_optimizer = sgd(model), sgd(lone)
     averagers = [EMA(model, optimizer, decay=d) for d in (0.5, 0.9, 0.99)]
-    alone = EMA(lone, lone_optimizer, decay=0.9)
+    alone = EMA(lone, lone_optimizer, decay=constant(0.9))
     for batch in batches(5):
         train_step(model, optimizer, batch)
         train_step(lone, lone_optimizer, batch)
@@ -161,7 +161,10 @@ def test_the_step_by_which_torch_makes_an_optimizers_state_does_not_count(kind):
     """It steps at a learning rate of 0 to save a fresh optimizer, or a plain SGD."""
     model, lone = network(), network()
     optimizer, other = (kind(one.parameters(), lr=0.1) for one in (model, lone))
-    ema, alone = EMA(model, optimizer, decay=0.5), EMA(lone, other, decay=0.5)
+    ema, alone = (
+        EMA(model, optimizer, decay=constant(0.5)),
+        EMA(lone, other, decay=constant(0.5)),
+    )
     for batch in batches(3):
         get_optimizer_state_dict(model, optimizer)
         with ema.averaged():
@@ -202,7 +205,7 @@ def test_switching_by_steps_happens_inside_the_hook():
 def test_sparse_gradients_are_no_obstacle():
     model = nn.Embedding(5, 2, sparse=True)
     optimizer = torch.optim.SparseAdam(model.parameters())
-    ema = EMA(model, optimizer, decay=0.9)
+    ema = EMA(model, optimizer, decay=constant(0.9))
     before = model.weight.detach().clone()
     model(torch.tensor([1, 3])).sum().backward()
     optimizer.step()
@@ -221,7 +224,7 @@ def test_a_compiled_step_counts_and_averages(optimizer_class):
     for compiles in (False, True):
         model = network()
         optimizer = optimizer_class(model.parameters(), lr=0.1)
-        sema = SwitchEMA(model, optimizer, decay=0.9)
+        sema = SwitchEMA(model, optimizer, decay=constant(0.9))
         step = optimizer.step
         if compiles:
             step = torch.compile(lambda step=step: step(), backend="aot_eager")
@@ -246,3 +249,100 @@ def test_a_resumed_averager_waits_only_for_optimizers_that_there_are():
     one.step()
     one.step()
     assert ema.steps == 2
+
+
+def test_an_optimizer_whose_step_is_wrapped_late_loses_no_step():
+    """As with timm's Lookahead, which does not call ``Optimizer.__init__``."""
+    timm_optim = pytest.importorskip("timm.optim")
+    model = nn.Linear(2, 2)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = timm_optim.Lookahead(base)
+    ema = EMA(model, optimizer)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert ema.steps == 3
+
+
+class SAM(torch.optim.Optimizer):
+    """Two steps that are called one by one, as the published SAM has them."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.base_optimizer = torch.optim.SGD(self.param_groups, lr=lr)
+
+    def first_step(self):
+        pass
+
+    def second_step(self):
+        self.base_optimizer.step()
+
+    def step(self, closure):
+        self.first_step()
+        closure()
+        self.second_step()
+
+
+@pytest.mark.filterwarnings("error")
+def test_sam_is_counted_however_it_is_called():
+    model = nn.Linear(2, 2)
+    optimizer = SAM(model.parameters(), lr=0.1)
+    ema = EMA(model, optimizer, decay=constant(0.5))
+
+    def backward():
+        model(torch.ones(1, 2)).sum().backward()
+
+    backward()
+    optimizer.first_step()
+    backward()
+    optimizer.second_step()
+    assert ema.steps == 1
+    optimizer.step(backward)
+    assert ema.steps == 2
+    with ema.averaged(), pytest.raises(RuntimeError, match="inside averaged"):
+        optimizer.first_step()
+    ema.detach()
+    optimizer.second_step()
+    assert ema.steps == 2
+    assert "second_step" not in vars(optimizer)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="holds none of its parameters"):
+        EMA(nn.Linear(2, 2), other)
+
+
+def test_another_optimizer_is_noticed_in_the_same_epoch_and_can_be_attached():
+    model = nn.Linear(2, 2)
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema = EMA(model, first, decay=constant(0.5))
+
+    def step(optimizer):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    step(first)
+    second = torch.optim.Adam(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="Adam has stepped .* attach_to"):
+        step(second)
+    step(second)  # once is enough
+    assert ema.steps == 1
+    with pytest.raises(RuntimeError, match="detach"):
+        ema.attach_to(second)
+    ema.detach()
+    ema.attach_to(second)
+    step(second)
+    assert ema.steps == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_optimizer_of_other_parameters_is_none_of_its_business():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    body = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    head = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    ema = EMA(model, body)
+    model(torch.ones(1, 2)).sum().backward()
+    head.step()
+    body.step()
+    assert ema.steps == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA
+from switch_ema import EMA, SwitchEMA, constant
 from tests.averaging.helpers import (
     assert_same,
     batches,
@@ -18,7 +18,7 @@ from tests.averaging.helpers import (
 def trained():
     model = network()
     optimizer = sgd(model)
-    ema = SwitchEMA(model, optimizer, decay=0.9)
+    ema = SwitchEMA(model, optimizer, decay=constant(0.9))
     for batch in batches(4):
         train_step(model, optimizer, batch)
     return model, ema

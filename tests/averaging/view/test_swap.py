@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.view import swap
 from switch_ema.averaging.view.stage import stage_of
 from tests.averaging.helpers import assert_same, copy_of, network
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("arithmetic")
 def shadowed(request):
     """A model that has left its average, with copies of both."""
     model = network(dtype=request.param)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     for parameter in model.parameters():
         parameter.data += 1
     ema.update()
@@ -70,7 +70,7 @@ def assert_live_after_interruption(model, ema, live, average):
 
 def test_an_interrupted_inner_block_gives_the_outer_one_its_turn(shadowed, monkeypatch):
     model, ema, live, _ = shadowed
-    other = EMA(model, decay=0.9)
+    other = EMA(model, decay=constant(0.9))
     interrupting = Interrupting(swap.Swap.leave, 2, is_late=True)
     monkeypatch.setattr(swap.Swap, "leave", lambda self: interrupting(self))
     with pytest.raises(KeyboardInterrupt), ema.averaged(), other.averaged():
@@ -95,7 +95,7 @@ def test_phases_are_repeated_until_they_are_done_and_errors_are_not():
 
 def test_a_parameter_that_goes_inside_the_block_is_named_and_the_rest_put_back():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     for parameter in model.parameters():
         parameter.data += 1
     ema.update()
@@ -110,7 +110,7 @@ def test_a_parameter_that_goes_inside_the_block_is_named_and_the_rest_put_back()
 
 def test_autocast_does_not_answer_for_the_average_with_the_live_weights():
     model = nn.Linear(4, 1, bias=False)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
     nn.init.constant_(model.weight, 1.0)
     ema.reset()
     nn.init.constant_(model.weight, 3.0)

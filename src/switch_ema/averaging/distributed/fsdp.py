@@ -32,6 +32,24 @@ def is_sharder(module: nn.Module) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
+def refuse_fsdp1(model: nn.Module) -> None:
+    """Refuse models of the older FSDP, whose parameters are fragments of one vector.
+
+    Raises:
+        TypeError: the model is or has such a module.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, fsdp.FullyShardedDataParallel):
+            raise TypeError(
+                f"{name or 'model'} is wrapped in FullyShardedDataParallel (FSDP1), "
+                "whose parameters are fragments; shard it with FSDP2, "
+                "torch.distributed.fsdp.fully_shard, to average it."
+            )
+
+
 def like_model_tensor(model_tensor: Tensor, part: Tensor) -> Tensor:
     """Return a local part as a DTensor like the model's, sharing its memory."""
     if not is_sharded(model_tensor):

@@ -60,6 +60,18 @@ def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
+def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
+    """The same, but ``shadow = live`` where one of the two is not finite.
+
+    For buffers, such as masks of -inf: ``inf - inf`` would make NaN of them.
+    """
+    for average, value in pieces(shadow, live):
+        value = value.to(average.device, average.dtype)
+        is_finite = average.isfinite() & value.isfinite()
+        moved = average.lerp(value, weight)
+        average.copy_(torch.where(is_finite, moved, value))
+
+
 def sgd_step_(
     weights: list[Tensor],
     gradients: list[Tensor],
@@ -102,14 +114,22 @@ def copy_(target: list[Tensor], source: list[Tensor]) -> None:
         torch._foreach_copy_([a for a, _ in others], [b for _, b in others])
 
 
-def mean_(target: list[Tensor], sources: list[list[Tensor]]) -> None:
-    """``target = mean(sources)``, summed in at least float32."""
+def mean_(
+    target: list[Tensor], sources: list[list[Tensor]], finite_only: bool = False
+) -> None:
+    """``target = mean(sources)``, summed in at least float32.
+
+    With ``finite_only``, the target keeps its value where the mean is not finite.
+    """
     for index, tensor in enumerate(target):
         dtype = torch.promote_types(tensor.dtype, torch.float32)
         total = sources[0][index].to(dtype, copy=True)
         for source in sources[1:]:
             total += source[index]
-        tensor.copy_(total / len(sources))
+        mean = total / len(sources)
+        if finite_only:
+            mean = torch.where(mean.isfinite(), mean, tensor.to(dtype))
+        tensor.copy_(mean)
 
 
 def first_non_finite(tensors: list[Tensor]) -> int | None:

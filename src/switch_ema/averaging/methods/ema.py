@@ -1,18 +1,19 @@
 """Exponential moving average (Polyak and Juditsky, 1992)."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike, as_schedule, count_warmup
+from switch_ema.averaging.schedules.decay import DecayLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
 
-DEFAULT_DECAY = count_warmup(0.999)
-"""Warmed up by count, because early switches without warm-up hurt."""
+DEFAULT_DECAY = 0.999
 
 
 class EMA(Averager):
@@ -22,9 +23,10 @@ class EMA(Averager):
         model: see :class:`Averager`, which also says more about the options from
             ``buffers`` on.
         optimizer: see :class:`Averager`.
-        decay: the weight ``d`` of the old shadow, in [0, 1): a number is that
-            constant; or a schedule of :mod:`switch_ema.averaging.schedules.decay`, or a
-            callable of the step (0 is the first).
+        decay: the weight ``d`` of the old shadow, in [0, 1). A number is warmed up by
+            count, ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is the
+            constant. Other schedules are ``cosine``, ``half_life`` and the warm-ups; a
+            callable gets the step (0 is the first).
         update_every: average only every k-th step, with ``d ** k``.
         buffers: "average" or "copy" floating-point buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
@@ -34,8 +36,9 @@ class EMA(Averager):
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
 
+    >>> from switch_ema.averaging.schedules.decay import constant
     >>> model = nn.Linear(1, 1, bias=False)
-    >>> ema = EMA(model, decay=0.9)
+    >>> ema = EMA(model, decay=constant(0.9))
     >>> _ = model.weight.data.add_(1.0)  # what an optimizer would do
     >>> ema.update()
     >>> shadow, live = ema.averaged_state_dict(), ema.live_state_dict()
@@ -74,12 +77,18 @@ class EMA(Averager):
             flat=flat,
             steps_per_epoch=steps_per_epoch,
         )
+
+    def _connect(self, optimizers: list[Any]) -> None:
+        super()._connect(optimizers)
         if self._hook is not None:
             self._hook.offer(self._next_average)
 
     @property
     def current_decay(self) -> float:
-        """The decay of the latest step, or of the first before there was one."""
+        """The decay ``d`` of the latest step, or of the first before there was one.
+
+        With ``update_every=k`` the weight of the old shadow is ``d ** k``.
+        """
         counters = self._counters
         return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 
@@ -90,6 +99,20 @@ class EMA(Averager):
             self._shadow.average_(weight, self.steps, in_step=is_done)
         self._in_step = None
 
+    def _kept_share(self, since: int) -> float:
+        """Return how much of a straight drift since a step the shadow has followed.
+
+        Where the live weights have moved by the same amount at each of K steps, the
+        shadow has moved by this share of all of it: with a constant decay about
+        ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
+        """
+        moved, length = 0.0, self._counters.steps_per_epoch
+        for n in range(since, self.steps):
+            if (n + 1) % self._update_every == 0:
+                decay = self._decay(n, length) ** self._update_every
+                moved = decay * moved + (1 - decay) * (n + 1 - since)
+        return moved / (self.steps - since)
+
     def _next_average(self) -> StepAverage | None:
         """Say what the coming step is to average, if the optimizer can do that."""
         self._in_step = None
@@ -97,6 +120,6 @@ class EMA(Averager):
             counters = self._counters
             decay = self._decay(counters.steps, counters.steps_per_epoch)
             weight = 1 - decay**self._update_every
-            pairs = self._shadow.pairs_in_step()
+            pairs = self._shadow.pairs_in_step() if weight else {}
             self._in_step = StepAverage(weight, pairs) if pairs else None
         return self._in_step

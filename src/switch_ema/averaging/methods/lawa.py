@@ -119,9 +119,13 @@ class LAWA(Averager):
         self._snapshots.append(self._snapshot())
         # Tensors that are not averaged take the newest value, the rest the mean.
         self._shadow.read_()
-        averaged = self._shadow.averaged_indices
-        sources = [[shot.tensors[i] for i in averaged] for shot in self._snapshots]
-        torch_ops.mean_([self._shadow.tensors[i] for i in averaged], sources)
+        for indices, finite_only in (
+            (self._shadow.averaged_parameters, False),
+            (self._shadow.averaged_buffers, True),
+        ):
+            target = [self._shadow.tensors[i] for i in indices]
+            sources = [[shot.tensors[i] for i in indices] for shot in self._snapshots]
+            torch_ops.mean_(target, sources, finite_only)
 
     def _snapshot(self) -> Shadow:
         return Shadow(self._structure.slots, self._shadow.storage.without_flat())

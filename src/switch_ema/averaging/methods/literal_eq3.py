@@ -6,9 +6,12 @@ from torch import nn
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike, as_schedule
+from switch_ema.averaging.schedules.decay import DecayLike, as_schedule, constant
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+
+DEFAULT_DECAY = constant(0.9)
+"""Equation 3 has a constant; with a warm-up its first steps would be others."""
 
 
 class LiteralEq3(Averager):
@@ -23,7 +26,7 @@ class LiteralEq3(Averager):
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        decay: the weight ``d`` of the old weights, as for :class:`EMA`.
+        decay: the weight ``d`` of the old weights in [0, 1), as for :class:`EMA`.
         every: T in steps.
         buffers: "average" or "copy" floating-point buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
@@ -42,7 +45,7 @@ class LiteralEq3(Averager):
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        decay: DecayLike = 0.9,
+        decay: DecayLike = DEFAULT_DECAY,
         every: int = 100,
         buffers: Buffers = "copy",
         dtype: torch.dtype | None = None,

@@ -1,5 +1,10 @@
 """Switch EMA: the average goes back into training (Li et al., 2024)."""
 
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -14,6 +19,9 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+
+LEAST_KEPT = 0.1
+"""A switch that keeps less of the progress since the last one warns."""
 
 
 class SwitchEMA(EMA):
@@ -78,6 +86,8 @@ class SwitchEMA(EMA):
         self._is_asked_at_steps = self._schedule.acts_on_steps
         self._live_share = check_range("live_share", live_share, 0, 1)
         self._resets = check_optimizer_state(optimizer_state, optimizer)
+        self._last_switch: int | None = 0
+        self._has_warned = False
         super().__init__(
             model,
             optimizer,
@@ -95,11 +105,43 @@ class SwitchEMA(EMA):
     def switch(self) -> None:
         """Continue training from the average, now.
 
+        A switch that keeps less than a tenth of the progress since the last one warns,
+        once: training then hardly moves.
+
         Raises:
             FloatingPointError: the average is not finite; nothing has changed.
         """
         self._refuse_while_shown("switch()")
         self._write_live(self._live_share, self._resets)
+        if not self._has_warned and self._last_switch is not None:
+            self._warn_if_little_is_kept(self._last_switch)
+        self._last_switch = self.steps
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned; see :class:`Averager`."""
+        super().load_state_dict(state)
+        self._last_switch = None  # the state does not say when it was
+
+    def reset(self) -> None:
+        """Start again from the live weights."""
+        super().reset()
+        self._last_switch = 0
+
+    def _warn_if_little_is_kept(self, since: int) -> None:
+        steps = self.steps - since
+        if steps == 0:
+            return
+        share = self._kept_share(since)
+        kept = self._live_share + (1 - self._live_share) * share
+        if kept < LEAST_KEPT:
+            self._has_warned = True
+            warnings.warn(
+                f"This switch keeps {kept:.1%} of the progress of the last {steps} "
+                f"steps, so that training hardly moves: decay is "
+                f"{self.current_decay:.6g}, and at most {_largest_decay(steps)} "
+                f"would keep {LEAST_KEPT:.0%}. Lower the decay or switch less often.",
+                stacklevel=5,
+            )
 
     def _after_step(self) -> None:
         super()._after_step()
@@ -111,3 +153,18 @@ class SwitchEMA(EMA):
         if due:
             self.switch()
         return due
+
+
+def _largest_decay(steps: int) -> float:
+    """Return the largest constant decay with which a switch keeps ``LEAST_KEPT``.
+
+    With a decay ``d``, a switch after K steps keeps this share of a straight drift:
+    ``1 - d * (1 - d**K) / (K * (1 - d))``. Rounded down, so that it is never more.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        d = (low + high) / 2
+        kept = 1 - d * (1 - d**steps) / (steps * (1 - d)) if d < 1 else 0.0
+        low, high = (d, high) if kept >= LEAST_KEPT else (low, d)
+    digits = 1 - math.floor(math.log10(1 - low))
+    return float(math.floor(low * 10**digits) / 10**digits)

@@ -1,6 +1,8 @@
 """Notices when a model gains or loses tensors, at the price of one comparison."""
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -9,13 +11,15 @@ from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
-from switch_ema.averaging._torch import buffers_of
+from switch_ema.averaging._torch import buffers_of, children_of, parameters_of
 from switch_ema.averaging.model.slots import (
     Filter,
     Place,
     Slot,
     all_slots,
+    can_be_kept,
     select,
     without_views,
 )
@@ -64,6 +68,38 @@ watch = Watch()
 """The one counter of this process."""
 
 
+class LoadNotice:
+    """Calls back when a module has loaded a state dict, until its owner is gone.
+
+    torch copies and pickles hooks with a module; copies of this one do nothing.
+    """
+
+    def __init__(self, call: Callable[[nn.Module], None] | None = None) -> None:
+        self._call = None if call is None else WeakMethod(call)
+
+    def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
+        """Pass the module on that has loaded."""
+        call = None if self._call is None else self._call()
+        if call is not None:
+            call(module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy it without the one that it calls."""
+        return LoadNotice, ()
+
+
+def on_load(
+    model: nn.Module, call: Callable[[nn.Module], None]
+) -> list[RemovableHandle]:
+    """Call a method with each module of a model that loads a state dict."""
+    notice = LoadNotice(call)
+    return [
+        module.register_load_state_dict_post_hook(notice)  # type: ignore[no-untyped-call]
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+
+
 class Structure:
     """The tensors of a model as they were when it was last looked at.
 
@@ -80,12 +116,50 @@ class Structure:
 
     def look(self) -> None:
         """Take the model as it is now."""
-        slots = all_slots(self._model)
-        chosen = select(slots, *self._filters)
-        self.slots: list[Slot] = without_views([s for s in chosen if not s.is_lazy])
-        self._places = {slot.place: slot.is_buffer for slot in slots}
+        # A filter may name tensors that are left alone in any case.
+        named = all_slots(self._model, unusual=True)
+        chosen = select(named, *self._filters)
+        slots = [slot for slot in named if can_be_kept(slot.tensor)]
+        self.slots: list[Slot] = without_views(
+            [s for s in chosen if not s.is_lazy and can_be_kept(s.tensor)]
+        )
+        self._places: dict[Place, bool] | None = {
+            slot.place: slot.is_buffer for slot in slots
+        }
         self.lazy = sum(slot.is_lazy for slot in slots)
+        self._remember()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy what does not depend on the identity of objects."""
+        names = ("_model", "_filters", "slots", "lazy")
+        return {name: vars(self)[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take it back; the model, perhaps incomplete yet, is looked at later."""
+        vars(self).update(state)
+        watch.start()
+        self._places, self.changes = None, -1
+        self._tree: list[tuple[dict[str, Any], list[Any]]] = []
+        self._sizes: list[tuple[dict[str, Any], int]] = []
+
+    def _remember(self) -> None:
+        """Keep the modules and how many tensors each has, to notice a removal."""
         self.changes = watch.changes
+        modules = list(self._model.modules())
+        self._tree = [
+            (dict_, list(dict_.values())) for dict_ in map(children_of, modules)
+        ]
+        owners = [*map(parameters_of, modules), *map(buffers_of, modules)]
+        self._sizes = [(owner, len(owner)) for owner in owners]
+
+    def _is_untouched(self) -> bool:
+        """Whether nothing was assigned anywhere, and nothing removed here."""
+        return (
+            watch.changes == self.changes
+            and not self.lazy
+            and all(list(held.values()) == kept for held, kept in self._tree)
+            and all(len(owner) == size for owner, size in self._sizes)
+        )
 
     def check(self) -> bool:
         """Walk through the model; return whether to take it as it is now.
@@ -96,8 +170,12 @@ class Structure:
         Raises:
             RuntimeError: parameters were added or removed.
         """
+        if self._is_untouched():
+            return False
         slots = all_slots(self._model)
         places = {slot.place: slot.is_buffer for slot in slots}
+        if self._places is None:
+            self._places = places
         new = [place for place in places if place not in self._places]
         gone = [place for place in self._places if place not in places]
         if not all((places | self._places)[place] for place in (*new, *gone)):
@@ -105,7 +183,7 @@ class Structure:
                 f"The model has changed since averaging began (new: {_few(new)}; gone: "
                 f"{_few(gone)}); call refresh() to go on with the model as it is."
             )
-        self.changes = watch.changes
+        self._remember()
         return bool(new or gone) or sum(slot.is_lazy for slot in slots) < self.lazy
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from switch_ema.averaging._torch import buffers_of, parameters_of
+from switch_ema.averaging._torch import buffers_of, is_persistent, parameters_of
 from switch_ema.averaging.distributed.fsdp import is_sharded, is_sharder, local_part
 from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_plain
 from switch_ema.averaging.model.names import plain_name
@@ -38,6 +38,8 @@ class Slot:
     """The FSDP2 module that gathers the tensor for forward passes, if one does."""
     is_shared: bool = False
     """Whether other tensors of the model lie in the same memory."""
+    is_persistent: bool = True
+    """Whether the tensor is in the model's state dict."""
 
     @property
     def name(self) -> str:
@@ -81,8 +83,13 @@ class Slot:
         return self.name, id(self.owner), self.key
 
 
-def all_slots(model: nn.Module) -> list[Slot]:
-    """List every parameter and buffer of a model, tied weights once."""
+def all_slots(model: nn.Module, *, unusual: bool = False) -> list[Slot]:
+    """List every parameter and buffer of a model, tied weights once.
+
+    Args:
+        model: the model.
+        unusual: also list tensors that cannot be kept, see :func:`can_be_kept`.
+    """
     found: dict[Any, list[Slot]] = {}
     sharders: dict[str, nn.Module | None] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
@@ -91,11 +98,12 @@ def all_slots(model: nn.Module) -> list[Slot]:
         owners = (parameters_of(module), False), (buffers_of(module), True)
         for owner, is_buffer in owners:
             for key, tensor in owner.items():
-                if tensor is not None and not _is_expanded(tensor):
+                if tensor is not None and (unusual or can_be_kept(tensor)):
                     raw = f"{prefix}.{key}" if prefix else key
                     names = (plain_name(model, raw),)
                     by = None if is_buffer else sharder
-                    slot = Slot(names, owner, key, is_buffer, by)
+                    kept = not is_buffer or is_persistent(module, key)
+                    slot = Slot(names, owner, key, is_buffer, by, is_persistent=kept)
                     found.setdefault(identity(tensor), []).append(slot)
     return [_tied(slots) if len(slots) > 1 else slots[0] for slots in found.values()]
 
@@ -103,14 +111,26 @@ def all_slots(model: nn.Module) -> list[Slot]:
 def _tied(slots: list[Slot]) -> Slot:
     names = tuple(dict.fromkeys(slot.name for slot in slots))
     objects = {id(slot.owner[slot.key]) for slot in slots}
-    return replace(slots[0], names=names, is_shared=len(objects) > 1)
+    kept = any(slot.is_persistent for slot in slots)
+    shared = len(objects) > 1
+    return replace(slots[0], names=names, is_shared=shared, is_persistent=kept)
 
 
-def _is_expanded(tensor: Tensor) -> bool:
-    """Whether one element stands for many, so that nothing can be written."""
-    if type(tensor) not in PLAIN_TYPES or tensor.layout != torch.strided:
+def can_be_kept(tensor: Tensor) -> bool:
+    """Whether a shadow can hold the tensor; all others are left as they are.
+
+    It cannot hold sparse, nested and quantised tensors and those in 8 bits, which torch
+    does no arithmetic on, nor tensors in which one element stands for many.
+    """
+    if is_lazy(tensor):
+        return True
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return False
-    return 0 in tensor.stride() and not is_lazy(tensor) and not is_dense(tensor)
+    if tensor.is_floating_point() and tensor.dtype.itemsize < 2:
+        return False
+    if type(tensor) not in PLAIN_TYPES:
+        return True
+    return 0 not in tensor.stride() or is_dense(tensor)
 
 
 def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
@@ -124,8 +144,14 @@ def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
 
 def identity(tensor: Tensor) -> Any:
     """Equal for two tensors that are one weight, as objects or by shared memory."""
-    plain = type(tensor) in PLAIN_TYPES
-    if not plain or is_lazy(tensor) or tensor.numel() == 0 or tensor.is_meta:
+    plain = type(tensor) in PLAIN_TYPES and tensor.layout == torch.strided
+    if (
+        not plain
+        or tensor.is_nested
+        or is_lazy(tensor)
+        or tensor.numel() == 0
+        or tensor.is_meta
+    ):
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 

@@ -2,6 +2,7 @@
 
 ``shadow = d(n) * shadow + (1 - d(n)) * live``, with ``n = 0`` at the first step.
 A schedule is a frozen dataclass; the functions below are the public way to make one.
+A number stands for :func:`count_warmup`; the constant is :func:`constant`.
 """
 
 import math
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from switch_ema._checks import check_positive, check_range
+from switch_ema._checks import check_positive, check_range, check_share
 
 
 class DecaySchedule(ABC):
@@ -23,27 +24,34 @@ class DecaySchedule(ABC):
         """Return the decay of step ``n`` (0 is the first)."""
 
     def __call__(self, n: int, steps_per_epoch: int | None = None) -> float:
-        """Return the decay of step ``n``, checked to lie in [0, 1)."""
+        """Return the decay of step ``n``, checked to lie in [0, 1].
+
+        A decay of 1, as at the end of a schedule, leaves the shadow as it is.
+        """
         decay = self.at(n, steps_per_epoch)
-        if type(decay) is float and 0 <= decay < 1:
+        if type(decay) is float and 0 <= decay <= 1:
             return decay
-        return check_range(f"decay at step {n}", decay, 0, 1)
+        return check_share(f"decay at step {n}", decay)
 
 
 DecayLike = Union[float, DecaySchedule, Callable[[int], float]]
 
 
 def as_schedule(decay: DecayLike) -> DecaySchedule:
-    """Turn a number, a schedule or a callable of the step into a schedule."""
+    """Turn a number, a schedule or a callable of the step into a schedule.
+
+    A number is warmed up by count: a constant decay would hold the average near the
+    initial weights, and a switch in an early epoch would undo the training so far.
+    """
     if isinstance(decay, DecaySchedule):
         return decay
     if callable(decay):
         return _Custom(decay)
-    return constant(decay)
+    return count_warmup(decay)
 
 
 def constant(decay: float) -> DecaySchedule:
-    """Use the same decay at every step.
+    """Use the same decay at every step, without a warm-up.
 
     >>> constant(0.99)(0)
     0.99
@@ -54,6 +62,7 @@ def constant(decay: float) -> DecaySchedule:
 def count_warmup(decay: float = 0.999) -> DecaySchedule:
     """Grow with the count: ``min(decay, (1 + n) / (10 + n))``.
 
+    This is what a plain number stands for wherever a decay is given.
     The shadow always spans about the last tenth of the steps so far, so that it
     never drags the initial weights along.
 
@@ -101,7 +110,7 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
     """Go from ``decay`` to ``final`` along half a cosine, as momentum teachers do.
 
     ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
-    ``final=1`` the shadow stands still in the end (the largest float below 1 is used).
+    ``final=1`` the shadow stands still in the end.
     """
     check_positive("steps", steps)
     if not 0 <= final <= 1:
@@ -110,7 +119,7 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
 
 
 def half_life(
-    span: str | None = None,
+    span: str | float | None = None,
     *,
     n_epochs: float | None = None,
     n_steps: float | None = None,
@@ -122,12 +131,13 @@ def half_life(
     decay up and meets the final value without a jump.
 
     Args:
-        span: such as ``"0.1ep"`` (epochs) or ``"500it"`` (optimizer steps).
+        span: such as ``"0.1ep"`` (epochs) or ``"500it"`` (optimizer steps); a number is
+            steps.
         n_epochs: the same in epochs, instead of ``span``.
         n_steps: the same in steps, instead of ``span``.
 
-    >>> half_life("1it")(0)
-    0.5
+    >>> half_life("1it")(0), half_life(1)(0)
+    (0.5, 0.5)
     >>> half_life("0.1ep")(0, steps_per_epoch=100) == half_life(n_steps=10)(0)
     True
     """
@@ -137,7 +147,7 @@ def half_life(
             "half_life takes exactly one of span, n_epochs and n_steps, "
             f"got {len(given)}."
         )
-    if span is not None:
+    if isinstance(span, str):
         match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*(ep|it)\s*", span)
         if not match or not _is_number(match[1]):
             raise ValueError(
@@ -146,9 +156,10 @@ def half_life(
             )
         number = float(match[1])
         n_epochs, n_steps = (number, None) if match[2] == "ep" else (None, number)
+    elif span is not None:
+        n_steps = span
     if n_epochs is not None:
         return _HalfLife(check_positive("half_life in epochs", n_epochs), True)
-    assert n_steps is not None
     return _HalfLife(check_positive("half_life in steps", n_steps), False)
 
 
@@ -233,7 +244,7 @@ class _Cosine(DecaySchedule):
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         share = (1 + math.cos(math.pi * min(n / self.steps, 1))) / 2
-        return min(self.final - (self.final - self.decay) * share, 1 - 2**-53)
+        return self.final - (self.final - self.decay) * share
 
 
 @dataclass(frozen=True)

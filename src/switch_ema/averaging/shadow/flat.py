@@ -56,11 +56,13 @@ class FlatPair:
         return pairs
 
     @torch.no_grad()
-    def average_(self, weight: float) -> None:
-        """``shadow += weight * (live - shadow)``."""
+    def average_(self, weight: float, finite_only: bool) -> None:
+        """``shadow += weight * (live - shadow)``; see :func:`native.lerp_`."""
         dtype = self.live.dtype
         if self.live.is_cpu and native.is_available(dtype):
-            native.lerp_(self.table, dtype, weight)
+            native.lerp_(self.table, dtype, weight, finite_only)
+        elif finite_only:
+            torch_ops.lerp_finite_([self.shadow], [self.live], weight)
         else:
             self.shadow.lerp_(self.live, weight)
 
@@ -136,7 +138,7 @@ class FlatGroup(Group):
             laid = [self._laid[i] for i in self._strays]
             torch_ops.copy_(laid, [live[i] for i in self._strays])
         for pair in self._pairs:
-            pair.average_(weight)
+            pair.average_(weight, self._finite_only)
 
     def _outside(self) -> set[int]:
         places = enumerate(zip(self._seen, self._addresses, strict=True))

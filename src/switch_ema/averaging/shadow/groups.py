@@ -9,11 +9,12 @@ are averaged in packs.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from switch_ema.averaging._torch import local_tensor
 from switch_ema.averaging.distributed.fsdp import is_sharded
@@ -42,6 +43,8 @@ class Group(ABC):
         self._stays = all(slot.stays for slot in slots)
         self._is_shared = slots[0].is_shared
         self._may_be_replaced = self._is_sharded or not self._stays
+        # Buffers may hold infinities on purpose, such as masks; weights may not.
+        self._finite_only = slots[0].is_buffer
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
@@ -85,7 +88,20 @@ class Group(ABC):
 
     def is_current(self) -> bool:
         """Whether the group still describes the model, looked at thoroughly."""
-        return self._look_up() and self._is_as_before(range(len(self._seen)))
+        if not self._look_up() or not self._is_as_before(range(len(self._seen))):
+            return False
+        return [t.shape for t in self._seen] == [t.shape for t in self.shadow]
+
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes of shadow and live tensors, to exchange them.
+
+        None if they cannot be exchanged by address, or are not what they were.
+        """
+        return None
+
+    def written(self) -> None:
+        """Tell autograd that the live tensors were written by address."""
+        increment_version(self._seen)
 
     def finish(self) -> None:
         """Complete what an update may have left to do."""
@@ -106,7 +122,11 @@ class Group(ABC):
         self._changes = watch.changes
         return True
 
-    def _is_as_before(self, indices: Iterable[int]) -> bool:
+    def _is_as_before(self, indices: Collection[int]) -> bool:
+        if len(indices) == len(self._seen):
+            dtypes = [tensor.dtype for tensor in self._seen]
+            devices = [tensor.device for tensor in self._seen]
+            return dtypes == self._dtypes and devices == self._devices
         return all(
             self._seen[i].dtype == self._dtypes[i]
             and self._seen[i].device == self._devices[i]
@@ -130,6 +150,9 @@ class SameGroup(Group):
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average with one call for the whole list."""
+        if self._finite_only:
+            torch_ops.lerp_finite_(self.shadow, live, weight)
+            return
         try:
             torch_ops.lerp_(self.shadow, live, weight)
         except RuntimeError:
@@ -157,7 +180,8 @@ class CastGroup(Group):
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Cast piece by piece."""
-        torch_ops.lerp_cast_(self.shadow, live, weight)
+        lerp_ = torch_ops.lerp_finite_ if self._finite_only else torch_ops.lerp_cast_
+        lerp_(self.shadow, live, weight)
 
 
 class RoundedGroup(Group):
@@ -227,6 +251,7 @@ class MemoryGroup(Group):
 
     def _hold(self, addresses: list[int]) -> None:
         self._held = addresses
+        self._bytes: native.Table | None = None
         self._memory = [tensor.detach() for tensor in self._seen]
         sizes = map(Tensor.numel, self._seen)
         self._table = native.table_of([self.shadow, self._seen], sizes)
@@ -234,7 +259,8 @@ class MemoryGroup(Group):
         if self._is_native:
             dtype = self.shadow[0].dtype
             self._fetch = native.prepare("fetch", dtype, self._lines)
-            self._lerp = native.prepare(self._KERNEL, dtype, self._table)
+            kernel = "lerp_finite" if self._finite_only else self._KERNEL
+            self._lerp = native.prepare(kernel, dtype, self._table)
 
 
 class DenseGroup(MemoryGroup):
@@ -255,6 +281,17 @@ class DenseGroup(MemoryGroup):
     def can_be_averaged_in_step(self) -> bool:
         """Whether these are parameters, each in memory of its own."""
         return self._stays and not self._is_shared
+
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes, since shadow and live have one dtype."""
+        if not self._is_native or not self.is_current():
+            return None
+        if (addresses := self._addresses()) != self._held:
+            self._hold(addresses)
+        if self._bytes is None:
+            sizes = [tensor.nbytes for tensor in self.shadow]
+            self._bytes = native.table_of([self.shadow, self._seen], sizes)
+        return self._bytes
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average all tensors in one pass over memory."""
@@ -298,10 +335,11 @@ class WidenedGroup(MemoryGroup):
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take dense bfloat16 tensors, if there is a compiler."""
+        """Take dense bfloat16 parameters, if there is a compiler."""
         live = slot.local
         return (
-            live.dtype == torch.bfloat16
+            slot.stays
+            and live.dtype == torch.bfloat16
             and storage.place_of(slot) == (live.device, torch.float32)
             and torch_ops.is_plain(live)
             and native.is_available()
@@ -313,11 +351,12 @@ class WidenedGroup(MemoryGroup):
 
 
 class PackedGroup(Group):
-    """Many small vectors on the CPU, such as those of normalisation layers.
+    """Many small vectors, such as those of normalisation layers.
 
-    This group serves machines without a compiler: in C, small vectors cost no more than
-    large ones. The shadow lies in one buffer. An update gathers the live vectors, which
-    is one call for many, and averages the buffer at once.
+    This group serves machines without a compiler, where in C small vectors cost no more
+    than large ones, and buffers on accelerators. The shadow lies in one buffer. An
+    update gathers the live vectors, which is one call for many, and averages the buffer
+    at once.
     """
 
     copies = True
@@ -330,7 +369,10 @@ class PackedGroup(Group):
     def fits(cls, slot: Slot, storage: Storage) -> bool:
         """Take small vectors whose shadow has their dtype."""
         live = slot.local
-        if live.device.type != "cpu" or not SameGroup.fits(slot, storage):
+        device = live.device.type
+        if device == "meta" or (device != "cpu" and not slot.is_buffer):
+            return False
+        if not SameGroup.fits(slot, storage):
             return False
         is_vector = live.ndim == 1 and live.stride() == (1,)
         return is_vector and 0 < live.numel() <= cls._LARGEST
@@ -356,4 +398,7 @@ class PackedGroup(Group):
         """Gather and average."""
         for members, gathered in self._packs:
             torch.cat(live[members], out=gathered)
-        self._buffer.lerp_(self._gathered, weight)
+        if self._finite_only:
+            torch_ops.lerp_finite_([self._buffer], [self._gathered], weight)
+        else:
+            self._buffer.lerp_(self._gathered, weight)

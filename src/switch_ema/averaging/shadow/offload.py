@@ -47,7 +47,9 @@ class OffloadedGroup(Group):
         if self._copied:
             for event in self._copied:
                 event.synchronize()
-            torch_ops.lerp_cast_(self.shadow, self._staged, self._weight)
+            finite = self._finite_only
+            lerp_ = torch_ops.lerp_finite_ if finite else torch_ops.lerp_cast_
+            lerp_(self.shadow, self._staged, self._weight)
             self._copied = []
 
     def _copy(self, device: torch.device, live: list[Tensor]) -> Any:

@@ -8,10 +8,12 @@ sharded, the shadow has the part that this process holds.
 
 import operator
 import warnings
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from switch_ema.averaging._torch import buffers_of, parameters_of
 from switch_ema.averaging.distributed.fsdp import is_sharded, like_model_tensor
 from switch_ema.averaging.kernels import torch_ops
 from switch_ema.averaging.model.slots import Slot
@@ -63,11 +65,16 @@ class Shadow:
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
         """``shadow += weight * (live - shadow)``; copies wait until they are needed.
 
+        A weight of 0 leaves the averages as they are.
+
         Args:
             weight: the weight of the live tensors, ``1 - decay``.
             step: how many optimizer steps there have been.
             in_step: whether the optimizer has averaged :meth:`pairs_in_step` already.
         """
+        self._copies_are_stale = True
+        if weight == 0:
+            return
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
         if None in lives:
@@ -77,7 +84,6 @@ class Shadow:
         for group, live in zip(groups, lives, strict=True):
             assert live is not None
             group.average_(live, weight, step)
-        self._copies_are_stale = True
 
     def _due(self, in_step: bool) -> list[Group]:
         if not in_step:
@@ -124,6 +130,28 @@ class Shadow:
                 self.read_()
                 return
 
+    @torch.no_grad()
+    def read_module_(self, module: nn.Module) -> None:
+        """``shadow = live`` for the tensors that one module itself holds."""
+        owners = {id(parameters_of(module)), id(buffers_of(module))}
+        for i in [i for owner in owners for i in self._by_owner.get(owner, ())]:
+            live, shadow = self.slots[i].local, self.tensors[i]
+            if live.shape == shadow.shape:  # others are adapted to later
+                shadow.copy_(live)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy slots and tensors; groups depend on addresses."""
+        self.settle()
+        names = ("storage", "slots", "tensors", "is_sharded", "_copies_are_stale")
+        return {name: vars(self)[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take them back and form groups again."""
+        vars(self).update(state)
+        self._swap, self._seen_in_step, self._pairs_in_step = None, [], {}
+        with torch.no_grad():
+            self._group()
+
     def mark(self) -> list[complex]:
         """Return one live number of each parameter; training changes them."""
         lives = [slot.local for slot in self.slots if not slot.is_buffer]
@@ -137,22 +165,28 @@ class Shadow:
     def write_(self, live_share: float = 0.0) -> None:
         """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
         self._adapt()
-        live = [self.slots[i].local for i in self.averaged_indices]
-        shadow = [self.tensors[i] for i in self.averaged_indices]
-        if live_share:
-            torch_ops.lerp_cast_(live, shadow, 1 - live_share)
-        else:
-            torch_ops.copy_(live, shadow)
+        for indices, lerp_ in (
+            (self.averaged_parameters, torch_ops.lerp_cast_),
+            (self.averaged_buffers, torch_ops.lerp_finite_),
+        ):
+            live = [self.slots[i].local for i in indices]
+            shadow = [self.tensors[i] for i in indices]
+            if live_share:
+                lerp_(live, shadow, 1 - live_share)
+            else:
+                torch_ops.copy_(live, shadow)
         torch.clear_autocast_cache()
 
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
-        """Name the first averaged tensor that holds a NaN or an infinity."""
+        """Name the first averaged parameter that holds a NaN or an infinity.
+
+        Buffers may hold such values on purpose.
+        """
         self.settle()
-        index = torch_ops.first_non_finite(
-            [self.tensors[i] for i in self.averaged_indices]
-        )
-        return None if index is None else self.slots[self.averaged_indices[index]].name
+        indices = self.averaged_parameters
+        found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
+        return None if found is None else self.slots[indices[found]].name
 
     @property
     def swapped(self) -> bool:
@@ -166,7 +200,8 @@ class Shadow:
             return
         self._adapt()
         self._copy_what_is_not_averaged()
-        self._swap = Swap(self.slots, self.tensors)
+        groups = list(zip(self._groups, self._indices, strict=True))
+        self._swap = Swap(self.slots, self.tensors, groups)
         try:
             self._swap.enter()
         except BaseException:
@@ -223,14 +258,22 @@ class Shadow:
         """The indices of the tensors that are averaged, not copied."""
         return [i for i, s in enumerate(self.slots) if self.storage.averages(s)]
 
+    @property
+    def averaged_parameters(self) -> list[int]:
+        """The parameters among them."""
+        return [i for i in self.averaged_indices if not self.slots[i].is_buffer]
+
+    @property
+    def averaged_buffers(self) -> list[int]:
+        """The buffers among them."""
+        return [i for i in self.averaged_indices if self.slots[i].is_buffer]
+
     @torch.no_grad()
     def _copy_what_is_not_averaged(self) -> None:
         """Copy once after averaging, instead of at every step."""
         if self._copies_are_stale:
-            averaged = set(self.averaged_indices)
-            copied = [i for i in range(len(self.slots)) if i not in averaged]
-            live = [self.slots[i].local for i in copied]
-            torch_ops.copy_([self.tensors[i] for i in copied], live)
+            live = [self.slots[i].local for i in self._copied]
+            torch_ops.copy_([self.tensors[i] for i in self._copied], live)
             self._copies_are_stale = False
 
     @torch.inference_mode(False)
@@ -241,6 +284,12 @@ class Shadow:
         self.tensors = [self._new(slot) for slot in slots]
         self._copies_are_stale = False
         self._group()
+
+    def _has_changed(self, index: int) -> bool:
+        slot, shadow = self.slots[index], self.tensors[index]
+        if slot.is_gone or slot.local.shape != shadow.shape:
+            return True
+        return self.storage.place_of(slot) != (shadow.device, shadow.dtype)
 
     def _new(self, slot: Slot) -> Tensor:
         live = slot.local.detach()
@@ -260,6 +309,10 @@ class Shadow:
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
         self.settle()
+        if all(group.is_current() for group in self._groups) and not any(
+            self._has_changed(i) for i in self._copied
+        ):
+            return
         if any(map(_begins_anew, self.slots, self.tensors)):
             self.renew(self.slots)
         for i, slot in enumerate(self.slots):
@@ -285,16 +338,21 @@ class Shadow:
 
     def _group(self) -> None:
         """Put the averaged tensors into groups, which may move them."""
+        self._by_owner: dict[int, list[int]] = {}
+        for i, slot in enumerate(self.slots):
+            self._by_owner.setdefault(id(slot.owner), []).append(i)
+        averaged = set(self.averaged_indices)
+        self._copied = [i for i in range(len(self.slots)) if i not in averaged]
         members: dict[tuple[type[Group], tuple[object, ...]], list[int]] = {}
         for i in self.averaged_indices:
             slot = self.slots[i]
             kind = group_class(slot, self.storage)
-            stays = slot.stays or kind is FlatGroup
             # A group looks up sharded tensors or plain ones, not both.
-            alike = stays, slot.is_shared, is_sharded(slot.tensor)
-            dtypes = self.tensors[i].dtype, slot.local.dtype
-            members.setdefault((kind, alike + dtypes), []).append(i)
+            alike = slot.is_buffer, slot.is_shared, is_sharded(slot.tensor)
+            place = self.tensors[i].dtype, slot.local.dtype, slot.local.device
+            members.setdefault((kind, alike + place), []).append(i)
         self._groups: list[Group] = []
+        self._indices = list(members.values())
         for (kind, _), indices in members.items():
             shadow = [self.tensors[i] for i in indices]
             self._groups.append(kind([self.slots[i] for i in indices], shadow))

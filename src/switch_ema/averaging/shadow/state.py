@@ -52,9 +52,13 @@ def _copy(value: Any, full: bool) -> Any:
 
 
 def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
-    """Copy a shadow's averages by name."""
+    """Copy a shadow's averages by name, without buffers that are not persistent."""
     averages = zip(shadow.slots, shadow.averages(), strict=True)
-    return {slot.name: average.detach().clone() for slot, average in averages}
+    return {
+        slot.name: average.detach().clone()
+        for slot, average in averages
+        if slot.is_persistent
+    }
 
 
 def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
@@ -62,7 +66,13 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     if not isinstance(state, Mapping):
         raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
     pairs = zip(shadow.slots, shadow.tensors, strict=True)
-    expected = {s.name: fsdp.like_model_tensor(s.tensor, tensor) for s, tensor in pairs}
+    expected = {
+        slot.name: fsdp.like_model_tensor(slot.tensor, tensor)
+        for slot, tensor in pairs
+        if slot.is_persistent
+    }
+    # Version 0.1.0 stored these as well.
+    others = {slot.name for slot in shadow.slots if not slot.is_persistent}
     for name, tensor in expected.items():
         mismatch = fsdp.division_mismatch(state.get(name), tensor)
         if mismatch:
@@ -77,7 +87,7 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     ]
     problems = {
         "missing": [name for name in expected if name not in state],
-        "unexpected": [name for name in state if name not in expected],
+        "unexpected": [n for n in state if n not in expected and n not in others],
         "of another shape": shapes,
     }
     found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
@@ -99,10 +109,13 @@ def _listed(names: list[str], most: int = 20) -> str:
 
 @torch.no_grad()
 def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
-    """Copy checked averages into a shadow."""
+    """Copy checked averages into a shadow; what they lack takes the live values."""
     shadow.settle()
     for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
-        tensor.copy_(fsdp.part_of(state[slot.name], slot.tensor))
+        if slot.is_persistent:
+            tensor.copy_(fsdp.part_of(state[slot.name], slot.tensor))
+        else:
+            tensor.copy_(slot.local)
 
 
 def check_state(state: Any, method: str, others: Sequence[str]) -> None:

@@ -1,13 +1,17 @@
 """Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
 
+import functools
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, Union
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from switch_ema._checks import check_choice
@@ -49,15 +53,78 @@ class StepHook:
     ) -> None:
         self.waiting_for = set(range(len(optimizers)))
         self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
+        self._parameters = {
+            id(p): weakref.ref(p) for one in optimizers for p in parameters_held(one)
+        }
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
+        self._restored: list[Callable[[], None]] = []
+        self._has_noticed = False
         for index, optimizer in enumerate(optimizers):
+            _torch.wrap_step(optimizer)
             may_nest = _torch.step_definitions(optimizer) > 1
             after = partial(self._finish, index, may_nest, after_round)
             self._handles += [
                 optimizer.register_step_pre_hook(_before(before_step)),
                 optimizer.register_step_post_hook(_after(after)),
             ]
+            if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
+                self._follow_two_steps(optimizer, before_step, after)
+        _watch_all_optimizers(self)
+
+    def _follow_two_steps(
+        self,
+        optimizer: Any,
+        before_step: Callable[[], None],
+        after: Callable[[Optimizer], None],
+    ) -> None:
+        """Count SAM's ``first_step`` with ``second_step``; they run no hooks."""
+        first, second = optimizer.first_step, optimizer.second_step
+
+        @functools.wraps(first)
+        def first_step(*args: Any, **kwargs: Any) -> Any:
+            if not _torch.is_in_step(optimizer):
+                before_step()
+            return first(*args, **kwargs)
+
+        @functools.wraps(second)
+        def second_step(*args: Any, **kwargs: Any) -> Any:
+            result = second(*args, **kwargs)
+            if not _torch.is_in_step(optimizer):
+                after(optimizer)
+            return result
+
+        def restore() -> None:
+            for name in ("first_step", "second_step"):
+                vars(optimizer).pop(name, None)
+
+        optimizer.first_step, optimizer.second_step = first_step, second_step
+        self._restored.append(restore)
+
+    def notice(self, optimizer: Optimizer) -> None:
+        """Warn, once, if another optimizer steps the parameters of these."""
+        own = _existing(self._optimizers)
+        if self._has_noticed or any(one is optimizer for one in own):
+            return
+        held = (
+            self._parameters.get(id(p), _gone)() is p
+            for p in parameters_held(optimizer)
+        )
+        if not any(held) or self._is_part_of(own, optimizer):
+            return
+        self._has_noticed = True
+        warnings.warn(
+            f"A {type(optimizer).__name__} has stepped parameters that an averager "
+            "follows through another optimizer, so its steps are not counted: call "
+            "detach() and attach_to() with the optimizer that is used.",
+            stacklevel=2,
+        )
+
+    @staticmethod
+    def _is_part_of(own: list[Any], optimizer: Optimizer) -> bool:
+        """Whether it is the base optimizer of one of these, as in Lookahead and SAM."""
+        is_base = (value is optimizer for one in own for value in vars(one).values())
+        return any(is_base) or any(map(_torch.is_in_step, own))
 
     def offer(self, ask: Callable[[], Any]) -> None:
         """Let an optimizer that can average in its step ask what to average.
@@ -83,7 +150,11 @@ class StepHook:
             optimizer.average_with(None)
         for handle in self._handles:
             handle.remove()
+        for restore in self._restored:
+            restore()
         self._handles.clear()
+        self._restored.clear()
+        _FOLLOWED.discard(self)
 
     def forget_state(self) -> None:
         """Drop the optimizers' moments, which they then build up anew."""
@@ -107,6 +178,55 @@ class StepHook:
         if not self.waiting_for:
             self.waiting_for.update(range(len(self._optimizers)))
             after_round()
+
+
+_FOLLOWED: "weakref.WeakSet[StepHook]" = weakref.WeakSet()
+_SEEN: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
+"""Optimizers that have stepped since the last hook was made."""
+
+
+@functools.cache
+def _register_for_all() -> RemovableHandle:
+    return register_optimizer_step_post_hook(_notice)
+
+
+def _watch_all_optimizers(hook: "StepHook") -> None:
+    """Let a hook notice steps of optimizers that it does not follow."""
+    _register_for_all()
+    _FOLLOWED.add(hook)
+    _SEEN.clear()
+
+
+def _notice(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_compiling() or optimizer in _SEEN:
+        return
+    _SEEN.add(optimizer)
+    for hook in list(_FOLLOWED):
+        hook.notice(optimizer)
+
+
+def _gone() -> None:
+    return None
+
+
+def parameters_held(optimizer: Any) -> list[Any]:
+    """List the parameters that an optimizer updates."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
+    """Refuse an optimizer that holds none of the model's parameters.
+
+    Raises:
+        ValueError: there is one, so that its steps would not be the model's.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        if not any(id(parameter) in own for parameter in parameters_held(optimizer)):
+            raise ValueError(
+                f"optimizer must update the model, but this {type(optimizer).__name__} "
+                "holds none of its parameters; make it from model.parameters()."
+            )
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Exchanging the contents of tensors in place, completely or not at all."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +23,12 @@ class Exchanged:
         self.yes = False
 
 
-def exchange_(first: list[Tensor], second: list[Tensor], now: Exchanged) -> None:
+def exchange_(
+    first: list[Tensor],
+    second: list[Tensor],
+    now: Exchanged,
+    tables: Sequence[native.Table] = (),
+) -> None:
     """Exchange contents pairwise through a small buffer, completely or not at all.
 
     An exception on the way, Ctrl-C included, undoes what was done, so that nobody
@@ -32,23 +38,26 @@ def exchange_(first: list[Tensor], second: list[Tensor], now: Exchanged) -> None
         first: tensors.
         second: as many tensors, of the same shapes and dtypes.
         now: is inverted when all is done.
+        tables: further pairs as tables of addresses and bytes, which were checked.
     """
     before = now.yes
     by_memory, others = pairs_by_memory(first, second)
-    table, at_once = byte_table(by_memory), ctypes.c_int64(0)
+    own = [byte_table(by_memory)] if by_memory else []
+    at_once = [(table, ctypes.c_int64(0)) for table in (*own, *tables)]
     exchange = _Exchange()
     pairs = list(pieces([a for a, _ in others], [b for _, b in others]))
     try:
         for done, (a, b) in enumerate(pairs):
             exchange.run(a, b)
             exchange.done = done + 1, ""
-        if by_memory:
-            native.exchange_(table, at_once)
-            increment_version([tensor for pair in by_memory for tensor in pair])
+        for table, is_done in at_once:
+            native.exchange_(table, is_done)
+        increment_version([tensor for pair in by_memory for tensor in pair])
         now.yes = not before
     except BaseException:
-        if at_once.value:
-            native.exchange_(table, ctypes.c_int64(0))
+        for table, is_done in at_once:
+            if is_done.value:
+                native.exchange_(table, ctypes.c_int64(0))
         done, copying = exchange.done
         if copying:
             exchange.finish(*pairs[done])

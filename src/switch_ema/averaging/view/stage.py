@@ -1,14 +1,17 @@
 """Whose weights are in the model: the live ones, or the average of some averager."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from switch_ema.averaging._signals import Interrupts
 from switch_ema.averaging.view.swap import insist
+
+T = TypeVar("T")
 
 
 class Shown(Protocol):
@@ -33,20 +36,78 @@ class Stage:
         self.blocks: list[Shown | None] = []
         """What each open block shows, the innermost last; None: the live weights."""
 
-    @contextmanager
-    def showing(self, shadow: Shown | None) -> Iterator[None]:
-        """Hold ``shadow``, or the live weights for None, in the model for a block."""
+    def show(self, shadow: Shown | None) -> None:
+        """Open a block that shows ``shadow``, or the live weights for None."""
         below = self.blocks[-1] if self.blocks else None
         self.blocks.append(shadow)
         try:
             _exchange(below, shadow)
-            yield
-        finally:
-            try:
-                insist(partial(_exchange, shadow, below))
-            finally:
-                self.blocks.pop()
+        except BaseException:
+            self.blocks.pop()
+            raise
 
+    def restore(self) -> None:
+        """Close the innermost block."""
+        shadow = self.blocks[-1]
+        below = self.blocks[-2] if len(self.blocks) > 1 else None
+        try:
+            insist(partial(_exchange, shadow, below))
+        finally:
+            self.blocks.pop()
+
+    def showing(self, shadow: Shown | None) -> "Block[None]":
+        """Hold ``shadow``, or the live weights for None, in the model for a block."""
+        return Block(self, lambda: shadow, None)
+
+
+class Block(AbstractContextManager[T]):
+    """A ``with`` block that shows something, and ends it on any way out.
+
+    A Ctrl-C that arrives while weights are exchanged is held back until that is
+    complete, so that no way out leaves the average in the model.
+    """
+
+    def __init__(
+        self, stage: Stage, choose: Callable[[], Shown | None], result: T
+    ) -> None:
+        self._stage, self._choose, self._result = stage, choose, result
+        self._interrupts: list[Interrupts] = []
+
+    def __enter__(self) -> T:
+        """Choose what to show, and put it into the model."""
+        shown = self._choose()
+        interrupts = Interrupts(_PROTECTED)
+        is_open = False
+        try:
+            interrupts.install()
+            self._stage.show(shown)
+            is_open = True
+            self._interrupts.append(interrupts)
+            interrupts.holding = False
+            if not interrupts.is_waiting:
+                return self._result
+        except BaseException:
+            self._close(interrupts, is_open)
+            raise
+        self._close(interrupts, is_open)  # and hears the Ctrl-C
+        return self._result
+
+    def __exit__(self, *error: object) -> None:
+        """Put back what was in the model before; signals are held back in here."""
+        self._close(self._interrupts[-1], is_open=True)
+
+    def _close(self, interrupts: Interrupts, is_open: bool) -> None:
+        interrupts.holding = True
+        try:
+            if is_open:
+                if self._interrupts:
+                    self._interrupts.pop()
+                self._stage.restore()
+        finally:
+            interrupts.remove()
+
+
+_PROTECTED = (Block.__exit__.__code__, Block._close.__code__)
 
 _STAGES: WeakKeyDictionary[nn.Module, Stage] = WeakKeyDictionary()
 

@@ -1,29 +1,61 @@
 """The average in the model's memory, and meanwhile the live weights in the shadow's."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from switch_ema.averaging.distributed.fsdp import is_sharded
+from switch_ema.averaging.kernels import native
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.view.exchange import Exchanged, exchange_
 
 
-class Swap:
-    """One exchange of a model's tensors with their averages, and the way back."""
+class Pairs(Protocol):
+    """Tensors that are exchanged with their averages by address."""
 
-    def __init__(self, slots: list[Slot], averages: list[Tensor]) -> None:
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes; None if the tensors are not what they were."""
+
+    def written(self) -> None:
+        """Tell autograd that the live tensors were written."""
+
+
+class Swap:
+    """One exchange of a model's tensors with their averages, and the way back.
+
+    Args:
+        slots: where the model has its tensors.
+        averages: the averages, in the same order.
+        groups: tensors that can be exchanged by address, with their indices.
+    """
+
+    def __init__(
+        self,
+        slots: list[Slot],
+        averages: list[Tensor],
+        groups: Sequence[tuple[Pairs, list[int]]] = (),
+    ) -> None:
         self._slots, self._averages = slots, averages
         self._exchanged = Exchanged()
         self._is_shown = False
-        self._places = [(slot.local.dtype, slot.local.device) for slot in slots]
-        # Where the dtypes differ an exchange would round; park the live tensor.
+        self._groups = [
+            (group, indices, table)
+            for group, indices in groups
+            if (table := group.exchange_table()) is not None
+        ]
+        grouped = {i for _, indices, _ in self._groups for i in indices}
+        self._single = [i for i in range(len(slots)) if i not in grouped]
+        self._places = {
+            i: (slots[i].local.dtype, slots[i].local.device) for i in self._single
+        }
+        # Where the dtypes differ an exchange would round; keep the live tensor.
         self.parked: dict[int, Tensor] = {
-            i: slot.local.detach().to(average.device, copy=True)
-            for i, (slot, average) in enumerate(zip(slots, averages, strict=True))
-            if slot.local.dtype != average.dtype
+            i: slots[i].local.detach().to(averages[i].device, copy=True)
+            for i in self._single
+            if slots[i].local.dtype != averages[i].dtype
         }
 
     def enter(self) -> None:
@@ -36,14 +68,15 @@ class Swap:
 
     def leave(self) -> None:
         """Put the live weights back, bit for bit, before any Ctrl-C is heard."""
-        gone = [slot.name for slot in self._slots if slot.is_gone]
         insist(
+            self._split_changed_groups,
             self._undo_casts,
             self._save_changes,
             self._restore_parked,
             self._exchange_back,
             torch.clear_autocast_cache,
         )
+        gone = [self._slots[i].name for i in self._single if self._slots[i].is_gone]
         if gone:
             raise RuntimeError(
                 f"{', '.join(gone[:3])} went out of the model inside averaged(); all "
@@ -53,14 +86,32 @@ class Swap:
     def _exchange(self) -> None:
         exact = [i for i in self._present() if i not in self.parked]
         live = [self._slots[i].local for i in exact]
-        exchange_(live, [self._averages[i] for i in exact], self._exchanged)
+        averages = [self._averages[i] for i in exact]
+        tables = [table for _, _, table in self._groups]
+        exchange_(live, averages, self._exchanged, tables)
+        for group, _, _ in self._groups:
+            group.written()
+
+    def _split_changed_groups(self) -> None:
+        """Treat the tensors of a group one by one if they are not what they were."""
+        kept = []
+        for group, indices, _ in self._groups:
+            table = group.exchange_table()
+            if table is None:
+                self._single += indices
+                for i in indices:
+                    average = self._averages[i]
+                    self._places[i] = average.dtype, average.device
+            else:
+                kept.append((group, indices, table))
+        self._groups = kept
 
     def _exchange_back(self) -> None:
         if self._exchanged.yes:
             self._exchange()
 
     def _present(self) -> list[int]:
-        return [i for i, slot in enumerate(self._slots) if not slot.is_gone]
+        return [i for i in self._single if not self._slots[i].is_gone]
 
     def _save_changes(self) -> None:
         """Keep what was done to a parked tensor's average, such as its statistics."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.kernels.native import library as module
 
 compiled = module.library.__wrapped__
@@ -75,7 +75,7 @@ def test_processes_that_start_together_do_not_disturb_each_other(cache):
     code = (
         "import torch, switch_ema\n"
         "model = torch.nn.Linear(300, 300)\n"
-        "ema = switch_ema.EMA(model, decay=0.9)\n"
+        "ema = switch_ema.EMA(model, decay=switch_ema.constant(0.9))\n"
         "ema.update()\n"
         "from switch_ema.averaging.kernels import native\n"
         "print(native.is_available())\n"
@@ -99,7 +99,7 @@ def test_memory_that_was_exchanged_or_freed_is_never_read(arithmetic):
     """The kernels go by address, so each way to change an address is noticed."""
     torch.manual_seed(0)
     model = nn.Linear(50, 40, bias=False)
-    ema = EMA(model, decay=0.5)
+    ema = EMA(model, decay=constant(0.5))
 
     def check():
         before = ema.averaged_state_dict()["weight"]

@@ -91,9 +91,14 @@ def lines_of(tensors: Iterable[Tensor]) -> Table:
     return array("q", lines)
 
 
-def lerp_(table: Table, dtype: torch.dtype, weight: float) -> None:
-    """``shadow += weight * (live - shadow)``; columns: shadow, live."""
-    _call("lerp", dtype, table, 3, weight)
+def lerp_(
+    table: Table, dtype: torch.dtype, weight: float, finite_only: bool = False
+) -> None:
+    """``shadow += weight * (live - shadow)``; columns: shadow, live.
+
+    With ``finite_only``, ``shadow = live`` where one of the two is not finite.
+    """
+    _call("lerp_finite" if finite_only else "lerp", dtype, table, 3, weight)
 
 
 def lerp_dithered_(
@@ -150,7 +155,7 @@ def adam_(table: Table, dtype: torch.dtype, numbers: AdamNumbers) -> None:
 
 
 def prepare(name: str, dtype: torch.dtype, table: Table) -> Callable[..., Any]:
-    """Return ``lerp``, ``lerp_widened`` or ``fetch`` bound to a table that stays.
+    """Return a kernel (``lerp`` and its kinds, ``fetch``) bound to a table that stays.
 
     Call it with the number of threads and, but for ``fetch``, the weight. An update
     saves the way through this file, which is most of what it costs for small models.

@@ -68,6 +68,24 @@ void lerp(const int64_t *table, int64_t rows, int threads, double weight) {
                   lerp_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
 }
 
+/* The same, but where one of the two is not finite, shadow = live: infinities of a mask
+   would become NaN, since inf - inf is. */
+static void lerp_finite_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,
+                             REAL weight) {
+    for (int64_t i = 0; i < count; i++) {
+        const REAL moved = weight < (REAL)0.5
+                               ? shadow[i] + weight * (live[i] - shadow[i])
+                               : live[i] - (live[i] - shadow[i]) * (1 - weight);
+        /* 0 * x is 0 for finite numbers and NaN for all others. */
+        shadow[i] = 0 * shadow[i] + 0 * live[i] == 0 ? moved : live[i];
+    }
+}
+
+void lerp_finite(const int64_t *table, int64_t rows, int threads, double weight) {
+    FOR_EACH_PART(table + 2 * rows, rows, threads,
+                  lerp_finite_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
+}
+
 /* What a bfloat16 is widened to and cut from: the upper half of a float. */
 typedef union {
     float value;

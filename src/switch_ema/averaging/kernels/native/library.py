@@ -28,6 +28,7 @@ _ARGUMENTS = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
 _LAST_ARGUMENTS = {
     "fetch": None,
     "lerp": ctypes.c_double,
+    "lerp_finite": ctypes.c_double,
     "lerp_widened": ctypes.c_double,
     "lerp_dithered": ctypes.c_void_p,
     "copy": None,

@@ -1,0 +1,85 @@
+"""Work that Ctrl-C does not cut in two.
+
+Python runs signal handlers between two instructions of the main thread, so that the
+KeyboardInterrupt of a Ctrl-C can be raised anywhere. Here the handlers are replaced for
+a while by one that holds signals back and delivers them afterwards.
+"""
+
+import signal
+import threading
+from collections.abc import Collection
+from types import CodeType, FrameType
+from typing import Any
+
+_SIGNALS = signal.SIGTERM, signal.SIGINT
+"""Signals whose handlers may raise; the one that is restored last comes last."""
+
+
+class Interrupts:
+    """Holds signals back while ``holding`` is true, or while certain code runs.
+
+    Args:
+        protected: code objects; signals are held back while one of them runs as well.
+    """
+
+    def __init__(self, protected: Collection[CodeType] = ()) -> None:
+        self.holding = True
+        self._protected = protected
+        self._held: list[tuple[int, FrameType | None]] = []
+        self._handlers: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Replace the handlers, if this is the main thread and they are Python's."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._handle)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a signal is held back."""
+        return bool(self._held)
+
+    def remove(self) -> None:
+        """Restore the handlers and deliver what was held back, which may raise."""
+        try:
+            self._restore(signal.SIGTERM)
+        finally:
+            self._restore(signal.SIGINT)
+        # Where blocks were not left in order this may still be called; pass all on.
+        self.holding, self._protected = False, ()
+        held, self._held = self._held, []
+        for number, frame in held:
+            self._handlers[number](number, frame)
+
+    def _restore(self, number: int) -> None:
+        # Not if the user has set another handler meanwhile.
+        if number in self._handlers and signal.getsignal(number) == self._handle:
+            signal.signal(number, self._handlers[number])
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.holding or self._is_protected(frame):
+            self._held.append((number, frame))
+        else:
+            self._handlers[number](number, frame)
+
+    def _is_protected(self, frame: FrameType | None) -> bool:
+        while frame is not None and self._protected:
+            if frame.f_code in self._protected:
+                return True
+            frame = frame.f_back
+        return False
+
+
+class Uninterrupted:
+    """A ``with`` block that signals do not interrupt; they are delivered at its end."""
+
+    def __enter__(self) -> None:
+        self._interrupts = Interrupts()
+        self._interrupts.install()
+
+    def __exit__(self, *error: object) -> None:
+        self._interrupts.remove()
