@@ -3,14 +3,18 @@
 import copy
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import switch_ema
 from switch_ema import EMA, SwitchEMA, constant
 from switch_ema.averaging._signals import Uninterrupted
 from tests.averaging.helpers import network, nudge
+
+ROOT = Path(switch_ema.__file__).parent
 
 
 class InterruptAt:
@@ -27,10 +31,7 @@ class InterruptAt:
         sys.settrace(None)
 
     def _trace(self, frame, event, argument):
-        if (
-            "switch_ema" not in frame.f_code.co_filename
-            or "test" in frame.f_code.co_filename
-        ):
+        if not frame.f_code.co_filename.startswith(str(ROOT)):
             return None
         self._count()
         return self._line

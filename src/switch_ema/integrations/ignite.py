@@ -10,7 +10,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import create_averager
 from switch_ema.averaging.step.hooks import Optimizers
-from switch_ema.integrations.wrapping import run_on_average
+from switch_ema.integrations.wrapping import run_on_average, warn_without_state
 
 with needed("ignite", extra="ignite"):
     from ignite.engine import Engine, Events
@@ -73,9 +73,17 @@ class SwitchEMAHandler:
         end_epoch = self.averager.end_epoch
         if not trainer.has_event_handler(end_epoch, Events.EPOCH_COMPLETED):
             trainer.add_event_handler(Events.EPOCH_COMPLETED, end_epoch)
+        if not trainer.has_event_handler(self._check_resumed, Events.STARTED):
+            trainer.add_event_handler(Events.STARTED, self._check_resumed, trainer)
         for evaluator in evaluators:
             # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
             run_on_average(evaluator, "run", lambda: self.averager)
+
+    def _check_resumed(self, trainer: Engine) -> None:
+        if trainer.state.iteration > 0 and not (
+            self.averager.steps or self.averager.epochs
+        ):
+            warn_without_state()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averager's state."""

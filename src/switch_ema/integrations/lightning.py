@@ -12,13 +12,15 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.sharding import gathered
-from switch_ema.integrations.wrapping import check_alone
+from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
 with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.trainer.states import TrainerFn
 
 _KEY = "switch_ema"
+_FOREIGN = {"current_model_state", "averaging_state"}
+"""What Lightning's own callback WeightAveraging adds to a checkpoint."""
 
 
 class SwitchEMACallback(Callback):
@@ -32,7 +34,8 @@ class SwitchEMACallback(Callback):
     A checkpoint has the averaged weights under ``state_dict``, so that
     ``load_from_checkpoint`` gives the averaged model, and the live ones beside them;
     ``fit(ckpt_path=...)`` resumes from the live ones, bit for bit. Weights-only
-    checkpoints have the main weights only.
+    checkpoints have the main weights only. The average in a checkpoint of Lightning's
+    own ``WeightAveraging`` is taken over; a checkpoint without any warns.
 
     Args:
         method: a name of ``switch_ema.METHODS``.
@@ -60,6 +63,7 @@ class SwitchEMACallback(Callback):
         self._main_weights = main_weights
         self._view = ExitStack()
         self._saved: dict[str, Any] | None = None
+        self._foreign: dict[str, Any] | None = None
         self._module: LightningModule | None = None
         self._first_epoch = 0
         self._shows_loaded = False
@@ -67,14 +71,15 @@ class SwitchEMACallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Copies start without an averager, as in the processes of a spawn strategy."""
         fresh = {"averager": None, "_module": None, "_view": ExitStack()}
-        return vars(self) | fresh | {"_saved": None, "_shows_loaded": False}
+        forgotten = {"_saved": None, "_foreign": None, "_shows_loaded": False}
+        return vars(self) | fresh | forgotten
 
     # Making the averager.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget what the last run loaded."""
         check_alone(self, trainer.callbacks, SwitchEMACallback)  # type: ignore[attr-defined]
-        self._saved = None
+        self._saved = self._foreign = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the averager, now that the optimizers exist."""
@@ -114,6 +119,7 @@ class SwitchEMACallback(Callback):
         """Count from the present epoch, in a training that began without averaging."""
         assert self.averager is not None
         self._load()  # strategies that restore after setup have it only now
+        self._load_foreign(trainer)
         if self.averager.steps == self.averager.epochs == 0:
             self._first_epoch = trainer.current_epoch
 
@@ -186,6 +192,13 @@ class SwitchEMACallback(Callback):
         fitting = trainer.state.fn == TrainerFn.FITTING
         saved = checkpoint.get(_KEY)
         if saved is None:
+            if fitting and checkpoint.keys() >= _FOREIGN:
+                self._foreign = checkpoint
+                live = {"state_dict": checkpoint["current_model_state"]}
+                strict = pl_module.strict_loading
+                trainer.strategy.load_model_state_dict(live, strict=strict)
+            elif fitting:
+                warn_without_state()
             return
         wanted = "live" if fitting else "averaged"
         if wanted in saved:
@@ -213,6 +226,25 @@ class SwitchEMACallback(Callback):
         assert self.averager is not None
         state = gathered(self.averager.state_dict())
         return {"averager": state, "first_epoch": self._first_epoch}
+
+    def _load_foreign(self, trainer: Trainer) -> None:
+        """Take over the average of a checkpoint of Lightning's WeightAveraging."""
+        if self._foreign is None or self.averager is None:
+            return
+        state = self.averager.state_dict()
+        extra = {}
+        if "averaged_models" in state:
+            extra["averaged_models"] = int(
+                self._foreign["averaging_state"]["n_averaged"]
+            )
+        known = self._foreign["state_dict"].keys() & state["shadow"].keys()
+        self.averager.load_average(
+            {name: self._foreign["state_dict"][name] for name in known},
+            steps=trainer.global_step,
+            epochs=trainer.current_epoch,
+            **extra,
+        )
+        self._foreign, self._first_epoch = None, 0
 
     def _load(self) -> None:
         if self._saved is not None and self.averager is not None:

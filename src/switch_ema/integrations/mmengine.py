@@ -17,7 +17,11 @@ from switch_ema.averaging.schedules.decay import (
     linear_warmup,
 )
 from switch_ema.averaging.schedules.intervals import Steps
-from switch_ema.integrations.wrapping import check_alone, run_on_average
+from switch_ema.integrations.wrapping import (
+    check_alone,
+    run_on_average,
+    warn_without_state,
+)
 
 with needed("mmengine", extra="mmengine"):
     from mmengine.hooks import Hook
@@ -86,6 +90,8 @@ class AveragerHook(Hook):  # type: ignore[misc]
         if self._saved is not None and runner.iter > 0:
             load_weights(runner.model, self._saved["live"])
             self.averager.load_state_dict(self._saved["averager"])
+        elif runner.iter > 0:
+            warn_without_state()
         self._saved = None
 
     def after_train_epoch(self, runner: Runner) -> None:

@@ -9,6 +9,7 @@ In a script of your own, use :class:`SwitchEmaV3` in place of ``ModelEmaV3``. ti
 import argparse
 import runpy
 import sys
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -147,6 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("script", help="timm's train.py; its own arguments follow")
     parser.add_argument("rest", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
+    if "--model-ema-force-cpu" in given.rest:
+        warnings.warn(
+            "With --model-ema-force-cpu timm does not validate the average, which is "
+            "how the end of an epoch is noticed: there will be no switch.",
+            stacklevel=2,
+        )
     install(switch_every=given.switch_every, switch_start=given.switch_start)
     sys.argv = [given.script, *given.rest]
     runpy.run_path(given.script, run_name="__main__")

@@ -13,7 +13,11 @@ from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.integrations.wrapping import check_alone, run_on_average
+from switch_ema.integrations.wrapping import (
+    check_alone,
+    run_on_average,
+    warn_without_state,
+)
 
 with needed("transformers", extra="transformers"):
     from transformers import (
@@ -156,6 +160,8 @@ class SwitchEMACallback(TrainerCallback):
             load_weights(model, saved["live"])
             self.averager.load_state_dict(saved["averager"])
             self._first_epoch = saved["first_epoch"]
+        elif file:
+            warn_without_state()
 
     def on_epoch_begin(
         self,

@@ -1,6 +1,7 @@
 """Lets one method of one object run on the averaged weights."""
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +33,15 @@ def run_on_average(owner: Any, method: str, averager: Current) -> None:
 
     vars(wrapped).update(wrapper=wrapped, original=original)
     setattr(owner, method, wrapped)
+
+
+def warn_without_state(stacklevel: int = 3) -> None:
+    """Say that a training is resumed whose checkpoint has nothing of the averager."""
+    warnings.warn(
+        "The checkpoint that is resumed has no state of the averager, so the average "
+        "starts anew from its weights.",
+        stacklevel=stacklevel,
+    )
 
 
 def check_alone(callback: Any, callbacks: Iterable[Any], kind: type) -> None:

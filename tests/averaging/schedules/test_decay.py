@@ -119,7 +119,7 @@ def test_decays_out_of_range_are_refused(bad):
 
 
 def test_a_callable_out_of_range_is_refused_when_it_happens():
-    ema = EMA(scalar_model(), decay=lambda n: 1.0 if n == 1 else 0.9)
+    ema = EMA(scalar_model(), decay=lambda n: 1.5 if n == 1 else 0.9)
     ema.update()
     with pytest.raises(ValueError, match=r"decay at step 1 must be in \[0, 1\]"):
         ema.update()

@@ -83,9 +83,10 @@ def test_flat_storage_follows_buffers_that_a_module_replaces(arithmetic):
 
 def test_flat_storage_notices_buffers_that_were_moved_unseen():
     """A cast goes past the registration of buffers; here there is no parameter."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False))
+    layers = [nn.BatchNorm1d(2, affine=False) for _ in range(3)]
+    model = nn.Sequential(*layers, nn.Linear(2, 2))
     ema = EMA(model, decay=constant(0.5), flat=True)
-    model[1].double()
+    model[1].double()  # neither the first nor the last, which every update looks at
     model[1].running_mean.add_(1)
     with pytest.warns(UserWarning, match="moved out of its flat buffer"):
         ema.averaged_state_dict()

@@ -106,7 +106,7 @@ def test_an_unfinished_round_survives_a_resume():
 def test_several_averagers_share_a_model_and_an_optimizer():
     model, lone = network(), network()
     optimizer, lone_optimizer = sgd(model), sgd(lone)
-    averagers = [EMA(model, optimizer, decay=d) for d in (0.5, 0.9, 0.99)]
+    averagers = [EMA(model, optimizer, decay=constant(d)) for d in (0.5, 0.9, 0.99)]
     alone = EMA(lone, lone_optimizer, decay=constant(0.9))
     for batch in batches(5):
         train_step(model, optimizer, batch)
@@ -119,7 +119,7 @@ def test_several_averagers_share_a_model_and_an_optimizer():
 def test_blocks_of_several_averagers_nest_and_state_stays_right():
     model = network()
     optimizer = sgd(model)
-    first, second = (EMA(model, optimizer, decay=d) for d in (0.5, 0.99))
+    first, second = (EMA(model, optimizer, decay=constant(d)) for d in (0.5, 0.99))
     for batch in batches(3):
         train_step(model, optimizer, batch)
     name = "stem.weight"

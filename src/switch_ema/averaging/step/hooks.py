@@ -59,7 +59,7 @@ class StepHook:
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
         self._restored: list[Callable[[], None]] = []
-        self._has_noticed = False
+        self._was_used = self._has_noticed = False
         for index, optimizer in enumerate(optimizers):
             _torch.wrap_step(optimizer)
             may_nest = _torch.step_definitions(optimizer) > 1
@@ -104,7 +104,9 @@ class StepHook:
     def notice(self, optimizer: Optimizer) -> None:
         """Warn, once, if another optimizer steps the parameters of these."""
         own = _existing(self._optimizers)
-        if self._has_noticed or any(one is optimizer for one in own):
+        if self._has_noticed or not self._was_used:
+            return
+        if any(one is optimizer for one in own):
             return
         held = (
             self._parameters.get(id(p), _gone)() is p
@@ -177,6 +179,7 @@ class StepHook:
         self.waiting_for.discard(index)
         if not self.waiting_for:
             self.waiting_for.update(range(len(self._optimizers)))
+            self._was_used = True
             after_round()
 
 
