@@ -11,7 +11,7 @@ Each line may import from the lines below it, and not the other way round:
     model                  which tensors of a model are averaged
     distributed            DDP and FSDP2
     kernels, schedules     the arithmetic; decays, intervals and counters
-    _torch                 what torch does not promise
+    _torch, _signals       what torch does not promise; what Ctrl-C must not cut in two
 
 One step of training takes this way: ``optimizer.step`` calls :mod:`.step.hooks`, which
 calls the averager, whose method asks its schedule for the decay and the shadow to
