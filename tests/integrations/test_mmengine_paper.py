@@ -93,7 +93,9 @@ def test_the_inverted_condition_is_put_right(tmp_path, interval, expected):
 
 
 def test_update_interval_keeps_the_hooks_momentum(tmp_path):
-    hook = SwitchEMAHook(momentum=0.9, update_interval=2, switch_params=False)
+    hook = SwitchEMAHook(
+        momentum=0.9, warmup=None, update_interval=2, switch_params=False
+    )
     runner(tmp_path, hook, epochs=1).train()
     model = network()
     optimizer = adam(model)

@@ -1,6 +1,7 @@
 """Averaging methods as a comparison names them, and which ones share a training."""
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ class Method:
             return None
         try:
             options = _options(self.spec, epochs, folder)
+            # A comparison shows what a decay does, also one that keeps little.
+            warnings.filterwarnings("ignore", message="This switch keeps")
             return METHODS[self.spec.name](model, optimizer, **options)
         # The last two are what torch raises for a device that is not there.
         except (ValueError, RuntimeError, AssertionError) as error:
