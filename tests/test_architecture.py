@@ -2,9 +2,11 @@
 
 import ast
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -48,3 +50,19 @@ def test_the_page_names_every_folder():
         for folder in (ROOT / "src/switch_ema" / package).iterdir():
             if folder.is_dir() and (folder / "__init__.py").exists():
                 assert f"{folder.name}/" in PAGE, folder
+
+
+def test_the_drawing_is_the_contract_of_the_layers():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    layers = settings["importlinter"]["contracts"][0]["layers"]
+    start = PAGE.index("    cli, commands/")
+    lines = PAGE[start : PAGE.index("\n\n", start)].splitlines()
+    drawing = "\n".join(line.strip().partition("  ")[0] for line in lines)
+    places = []
+    for layer in layers:
+        names = [name.rpartition(".")[2] for name in layer.split(" : ")]
+        found = [re.search(rf"\b{name}(/|\.py|,)", drawing, re.M) for name in names]
+        places.append([match.start() for match in found if match])
+        assert places[-1], f"{layer} is not in the drawing"
+    for upper, lower in pairwise(places):
+        assert max(upper) < min(lower)

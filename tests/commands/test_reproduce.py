@@ -176,7 +176,10 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
         ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),
         ((*RUN, "--jobs", "-1"), "jobs must be at least 0, got -1"),
         (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
-        ((*RUN, "--executor", "moon"), "executor must be local, ray or inline, got 'moon'"),
+        (
+            (*RUN, "--executor", "moon"),
+            "executor must be local, ray or inline, got 'moon'",
+        ),
         ((*RUN, "--address", "here:1"), "address is for --executor ray alone"),
         (
             (*RUN, "--scale", "paper", "--dataset", "digits"),

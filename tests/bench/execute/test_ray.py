@@ -283,7 +283,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": "slurm"}, "executor must be local or ray, got 'slurm'"),
+        ({"executor": "slurm"}, "executor must be local, ray or inline, got 'slurm'"),
         ({"address": "auto"}, "address is for --executor ray alone, got 'auto'"),
     ],
 )
