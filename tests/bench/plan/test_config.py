@@ -1,5 +1,8 @@
 """Configurations are checked, stored and read back."""
 
+import subprocess
+import sys
+
 import pytest
 
 from switch_ema.bench.errors import UsageError
@@ -76,3 +79,38 @@ def test_an_edited_task_is_another_run(tmp_path):
     file.write_text("size = 2\n")
     assert config.default_name != first
     assert CompareConfig().sources == ""
+
+
+def test_a_configuration_imports_nothing_that_trains():
+    code = (
+        "import sys\n"
+        "import switch_ema.bench.plan.config, switch_ema.bench.execute.options\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'accelerate', 'matplotlib', 'rich'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 200_000, "nested too deeply"),
+        ('{"seeds": ' + "9" * 5000 + "}", "is not JSON: Exceeds the limit"),
+        ('{"seeds": 1000000000000000000000000000000}', "seeds must be at most 100000"),
+        (
+            '{"first_seed": 1000000000000000000000000000000}',
+            "first_seed must be at most",
+        ),
+        (
+            '{"epochs": 1000000000000000000000000000000}',
+            "epochs must be at most 1000000",
+        ),
+        ('{"tasks": ["\\ud800"]}', "is not text that can be written"),
+        ('{"tasks": ["a\\u0000.py:A"]}', "is not text that can be written"),
+        ('{"tasks": ' + "[" * 900 + "]" * 900 + "}", "tasks must be a list of texts"),
+    ],
+)
+def test_hostile_values_are_one_sentence(text, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        CompareConfig.from_json(text)
+    assert len(str(refused.value)) < 400
