@@ -39,9 +39,9 @@ class Reproduce:
     out: Path = Path("runs")
     """Folder that the folders of the tables are made in."""
     jobs: int = 0
-    """Trainings at a time, each with its share of the cores; 0: one per core."""
+    """Trainings at a time; 0: one per core, or per GPU."""
     executor: str = "local"
-    """Where trainings run: local (processes) or ray (a cluster)."""
+    """Where trainings run: local (processes), ray (a cluster) or inline (here)."""
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
     device: str | None = None

@@ -93,7 +93,7 @@ def _print_plan(
     flags: "Reproduce", plans: Sequence[RowPlan], options: RunOptions, console: Console
 ) -> None:
     # An epoch on this machine tells nothing about a cluster, or the paper's scale.
-    measured = flags.settings.scale == "small" and flags.executor == "local"
+    measured = flags.settings.scale == "small" and flags.executor != "ray"
     table = Table(title="Plan")
     for name in ("row", "task", "methods", "seeds", "about"):
         table.add_column(name, overflow="fold")

@@ -22,7 +22,7 @@ def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
     epoch = estimate._Epoch(setup=1.0, train=2.0, evaluate=0.5)
     measured = []
 
-    def measure(cell, jobs, device):
+    def measure(cell, device):
         measured.append(cell)
         return epoch
 
@@ -41,7 +41,7 @@ def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
 
 def test_one_epoch_is_measured_and_thrown_away(tiny_rows, tmp_path):
     [one] = plan(tmp_path, "swin-t")
-    epoch = estimate._measure_epoch(make_plan(one.config)[0], 1, "cpu")
+    epoch = estimate._measure_epoch(make_plan(one.config)[0], "cpu")
     assert epoch.setup > 0 and epoch.train > 0 and epoch.evaluate > 0
     assert not one.folder.exists()
 

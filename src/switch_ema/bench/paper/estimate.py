@@ -24,7 +24,8 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     others, one epoch of the first of them is trained and discarded.
     """
     took, todo = _stored_seconds(plan)
-    jobs = min(options.jobs or default_jobs(), len(todo))
+    at_a_time = 1 if options.executor == "inline" else options.jobs or default_jobs()
+    jobs = min(at_a_time, len(todo))
     new = [cell for cell in todo if cell.methods not in took]
     setup = 0.0
     if new:
