@@ -83,10 +83,10 @@ def _draw(
     usual, tested = LIMITS[scale]
     if size is not None:
         check_count("size", size, 20)
-    elif usual is not None:
-        size = min(usual, len(whole.y_train))
-    if tested is not None:
-        tested = min(tested, len(whole.y_test))
+    elif usual is not None and usual < len(whole.y_train):
+        size = usual
+    if tested is not None and tested >= len(whole.y_test):
+        tested = None
     if isinstance(whole, VisionSet):
         return subset(whole, size, tested, seed)
     part = subset(whole, size, tested, seed)
