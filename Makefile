@@ -28,7 +28,7 @@ $(VENV)/.peers: $(VENV)/.dev
 	@touch $@
 
 demo: $(VENV)/.bench
-	$(VENV)/bin/switch-ema compare noisy-digits digits
+	$(VENV)/bin/switch-ema compare noisy-digits digits --seeds 32
 
 lint: setup
 	$(RUN) -m ruff format --check .
