@@ -61,7 +61,7 @@ def test_the_drawing_is_the_contract_of_the_layers():
     places = []
     for layer in layers:
         names = [name.rpartition(".")[2] for name in layer.split(" : ")]
-        found = [re.search(rf"\b{name}(/|\.py|,)", drawing, re.M) for name in names]
+        found = [re.search(rf"\b{name}(/|\.py|,)", drawing) for name in names]
         places.append([match.start() for match in found if match])
         assert places[-1], f"{layer} is not in the drawing"
     for upper, lower in pairwise(places):

@@ -103,7 +103,7 @@ def test_the_demo_needs_the_extra_bench_alone(tmp_path):
         for module, names in packages_distributions().items()
         if set(map(canonicalize_name, names)) & (named - installed - {"switch-ema"})
     }
-    assert {"mypy", "ray", "transformers"} <= absent and "torch" not in absent
+    assert {"keras", "mypy", "ray"} <= absent and "torch" not in absent
     short = ["--epochs", "1", "--seeds", "2", "--executor", "inline", "--device", "cpu"]
     command = [sys.executable, "-c", DEMO, ",".join(sorted(absent))]
     command += ["compare", "noisy-digits", "digits", *short]
