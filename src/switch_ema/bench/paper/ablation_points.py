@@ -48,7 +48,8 @@ def points_of(
         for value, label in sorted(settings):
             last = results[label].last
             to_best = head_to_head(curves, best, label, higher_is_better=better)
-            within = None if to_best is None else verdict_of(to_best) != "helps"
+            verdict = verdict_of(to_best)
+            within = None if verdict == "too few seeds" else verdict != "helps"
             points.setdefault(name, []).append(
                 Point(
                     label=label,
