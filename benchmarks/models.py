@@ -37,11 +37,17 @@ def gpt() -> nn.Module:
     return model
 
 
+def many_small() -> nn.Module:
+    """2,000 tensors of 64 elements: what a call costs for each tensor."""
+    return nn.ParameterList(nn.Parameter(torch.randn(64)) for _ in range(2000))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": resnet50,
     "deit_s": deit_s,
     "efficientnet_b0": efficientnet_b0,
     "gpt": gpt,
+    "many_small": many_small,
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 from torch import nn
 
 from switch_ema import METHODS, Averager, SwitchEMA, constant, create_averager
+from switch_ema.averaging.registry import MethodOptions
 
 SHARED = inspect.signature(Averager.__init__).parameters.keys() - {"self"}
 
@@ -46,3 +47,14 @@ def test_every_method_has_a_short_text(method, tmp_path):
     text = repr(averager)
     assert text.startswith(f"{type(averager).__name__}(decay=")
     assert text.endswith("steps=0, epochs=0, switches=0)")
+
+
+def test_type_checkers_know_every_option():
+    """``create_averager`` and the callbacks take these, and no others."""
+    known = {
+        parameter.name
+        for method in METHODS.values()
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert set(MethodOptions.__annotations__) == known

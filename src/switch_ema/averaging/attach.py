@@ -1,15 +1,18 @@
 """The whole method without touching the loop: epochs are learned from the loader."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.registry import create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.step.hooks import Optimizers, as_optimizers
 from switch_ema.averaging.view.stage import stage_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def attach(
@@ -17,7 +20,7 @@ def attach(
     loader: Iterable[Any] | None = None,
     model: nn.Module | None = None,
     method: str = "switch-ema",
-    **options: Any,
+    **options: "Unpack[MethodOptions]",
 ) -> "Attached":
     """Average beside a training loop that stays as it is.
 

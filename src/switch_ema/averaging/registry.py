@@ -1,7 +1,10 @@
 """All methods by name: a new method is one file and one line here."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
+import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
@@ -13,7 +16,44 @@ from switch_ema.averaging.methods.posthoc import PostHocEMA
 from switch_ema.averaging.methods.pswa import PSWA
 from switch_ema.averaging.methods.swa import SWA
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.decay import DecayLike
+from switch_ema.averaging.schedules.intervals import ScheduleLike
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class MethodOptions(TypedDict, total=False):
+    """The options of all methods, so that type checkers find a wrong name.
+
+    Which of them a method takes, and what they mean, its own signature says.
+    """
+
+    decay: DecayLike
+    update_every: int
+    switch_every: ScheduleLike
+    switch_start: float
+    switch_stop: float | None
+    live_share: float
+    optimizer_state: OptimizerState
+    start: float
+    every: ScheduleLike
+    period: ScheduleLike
+    k: int
+    alpha: float
+    folder: str | Path
+    sigma_rel: Sequence[float]
+    buffers: Buffers
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    include: Filter
+    exclude: Filter
+    flat: bool
+    steps_per_epoch: int | None
+
 
 METHODS: dict[str, type[Averager]] = {
     "ema": EMA,
@@ -28,13 +68,23 @@ METHODS: dict[str, type[Averager]] = {
 
 
 def create_averager(
-    name: str, model: nn.Module, optimizer: Optimizers = None, **options: Any
+    name: str,
+    model: nn.Module,
+    optimizer: Optimizers = None,
+    **options: "Unpack[MethodOptions]",
 ) -> Averager:
     """Make an averager by its name.
+
+    Args:
+        name: a name in ``METHODS``.
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        options: the options of the method, such as ``decay`` or ``switch_every``.
 
     >>> create_averager("ema", nn.Linear(1, 1), decay=0.99).name
     'ema'
     """
     if name not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}.")
-    return METHODS[name](model, optimizer, **options)
+    method: Callable[..., Averager] = METHODS[name]
+    return method(model, optimizer, **options)

@@ -2,16 +2,19 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.registry import create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.sharding import gathered
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 with needed("accelerate", extra="accelerate"):
     from accelerate import Accelerator
@@ -23,7 +26,7 @@ def prepare_averager(
     model: nn.Module,
     optimizer: Any,
     method: str = "switch-ema",
-    **options: Any,
+    **options: "Unpack[MethodOptions]",
 ) -> Averager:
     """Make an averager that counts real steps and is saved with the state.
 

@@ -1,16 +1,19 @@
 """Weight averaging in Ignite: a handler for a trainer and its evaluators."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.integrations.wrapping import run_on_average, warn_without_state
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 with needed("ignite", extra="ignite"):
     from ignite.engine import Engine, Events
@@ -57,7 +60,7 @@ class SwitchEMAHandler:
         model: nn.Module,
         optimizer: Optimizers,
         method: str = "switch-ema",
-        **options: Any,
+        **options: "Unpack[MethodOptions]",
     ) -> None:
         self.averager: Averager = create_averager(method, model, optimizer, **options)
         self.live = Weights(model, self.averager.live_state_dict)

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.integrations.wrapping import run_on_average
 
 # Only there is a Keras model a torch module. A choice of the user's stands.
 os.environ.setdefault("KERAS_BACKEND", "torch")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 with needed("keras", extra="keras"):
     import keras
 
@@ -37,7 +40,9 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         model.fit(x, y, callbacks=[SwitchEMACallback(decay=0.99)])
     """
 
-    def __init__(self, method: str = "switch-ema", **options: Any) -> None:
+    def __init__(
+        self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
+    ) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
             raise RuntimeError(

@@ -1,7 +1,7 @@
 """Weight averaging in Lightning: one callback, any method."""
 
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -9,10 +9,13 @@ from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -53,7 +56,7 @@ class SwitchEMACallback(Callback):
         method: str = "switch-ema",
         *,
         main_weights: str = "averaged",
-        **options: Any,
+        **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))
         check_choice("main_weights", main_weights, ("averaged", "live"))

@@ -1,12 +1,12 @@
 """Weight averaging in MMEngine: hooks for the runner, also from a config."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.schedules.decay import (
     DecayLike,
     DecaySchedule,
@@ -22,6 +22,9 @@ from switch_ema.integrations.wrapping import (
     run_on_average,
     warn_without_state,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 with needed("mmengine", extra="mmengine"):
     from mmengine.hooks import Hook
@@ -59,7 +62,9 @@ class AveragerHook(Hook):  # type: ignore[misc]
 
     priority = "NORMAL"  # before CheckpointHook, which then sees an epoch with its end
 
-    def __init__(self, method: str = "switch-ema", **options: Any) -> None:
+    def __init__(
+        self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
+    ) -> None:
         check_choice("method", method, tuple(METHODS))
         self.averager: Averager | None = None
         """Made when training begins."""

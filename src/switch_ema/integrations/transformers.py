@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,12 +12,15 @@ from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,
     warn_without_state,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 with needed("transformers", extra="transformers"):
     from transformers import (
@@ -54,7 +57,9 @@ class SwitchEMACallback(TrainerCallback):
         trainer = Trainer(model, args, callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
-    def __init__(self, method: str = "switch-ema", **options: Any) -> None:
+    def __init__(
+        self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
+    ) -> None:
         check_choice("method", method, tuple(METHODS))
         self.averager: Averager | None = None
         """Made when training begins."""

@@ -134,6 +134,8 @@ class LAWA(Averager):
         return {"snapshots": [shadow_state(shot) for shot in self._snapshots]}
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state["snapshots"], (list, tuple)):
+            raise StateMismatch("The state's snapshots are no list.")
         for kept in state["snapshots"]:
             check_shadow_state(self._shadow, kept, "snapshots")
         k = self._snapshots.maxlen

@@ -185,7 +185,10 @@ class PostHocEMA(Averager):
         return {"sigma_rel": list(self._gammas), "snapshots": list(self._snapshots)}
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        if list(state["sigma_rel"]) != list(self._gammas):
+        steps, widths = state["snapshots"], state["sigma_rel"]
+        if not isinstance(steps, list) or not all(isinstance(s, int) for s in steps):
+            raise StateMismatch(f"The state's snapshots are no steps: {steps!r}.")
+        if not isinstance(widths, list) or widths != list(self._gammas):
             raise StateMismatch(
                 f"The state dict is of sigma_rel={state['sigma_rel']}, not "
                 f"{list(self._gammas)}. Nothing was loaded."

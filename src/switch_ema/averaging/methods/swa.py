@@ -110,7 +110,7 @@ class SWA(Averager):
         return {"averaged_models": self._count}
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        self._count = int(state["averaged_models"])
+        self._count = check_count("averaged_models", state["averaged_models"], least=0)
 
 
 def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:

@@ -85,10 +85,16 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
         for name, tensor in expected.items()
         if name in state and _shape(state[name]) != list(tensor.shape)
     ]
+    values = [
+        f"{name} ({_unusable(state[name], tensor)})"
+        for name, tensor in expected.items()
+        if name in state and not shapes and _unusable(state[name], tensor)
+    ]
     problems = {
         "missing": [name for name in expected if name not in state],
         "unexpected": [n for n in state if n not in expected and n not in others],
         "of another shape": shapes,
+        "without usable values": values,
     }
     found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
     if found:
@@ -96,6 +102,19 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
             "The state dict is of another model, so nothing was loaded; "
             f"{'. '.join(found)}."
         )
+
+
+def _unusable(value: Any, own: Tensor) -> str | None:
+    """Say why a tensor of the right shape cannot be copied into a shadow's."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.is_meta and not own.is_meta:
+        return "it is on the meta device"
+    if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        return f"its layout is {value.layout}, quantised: {value.is_quantized}"
+    if value.is_complex() and not own.is_complex():
+        return f"it is {value.dtype}, expected {own.dtype}"
+    return None
 
 
 def _shape(value: Any) -> list[int] | str:
@@ -118,6 +137,12 @@ def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
             tensor.copy_(slot.local)
 
 
+def _is_count(value: Any, may_be_none: bool = False) -> bool:
+    if value is None:
+        return may_be_none
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def check_state(state: Any, method: str, others: Sequence[str]) -> None:
     """Raise StateMismatch unless the state is of this method and has its counters.
 
@@ -137,8 +162,11 @@ def check_state(state: Any, method: str, others: Sequence[str]) -> None:
     wrong = [
         name
         for name in COUNTERS
-        if name in state and not isinstance(state[name], (int, type(None)))
+        if name in state and not _is_count(state[name], name == "steps_per_epoch")
     ]
+    waiting = state.get("waiting_for", [])
+    if not isinstance(waiting, (list, tuple)) or not all(map(_is_count, waiting)):
+        wrong.append("waiting_for")
     if wrong:
         raise StateMismatch(
             f"The state dict has {', '.join(wrong)} that is no whole number. "
