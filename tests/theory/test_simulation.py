@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from switch_ema import LiteralEq3, Steps, SwitchEMA
+from switch_ema import LiteralEq3, Steps, SwitchEMA, constant
 from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings, stationary
 from switch_ema.theory.simulation import (
     constant_rates,
@@ -88,7 +88,7 @@ def test_the_product_takes_the_same_path(momentum, state):
         return SwitchEMA(
             module,
             optimizer,
-            decay=0.9,
+            decay=constant(0.9),
             switch_every=Steps(7),
             optimizer_state=state,
         )
@@ -104,7 +104,7 @@ def test_the_literal_averager_takes_the_same_path():
     rates, noise = constant_rates(0.1, 30), np.zeros((30, 3)) + 0.1
 
     def make(module, optimizer):
-        return LiteralEq3(module, optimizer, decay=0.8, every=5)
+        return LiteralEq3(module, optimizer, decay=constant(0.8), every=5)
 
     live, _ = torch_path(model, make, rates, start, noise, 0.5)
     states = literal_steps(model, 0.8, 5, rates, start, noise, momentum=0.5)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from switch_ema import EMA
+from switch_ema import EMA, constant
 from switch_ema.averaging.registry import METHODS
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import (
@@ -160,7 +160,7 @@ def test_resumes_bit_for_bit(name):
 def test_an_average_sees_each_step_once_and_after_it(name):
     model = regression_model()
     optimizer = create_optimizer(Spec(name), model)
-    ema = EMA(model, optimizer, decay=0.75)
+    ema = EMA(model, optimizer, decay=constant(0.75))
     expected = model[0].weight.detach().clone()
     for step in range(1, 14):
         take_step(optimizer, model, gradients(model, seed=step))

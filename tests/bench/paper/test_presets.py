@@ -50,7 +50,7 @@ def test_every_row_can_be_planned_without_its_data(row, scale):
     assert [row.method_of(label) for label in config.methods] == [*row.methods]
     trained = sorted(label for cell in cells for label in cell.methods)
     assert trained == sorted(3 * config.methods)
-    if scale == "paper":
+    if scale == "paper" and row.paper.epochs is not None:  # else the task's own
         assert {cell.recipe.epochs for cell in cells} == {row.paper.epochs}
 
 

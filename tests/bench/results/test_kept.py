@@ -52,6 +52,7 @@ def test_other_batches_stay_as_they_are(batch):
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
     path = tmp_path / "cells" / "one.pt"
+    path.parent.mkdir()
     save(path, {"epoch": 1})
     assert read(path) == {"epoch": 1}
     path.write_bytes(path.read_bytes()[:50])

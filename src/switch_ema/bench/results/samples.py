@@ -82,7 +82,7 @@ def _slug(text: str) -> str:
     """Name a file after a task or method; the hash tells similar names apart.
 
     >>> _slug("ema:decay=0.9")
-    'ema-decay-0-9-44ee6f'
+    'ema-decay-0-9-d14b90'
     """
     words = re.sub(r"[\W_]+", "-", text).strip("-")[-40:]
     return f"{words}-{sha1(text.encode()).hexdigest()[:6]}"

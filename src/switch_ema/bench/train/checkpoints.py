@@ -16,6 +16,8 @@ import torch
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.task import Task
+from switch_ema.bench.tasks.stacked import StackedTask
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -65,6 +67,7 @@ def save_checkpoint(training: "Training") -> None:
             "model": unwrap(training.model).state_dict(),
             "optimizer": training.optimizer.state_dict(),
             "schedule": training.schedule.state_dict(),
+            "stopped": _stopped(training.task),
             "averagers": {
                 label: averager.state_dict()
                 for label, averager in training.averagers.items()
@@ -106,6 +109,8 @@ def _load(training: "Training", state: dict[str, Any], with_values: bool) -> Non
     load_weights(training.model, state["model"])
     training.optimizer.load_state_dict(state["optimizer"])
     training.schedule.load_state_dict(state["schedule"])
+    if isinstance(training.task, StackedTask):
+        training.task.has_stopped = torch.tensor(state["stopped"])
     for label, averager in training.averagers.items():
         if averager is not None:
             averager.load_state_dict(state["averagers"][label])
@@ -115,6 +120,11 @@ def _load(training: "Training", state: dict[str, Any], with_values: bool) -> Non
     if with_values and _LINES in state:
         training.result.values = training.log.read(state[_LINES])
     training.epoch = state["epoch"]
+
+
+def _stopped(task: Task) -> list[bool]:
+    """Say which seeds of a stack are no longer finite."""
+    return task.has_stopped.tolist() if isinstance(task, StackedTask) else []
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
