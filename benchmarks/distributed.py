@@ -31,7 +31,7 @@ from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from switch_ema import SwitchEMA
+from switch_ema import SwitchEMA, constant
 
 WORLD = 2
 DECAY = 0.999
@@ -72,7 +72,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 def stepper(model: nn.Module, batch: int, averages: bool) -> Call:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if averages:
-        SwitchEMA(model, optimizer, decay=DECAY)
+        SwitchEMA(model, optimizer, decay=constant(DECAY))
     images = torch.randn(batch, 3, 224, 224)
     labels = torch.randint(10, (batch,))
 
@@ -95,7 +95,7 @@ def local_elements(model: nn.Module) -> int:
 
 def contestants(name: str, wrapper: str, batch: int) -> tuple[dict[str, Call], int]:
     plain, trained, resting = (WRAPPERS[wrapper](MODELS[name]()) for _ in range(3))
-    sema = SwitchEMA(resting, decay=DECAY)
+    sema = SwitchEMA(resting, decay=constant(DECAY))
     elements = local_elements(resting)
     live, shadow = torch.randn(2, elements)
 

@@ -22,7 +22,7 @@ from timing import Repeats, interleave, summarize
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from switch_ema import FusedAdamW, FusedSGD, SwitchEMA
+from switch_ema import FusedAdamW, FusedSGD, SwitchEMA, constant
 
 ALONE = "torch, fused, alone"
 BUILDS = 3
@@ -58,8 +58,8 @@ def contestants(
 
     after = plain(separate.parameters(), fused=True, **options)
     within = fused(together.parameters(), **options)
-    SwitchEMA(separate, after, decay=0.999)
-    SwitchEMA(together, within, decay=0.999)
+    SwitchEMA(separate, after, decay=constant(0.999))
+    SwitchEMA(together, within, decay=constant(0.999))
     return {
         ALONE: plain(alone.parameters(), fused=True, **options).step,
         "torch, cached lists": step_and_lerp,

@@ -14,7 +14,7 @@ import torch
 from models import averaged_elements
 from torch import Tensor, nn
 
-from switch_ema import SwitchEMA
+from switch_ema import SwitchEMA, constant
 
 DECAY = 0.999
 FLAT = "one flat lerp_"
@@ -61,7 +61,7 @@ def flat_lerp(model: nn.Module) -> Entry:
 
 
 def switch_ema(model: nn.Module, **options: Any) -> Entry:
-    ema = SwitchEMA(model, decay=DECAY, **options)
+    ema = SwitchEMA(model, decay=constant(DECAY), **options)
 
     def averaged() -> None:
         with ema.averaged():

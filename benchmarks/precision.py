@@ -24,7 +24,7 @@ from timing import Repeats, interleave, summarize
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from switch_ema import EMA, SwitchEMA
+from switch_ema import EMA, SwitchEMA, constant
 
 DECAY = 0.9999
 EXACT = "float32 model, float32 shadow"
@@ -51,7 +51,9 @@ def calls_of(sema: SwitchEMA) -> dict[str, Call]:
 
 def measure_cost(name: str, repeats: int) -> dict[str, Any]:
     averagers = {
-        case: SwitchEMA(models.build(name).to(model), decay=DECAY, dtype=shadow)
+        case: SwitchEMA(
+            models.build(name).to(model), decay=constant(DECAY), dtype=shadow
+        )
         for case, (model, shadow) in CASES.items()
     }
     result: dict[str, Any] = {case: {} for case in CASES}
@@ -122,8 +124,8 @@ PATHS: dict[str, Callable[[nn.Module, int], Iterator[None]]] = {
 def measure_accuracy(path: str, steps: int) -> dict[str, float]:
     """Return the largest errors, relative to the norm of the float32 shadow."""
     model = network()
-    exact = EMA(model, decay=DECAY)
-    coarse = EMA(model, decay=DECAY, dtype=torch.bfloat16)
+    exact = EMA(model, decay=constant(DECAY))
+    coarse = EMA(model, decay=constant(DECAY), dtype=torch.bfloat16)
     rounded = [p.detach().bfloat16() for p in model.parameters()]
     seen = []
     for step, _ in enumerate(PATHS[path](model, steps), 1):

@@ -166,7 +166,7 @@ def test_workers_that_do_not_see_the_folder_send_what_is_kept(
         assert result.values == local[cell.id].values
     assert {(cell.id, 3) for cell in cells} <= set(told)
     # Of the first cell the weights of each epoch and the checkpoint, of the other none.
-    assert len(kept(there)) == 5
+    assert len(kept(there)) == 6  # checkpoint, its values, and the trajectory
     assert kept(there) == {name for name in kept(here) if cells[0].id in name}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.facts import FACTS, dump_facts
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.loop import Place, train_cell
@@ -16,6 +17,7 @@ from tests.bench.conftest import TINY_TASK
 def summary_of(tmp_path):
     def summary_of(config, train):
         with closing(Results(tmp_path / "results.sqlite", create=True)) as results:
+            results.set_meta(FACTS, dump_facts(config.tasks))
             for cell in make_plan(config):
                 results.add(cell, train(cell, Place(tmp_path, "cpu")))
             return summarize(config, results, "run").tasks[0]

@@ -53,9 +53,8 @@ class StepHook:
     ) -> None:
         self.waiting_for = set(range(len(optimizers)))
         self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
-        self._parameters = {
-            id(p): weakref.ref(p) for one in optimizers for p in parameters_held(one)
-        }
+        # Ids alone: torch casts no sharded parameter that has a weak reference.
+        self._parameters = {id(p) for one in optimizers for p in parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
         self._restored: list[Callable[[], None]] = []
@@ -108,10 +107,7 @@ class StepHook:
             return
         if any(one is optimizer for one in own):
             return
-        held = (
-            self._parameters.get(id(p), _gone)() is p
-            for p in parameters_held(optimizer)
-        )
+        held = (id(p) in self._parameters for p in parameters_held(optimizer))
         if not any(held) or self._is_part_of(own, optimizer):
             return
         self._has_noticed = True
@@ -206,10 +202,6 @@ def _notice(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _SEEN.add(optimizer)
     for hook in list(_FOLLOWED):
         hook.notice(optimizer)
-
-
-def _gone() -> None:
-    return None
 
 
 def parameters_held(optimizer: Any) -> list[Any]:
