@@ -151,3 +151,13 @@ def test_inside_a_block_an_interrupt_arrives_at_once():
         signal.raise_signal(signal.SIGINT)
         reached.append(True)
     assert reached == []
+
+
+def test_blocks_that_are_not_left_in_order_leave_no_handler_behind():
+    before = signal.getsignal(signal.SIGINT)
+    first, second = Uninterrupted(), Uninterrupted()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    second.__exit__()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -27,6 +27,7 @@ class Interrupts:
         self._protected = protected
         self._held: list[tuple[int, FrameType | None]] = []
         self._handlers: dict[int, Any] = {}
+        self._is_removed = False
 
     def install(self) -> None:
         """Replace the handlers, if this is the main thread and they are Python's."""
@@ -50,7 +51,7 @@ class Interrupts:
         finally:
             self._restore(signal.SIGINT)
         # Where blocks were not left in order this may still be called; pass all on.
-        self.holding, self._protected = False, ()
+        self.holding, self._protected, self._is_removed = False, (), True
         held, self._held = self._held, []
         for number, frame in held:
             self._handlers[number](number, frame)
@@ -58,7 +59,15 @@ class Interrupts:
     def _restore(self, number: int) -> None:
         # Not if the user has set another handler meanwhile.
         if number in self._handlers and signal.getsignal(number) == self._handle:
-            signal.signal(number, self._handlers[number])
+            signal.signal(number, self._below(number))
+
+    def _below(self, number: int) -> Any:
+        """Return the handler from before, but of no block that was left earlier."""
+        handler = self._handlers[number]
+        owner = getattr(handler, "__self__", None)
+        if isinstance(owner, Interrupts) and owner._is_removed:
+            return owner._below(number)
+        return handler
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.holding or self._is_protected(frame):
