@@ -34,7 +34,7 @@ def make(request, tmp_path):
         "lawa": {"k": 2},
         "pswa": {"period": 2},
         "lookahead": {"k": 2},
-        "literal-eq3": {"decay": constant(0.8), "every": 4},
+        "literal-eq3": {"decay": constant(0.8), "every": Steps(4)},
         "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
     }
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from switch_ema import constant
+from switch_ema import Steps, constant
 
 OPTIONS = {
     "ema": {"decay": constant(0.8)},
@@ -13,7 +13,7 @@ OPTIONS = {
     "lawa": {"k": 2},
     "pswa": {"period": 2},
     "posthoc-ema": {},
-    "literal-eq3": {"decay": constant(0.8), "every": 4},
+    "literal-eq3": {"decay": constant(0.8), "every": Steps(4)},
 }
 """What each stored averager was made with, apart from folders."""
 

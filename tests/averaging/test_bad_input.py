@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from switch_ema import EMA, LAWA, PSWA, SWA, Lookahead, SwitchEMA, swa_budget
+from switch_ema import (
+    EMA,
+    LAWA,
+    PSWA,
+    SWA,
+    LiteralEq3,
+    Lookahead,
+    SwitchEMA,
+    swa_budget,
+)
 from switch_ema.averaging.registry import create_averager
 from tests.averaging.helpers import (
     assert_same,
@@ -37,6 +46,11 @@ from tests.averaging.helpers import (
         ),
         (SwitchEMA, {"optimizer_state": "reset"}, "needs the optimizer"),
         (SWA, {"start": -1}, "start must be at least 0, got -1"),
+        (
+            LiteralEq3,
+            {"every": 4},
+            r"every must be Steps\(n\), such as Steps\(4\), got 4",
+        ),
         (SWA, {"every": 0}, "every must be a number above 0, got 0"),
         (LAWA, {"k": 0}, "k must be a whole number of at least 1, got 0"),
         (PSWA, {"period": -2}, "period must be a number above 0, got -2"),

@@ -83,6 +83,10 @@ def assert_close(first, second, prefix: str = "") -> None:
         torch.testing.assert_close(value, second[name], rtol=0, atol=1e-6, msg=name)
 
 
+WITHOUT_STATE = "no state of the averager"
+"""What is said when a checkpoint without one is resumed."""
+
+
 def assert_agree(averager: Averager, reference: Averager, prefix: str = "") -> None:
     """Equal averages, live weights and counts."""
     averaged, live = averager.averaged_state_dict(), averager.live_state_dict()

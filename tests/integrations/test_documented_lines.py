@@ -178,9 +178,10 @@ def with_transformers(folder):
 def with_mmengine(folder):
     pytest.importorskip("mmengine")
     from mmengine.model import BaseModel
+    from mmengine.registry import HOOKS
     from mmengine.runner import Runner
 
-    from switch_ema.integrations.mmengine import SwitchEMAHook
+    import switch_ema.integrations.mmengine  # noqa: F401  (registers the hook)
 
     class Model(BaseModel):
         def __init__(self):
@@ -190,7 +191,9 @@ def with_mmengine(folder):
         def forward(self, x, y, mode="loss"):
             return {"loss": loss_of(self.net, (x, y))}
 
-    hook = SwitchEMAHook(momentum=0.999)
+    hook = HOOKS.build(
+        documented("mmengine", r'(?s)dict\(\s*type="SwitchEMAHook".*?\)', dict=dict)
+    )
     model = Model()
     Runner(
         model,
@@ -209,7 +212,19 @@ def with_timm(folder):
     pytest.importorskip("timm")
     from switch_ema.integrations.timm import SwitchEmaV3
 
-    # Without the page's use_warmup, as the arguments of timm's script leave it.
+    model = network()
+    names = {"SwitchEmaV3": SwitchEmaV3, "model": model}
+    average = documented("timm", r"SwitchEmaV3\(model, decay.*\)", **names)
+    optimizer = sgd(model)
+    loop(model, optimizer, average.eval, lambda: average.update(model))
+    return average.module
+
+
+def with_timms_script(folder):
+    """Without the page's use_warmup, as the arguments of the script leave it."""
+    pytest.importorskip("timm")
+    from switch_ema.integrations.timm import SwitchEmaV3
+
     model = network()
     average = SwitchEmaV3(model, decay=0.999)
     optimizer = sgd(model)

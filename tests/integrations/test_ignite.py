@@ -9,6 +9,7 @@ from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,
     STEPS,
+    WITHOUT_STATE,
     Interrupted,
     adam,
     assert_agree,
@@ -102,6 +103,16 @@ def test_resuming_is_bit_for_bit_also_if_saved_by_the_evaluator(tmp_path):
     first, last = whole.handler, second.handler
     assert_same(first.averaged.state_dict(), last.averaged.state_dict())
     assert_same(first.live.state_dict(), last.live.state_dict())
+
+
+def test_a_checkpoint_without_an_average_is_resumed_with_a_warning():
+    first = Run()
+    first.trainer.run(loader(), max_epochs=1)
+    second = Run()
+    second.trainer.load_state_dict(first.trainer.state_dict())
+    with pytest.warns(UserWarning, match=WITHOUT_STATE):
+        second.trainer.run(loader(), max_epochs=2)
+    assert second.handler.averager.steps == STEPS
 
 
 def test_further_evaluators_can_be_attached_later():

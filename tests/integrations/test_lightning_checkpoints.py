@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,
     STEPS,
+    WITHOUT_STATE,
     adam,
     assert_agree,
     assert_close,
@@ -148,3 +150,38 @@ def test_pytorch_lightning_is_served_by_the_same_callback(tmp_path):
         )
         run.fit(Other(), loader(), ckpt_path=path)
         assert_agree(callback.averager, plain(), "net.")
+
+
+def test_a_checkpoint_without_an_average_is_resumed_with_a_warning(tmp_path):
+    keep = ModelCheckpoint(tmp_path, "plain", save_last=False)
+    fit(tmp_path, make=keep, max_epochs=1)
+    with pytest.warns(UserWarning, match=WITHOUT_STATE):
+        again, _, _ = fit(tmp_path, ckpt=tmp_path / "plain.ckpt", max_epochs=2)
+    assert again.averager.steps == STEPS
+
+
+def test_the_average_of_lightnings_own_callback_is_taken_over(tmp_path):
+    from lightning.pytorch.callbacks import EMAWeightAveraging
+
+    keep = ModelCheckpoint(tmp_path, "peer")
+    fit(tmp_path, keep, make=EMAWeightAveraging(decay=0.9), max_epochs=1)
+    saved = torch.load(tmp_path / "peer.ckpt", weights_only=False)
+    assert not torch.equal(
+        saved["state_dict"]["net.0.weight"],
+        saved["current_model_state"]["net.0.weight"],
+    )
+
+    class Look(lightning.Callback):
+        def on_train_batch_start(self, trainer, module, *batch):
+            if not hasattr(self, "live"):
+                self.live = copy.deepcopy(module.state_dict())
+                self.averaged = callback.averager.averaged_state_dict()
+
+    look, callback = Look(), SwitchEMACallback(**OPTIONS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", WITHOUT_STATE)
+        fit(tmp_path, look, make=callback, ckpt=tmp_path / "peer.ckpt", max_epochs=2)
+    assert_same(look.live, saved["current_model_state"])
+    assert_same(look.averaged, saved["state_dict"])
+    assert callback.averager.steps == 2 * STEPS
+    assert callback.averager.epochs == 2

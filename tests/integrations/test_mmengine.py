@@ -9,6 +9,7 @@ from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,
     STEPS,
+    WITHOUT_STATE,
     Interrupted,
     adam,
     assert_agree,
@@ -17,6 +18,8 @@ from tests.integrations.helpers import (
 )
 
 pytest.importorskip("mmengine")
+from mmengine.hooks import Hook
+
 from switch_ema.integrations.mmengine import AveragerHook, SwitchEMAHook
 from tests.integrations.mmengine_runs import Model, runner
 
@@ -75,6 +78,19 @@ def test_resuming_is_bit_for_bit_and_checkpoints_hold_the_average(
     first, second = whole.averager, again.averager
     assert_same(first.averaged_state_dict(), second.averaged_state_dict())
     assert_same(dict(model.state_dict()), dict(resumed.state_dict()))
+
+
+def test_a_checkpoint_without_an_average_is_resumed_with_a_warning(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    runner(tmp_path / "plain", Hook(), epochs=1).train()
+    path = str(tmp_path / "plain" / "epoch_1.pth")
+    hook = AveragerHook(**OPTIONS)
+    again = runner(tmp_path / "again", hook, load_from=path, resume=True, epochs=2)
+    with pytest.warns(UserWarning, match=WITHOUT_STATE):
+        again.train()
+    assert hook.averager.steps == STEPS
 
 
 @pytest.mark.parametrize("how", ["load_from", "resume", "by hand"])

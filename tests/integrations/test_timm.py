@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from tests.integrations.helpers import (
 pytest.importorskip("timm")
 from timm.utils import ModelEmaV3, get_state_dict, unwrap_model
 
-from switch_ema.integrations.timm import SwitchEmaV3
+from switch_ema.integrations.timm import SwitchEmaV3, main
 
 WARMUP = {"decay": 0.9, "use_warmup": True}
 
@@ -115,6 +116,20 @@ def test_an_average_that_is_not_finite_is_not_written():
     with pytest.raises(FloatingPointError, match=r"3\.bias"):
         ema.switch()
     assert torch.equal(model[3].bias, before)
+
+
+def test_an_average_on_the_cpu_is_never_switched_and_that_is_said(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("switch_ema.integrations.timm.install", lambda **options: None)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.warns(UserWarning, match="force-cpu.*there will be no switch"):
+        main([str(script), "--model-ema", "--model-ema-force-cpu"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        main([str(script), "--model-ema"])
 
 
 def test_timms_script_makes_the_drop_in_without_a_patch(tmp_path):

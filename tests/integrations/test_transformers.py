@@ -5,7 +5,7 @@ import torch
 
 from switch_ema import constant, create_averager
 from tests.averaging.helpers import assert_same
-from tests.integrations.helpers import Interrupted, assert_close
+from tests.integrations.helpers import WITHOUT_STATE, Interrupted, assert_close
 
 transformers = pytest.importorskip("transformers")
 from transformers import Trainer, TrainingArguments  # noqa: E402
@@ -186,6 +186,18 @@ def test_resuming_is_bit_for_bit(tmp_path, at):
     )
     assert_same(run.model.state_dict(), resumed.model.state_dict())
     assert again.averager.switches == EPOCHS
+
+
+def test_a_checkpoint_without_an_average_is_resumed_with_a_warning(tmp_path):
+    class Nothing(transformers.TrainerCallback):
+        pass
+
+    trainer(tmp_path, Nothing(), save_strategy="epoch").train()
+    callback = SwitchEMACallback(**OPTIONS)
+    resumed = trainer(tmp_path / "again", callback)
+    with pytest.warns(UserWarning, match=WITHOUT_STATE):
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{STEPS}"))
+    assert callback.averager.steps == (EPOCHS - 1) * STEPS
 
 
 def test_a_checkpoint_is_never_complete_without_the_average(tmp_path):

@@ -104,7 +104,7 @@ def test_the_literal_averager_takes_the_same_path():
     rates, noise = constant_rates(0.1, 30), np.zeros((30, 3)) + 0.1
 
     def make(module, optimizer):
-        return LiteralEq3(module, optimizer, decay=constant(0.8), every=5)
+        return LiteralEq3(module, optimizer, decay=constant(0.8), every=Steps(5))
 
     live, _ = torch_path(model, make, rates, start, noise, 0.5)
     states = literal_steps(model, 0.8, 5, rates, start, noise, momentum=0.5)

@@ -1,7 +1,7 @@
 """Weight averaging in Lightning: one callback, any method."""
 
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
@@ -55,7 +55,7 @@ class SwitchEMACallback(Callback):
         self,
         method: str = "switch-ema",
         *,
-        main_weights: str = "averaged",
+        main_weights: Literal["averaged", "live"] = "averaged",
         **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))

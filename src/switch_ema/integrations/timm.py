@@ -64,11 +64,13 @@ class SwitchEmaV3(ModelEmaV3):
         self._warmup = count_warmup(self.decay)
 
     def get_decay(self, step: int | None = None) -> float:
-        """Return timm's decay, warmed up by count unless timm warms it up itself."""
+        """Return timm's decay, warmed up by count unless timm warms it up itself.
+
+        Without a ``step`` timm would drop its own warm-up; here updates are counted.
+        """
+        step = self.steps + 1 if step is None else step
         decay = float(super().get_decay(step))
-        if self.use_warmup:
-            return decay
-        return min(decay, self._warmup(self.steps if step is None else step - 1))
+        return decay if self.use_warmup else min(decay, self._warmup(step - 1))
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int | None = None) -> None:

@@ -10,6 +10,7 @@ from switch_ema import (
     SWA,
     LiteralEq3,
     Lookahead,
+    Steps,
     SwitchEMA,
     constant,
     count_warmup,
@@ -63,7 +64,7 @@ CASES = {
     ),
     "literal-eq3": (
         LiteralEq3,
-        {"decay": constant(0.8), "every": 3, "buffers": "average"},
+        {"decay": constant(0.8), "every": Steps(3), "buffers": "average"},
         ReferenceEq3,
         {"decay": 0.8, "every": 3},
     ),

@@ -197,7 +197,7 @@ def test_literal_eq3_scales_the_step_except_every_third():
     # Each optimizer step adds 8; d = 0.75: the live weights move by 2, every 3rd by 8
     # live:  0 -> 2 -> 4 -> 12 -> 14
     model = scalar_model(0.0)
-    eq3 = LiteralEq3(model, decay=constant(0.75), every=3)
+    eq3 = LiteralEq3(model, decay=constant(0.75), every=Steps(3))
     live = []
     for _ in range(4):
         move(model, weight(model) + 8)

@@ -6,6 +6,7 @@ A direction is a dictionary from names of tensors to steps: the point at coordin
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ def random_directions(
     count: int = 1,
     *,
     seed: int,
-    vectors: str = "zero",
+    vectors: Literal["zero", "keep"] = "zero",
     stacked: bool = False,
 ) -> tuple[Direction, ...]:
     """Draw Gaussian directions whose filters are as long as those of the weights.

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from switch_ema.analysis.sharpness.spectrum import (
     hessian_trace,
     top_eigenvalues,
 )
+
+Scale = Literal["none", "parameter", "filter"]
+"""In what unit the noise on a weight is measured."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def worst_case(
     surface: LossSurface,
     epsilon: float = 1e-3,
     *,
-    region: str = "box",
+    region: Literal["box", "ball"] = "box",
     steps: int = 20,
     seed: int = 0,
 ) -> WorstCase:
@@ -164,7 +168,7 @@ def loss_under_noise(
     surface: LossSurface,
     sigma: float = 0.01,
     *,
-    scale: str = "none",
+    scale: Scale = "none",
     draws: int = 16,
     seed: int = 0,
 ) -> Estimate:
@@ -189,7 +193,7 @@ def noise_curve(
     surface: LossSurface,
     sigmas: Sequence[float],
     *,
-    scale: str = "filter",
+    scale: Scale = "filter",
     draws: int = 16,
     seed: int = 0,
 ) -> NoiseCurve:

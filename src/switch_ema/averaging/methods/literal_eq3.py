@@ -3,15 +3,16 @@
 import torch
 from torch import nn
 
-from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import DecayLike, as_schedule, constant
+from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
 
 DEFAULT_DECAY = constant(0.9)
 """Equation 3 has a constant; with a warm-up its first steps would be others."""
+DEFAULT_EVERY = Steps(100)
 
 
 class LiteralEq3(Averager):
@@ -27,7 +28,7 @@ class LiteralEq3(Averager):
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old weights in [0, 1), as for :class:`EMA`.
-        every: T in steps.
+        every: T as ``Steps(n)``: a step is averaged or not, so an epoch cannot count.
         buffers: "average" or "copy" floating-point buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
@@ -46,7 +47,7 @@ class LiteralEq3(Averager):
         optimizer: Optimizers = None,
         *,
         decay: DecayLike = DEFAULT_DECAY,
-        every: int = 100,
+        every: Steps = DEFAULT_EVERY,
         buffers: Buffers = "copy",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -56,7 +57,11 @@ class LiteralEq3(Averager):
         steps_per_epoch: int | None = None,
     ) -> None:
         self._decay = as_schedule(decay)
-        self._every = check_count("every", every)
+        if not isinstance(every, Steps):
+            raise ValueError(
+                f"every must be Steps(n), such as Steps(4), got {every!r}."
+            )
+        self._every = every
         super().__init__(
             model,
             optimizer,
@@ -76,7 +81,7 @@ class LiteralEq3(Averager):
         return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 
     def _after_step(self) -> None:
-        if self.steps % self._every == 0:
+        if self._every.due_after_step(self.position):
             self._shadow.read_()
         else:
             self._shadow.average_(1 - self.current_decay, self.steps)
