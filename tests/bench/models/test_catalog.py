@@ -93,16 +93,16 @@ def test_classification_size_goes_forward_and_backward(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_small_sibling_is_the_same_class_and_small(name):
+def test_small_version_is_the_same_class_and_small(name):
     paper = on_meta(name, num_classes=100, image_size=NETWORKS[name].cifar_size)
-    sibling = small(name, num_classes=100)
-    assert type(sibling) is type(paper)
-    assert count(sibling) < 200_000
+    version = small(name, num_classes=100)
+    assert type(version) is type(paper)
+    assert count(version) < 200_000
 
 
 @pytest.mark.parametrize("size", [8, 12, 28, 32])
 @pytest.mark.parametrize("name", NAMES)
-def test_small_sibling_takes_small_grey_images(name, size):
+def test_small_version_takes_small_grey_images(name, size):
     model = small(name, size, in_channels=1)
     logits = model(torch.randn(2, 1, size, size))
     assert logits.shape == (2, 10)
@@ -111,7 +111,7 @@ def test_small_sibling_takes_small_grey_images(name, size):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_small_sibling_learns_a_batch(name):
+def test_small_version_learns_a_batch(name):
     model = small(name, 16)
     y = torch.arange(32) % 10
     x = torch.randn(10, 3, 16, 16)[y] + 0.5 * torch.randn(32, 3, 16, 16)
@@ -164,7 +164,7 @@ def test_small_deit_sees_sixteen_patches_of_enlarged_digits():
     assert sides == {8: 8, 16: 4, 28: 7, 32: 8}
 
 
-def test_siblings_differ_where_the_networks_do():
+def test_small_versions_differ_where_the_networks_do():
     sizes = {name: count(small(name)) for name in NAMES}
     assert sizes["deit-t"] < sizes["deit-s"] < sizes["deit-b"]
     assert sizes["resnet50"] < sizes["resnet101"]

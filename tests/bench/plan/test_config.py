@@ -114,3 +114,17 @@ def test_hostile_values_are_one_sentence(text, message):
     with pytest.raises(UsageError, match=message) as refused:
         CompareConfig.from_json(text)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"epochs": 2}, 0.5),  # 5 of 20 epochs do not fit: as large a share of 2
+        ({"epochs": 10}, 5.0),
+        ({"epochs": 2, "warmup_epochs": 1.0}, 1.0),
+        ({}, 5.0),
+    ],
+)
+def test_a_warmup_that_does_not_fit_keeps_its_share(given, expected):
+    recipe = Recipe(epochs=20, warmup_epochs=5)
+    assert CompareConfig(**given).recipe_for(recipe).warmup_epochs == expected

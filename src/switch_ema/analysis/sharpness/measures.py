@@ -89,7 +89,7 @@ def measure_sharpness(
         sigma: Standard deviation of the noise on every weight.
         relative_sigma: Of the noise relative to the filters, as a share.
         draws: Of either noise, each used with both signs.
-        seed: Of everything random.
+        seed: Determines everything random.
     """
     loss, gradient = surface.gradient()
     return Sharpness(

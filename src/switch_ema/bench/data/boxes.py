@@ -14,7 +14,7 @@ from switch_ema.bench.data.sources import need
 
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 GREY = 114
-"""Of what lies outside of images, in 0 to 255."""
+"""Grey value of what lies outside of images, in 0 to 255."""
 
 
 class Augmentation:

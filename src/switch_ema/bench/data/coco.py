@@ -141,7 +141,7 @@ class Place:
 
     path: Path
     offsets: Mapping[str, tuple[int, int]] | None = None
-    """Of a tar file: where each member begins, and how long it is."""
+    """Where each member of a tar file begins, and how long it is."""
 
     def has(self, name: str) -> bool:
         """Return whether an image of that name is here."""

@@ -14,7 +14,7 @@ class DenoiserShape:
 
     image_size: int
     channels: int
-    """Of the images: 1 or 3."""
+    """Channels of the images: 1 or 3."""
     widths: tuple[int, ...]
     """Channels at each resolution; each one halves the image of the one before."""
     attends: tuple[bool, ...]
@@ -22,7 +22,7 @@ class DenoiserShape:
     layers: int = 2
     """Residual blocks at each resolution, on the way down."""
     groups: int = 32
-    """Of the group normalisation."""
+    """Groups of the group normalisation."""
     dropout: float = 0.0
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from switch_ema.bench.decays import DECAYS
 from switch_ema.bench.paper.tables import (
+    AFTER_CHOICE,
     PaperMetric,
     PaperRow,
     PaperTable,
@@ -33,7 +34,7 @@ def _row(
     *,
     kind: str = "detection",
     baseline: str = "plain",
-    first_seed: int = 0,
+    first_seed: int = AFTER_CHOICE,
 ) -> PaperRow:
     return PaperRow(
         name=name,

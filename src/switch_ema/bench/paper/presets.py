@@ -42,7 +42,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
 
     At the paper's scale it names the paper's network, data, epochs, optimizer and
     decays. At the small scale, where that would take most of the time, it is the
-    network's small sibling and the rest is the task's own.
+    small version of the network, and the rest is the task's own.
     """
     setting = row.setting(settings.scale)
     epochs = settings.epochs or setting.epochs

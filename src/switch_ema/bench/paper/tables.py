@@ -22,6 +22,9 @@ COLUMNS = {
 }
 """The paper's name of each method, by ours."""
 
+AFTER_CHOICE = 10
+"""First seed of rows whose small settings were chosen by results of seed 0."""
+
 EPOCHS = "the epochs of the training"
 """As the value of an option: replaced by the number of epochs, whoever chose it."""
 

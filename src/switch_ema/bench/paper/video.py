@@ -2,6 +2,7 @@
 
 from switch_ema.bench.decays import DECAYS
 from switch_ema.bench.paper.tables import (
+    AFTER_CHOICE,
     PaperMetric,
     PaperRow,
     PaperTable,
@@ -22,7 +23,11 @@ def _row(
     return PaperRow(
         name=network,
         title=title,
-        small=Setting(task="moving-mnist", options={"network": network}),
+        small=Setting(
+            task="moving-mnist",
+            options={"network": network},
+            first_seed=AFTER_CHOICE,
+        ),
         paper=Setting(
             task="moving-mnist",
             options={"network": network, "scale": "paper"},

@@ -43,7 +43,8 @@ class CompareConfig:
     schedule: str | None = None
     """Schedule of the learning rate: constant, step, cosine or one-cycle."""
     warmup_epochs: float | None = None
-    """Linear warm-up of the learning rate."""
+    """Linear warm-up of the learning rate. The task's own keeps its share of the
+    training where it would be longer than the given epochs."""
     clip: float | None = None
     """Largest norm of the gradients."""
     accumulate: int | None = None
@@ -94,7 +95,13 @@ class CompareConfig:
             for name, value in dataclasses.asdict(self).items()
             if name in names - {"methods"} and value is not None
         }
+        if "warmup_epochs" not in given and recipe.warmup_epochs > self._epochs(recipe):
+            share = recipe.warmup_epochs / recipe.epochs
+            given["warmup_epochs"] = share * self._epochs(recipe)
         return dataclasses.replace(recipe, **given)
+
+    def _epochs(self, recipe: Recipe) -> int:
+        return recipe.epochs if self.epochs is None else self.epochs
 
     def to_json(self) -> str:
         """Spell the configuration so that equal configurations are equal texts."""

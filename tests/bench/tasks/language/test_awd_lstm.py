@@ -8,7 +8,7 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.tasks.language.awd_lstm import AWDLanguageModel
-from switch_ema.bench.tasks.language.pieces import number_words, unigram_perplexity
+from switch_ema.bench.tasks.language.words import number_words, unigram_perplexity
 from switch_ema.bench.tasks.loading import create_task
 from tests.bench.tasks.helpers import measure, seeded_model, small_task
 

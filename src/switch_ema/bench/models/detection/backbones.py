@@ -118,7 +118,7 @@ class SwinBody(nn.Module):
 
 
 def small_backbone(name: str) -> FeaturePyramid:
-    """Make the small sibling of a backbone: strides from 4, an FPN of width 32."""
+    """Make the small version of a backbone: strides from 4, an FPN of width 32."""
     check_choice("backbone", name, BACKBONES)
     swin = SwinBody(small=True, indices=range(3)) if name == "swin-t" else None
     body = swin or SmallBody()

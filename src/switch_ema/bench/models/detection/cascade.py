@@ -33,7 +33,7 @@ _CODER_WEIGHTS = (
     (20.0, 20.0, 10.0, 10.0),
     (30.0, 30.0, 15.0, 15.0),
 )
-"""Of the regression targets: later stages move boxes by less."""
+"""Weights of the regression targets: later stages move boxes by less."""
 
 
 def small_cascade_mask_rcnn(

@@ -15,11 +15,11 @@ class RoISizes:
     """How large the parts behind the backbone are, and how many boxes they see."""
 
     levels: tuple[str, ...]
-    """Of the FPN, that boxes are cut out of."""
+    """Levels of the FPN that boxes are cut out of."""
     anchors: tuple[float, ...]
     """Side of the anchors of each level, proposals' coarsest level included."""
     width: int
-    """Of the two hidden layers behind a box."""
+    """Width of the two hidden layers behind a box."""
     mask_layers: tuple[int, ...]
     """Channels of the convolutions behind a mask."""
     proposals: tuple[int, int]

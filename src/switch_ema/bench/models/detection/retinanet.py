@@ -17,7 +17,7 @@ def small_retinanet(
 
     Args:
         classes: Without the background.
-        backbone: Whose small sibling it stands on.
+        backbone: The small version of this backbone is used.
         side: Longest side of an image.
         smallest: Side of the smallest anchor, on the finest level; it doubles from
             level to level.

@@ -24,7 +24,7 @@ from switch_ema.bench.models.detection.simota import assign
 
 STRIDES = (8, 16, 32)
 GREY = 114 / 255
-"""Of what is added to an image to make it square."""
+"""Grey value of what is added to an image to make it square."""
 
 
 class Predictions(NamedTuple):
@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
     classes: Tensor
     """Logits (N, A, C)."""
     centres: Tensor
-    """Of the cells, in pixels (A, 2)."""
+    """Centres of the cells, in pixels (A, 2)."""
     strides: Tensor
     """Sides of the cells (A)."""
 

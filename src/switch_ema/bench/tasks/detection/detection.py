@@ -42,12 +42,12 @@ class Detection(Task):
     """An object detector; see the subclasses.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         dataset: ``shapes``, ``bccd``, ``nuclei``, ``coco`` or the path of a folder in
             the format of COCO.
         backbone: ``resnet50`` or ``swin-t``.
-        scale: ``small`` trains a small sibling at 64 to 256 pixels within a minute or
+        scale: ``small`` trains a small version at 64 to 256 pixels within a minute or
             two; ``paper`` takes the network, resolutions and schedule of the paper.
         schedule: ``1x``, ``2x``, ``3x``, ``9x`` or ``yolox-300``; None is the paper's.
         size: Training images; None is all of them, of the shapes some hundreds.
@@ -81,7 +81,7 @@ class Detection(Task):
 
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:
-        """Return how the small sibling is trained."""
+        """Return how the small version is trained."""
         return cls.small
 
     def __init__(

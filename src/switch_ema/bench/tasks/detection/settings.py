@@ -24,7 +24,7 @@ class DetectionSchedule:
     shorter_sides: tuple[int, ...] = (800,)
     """To one of which an image is scaled in training; the last one in tests."""
     schedule: str
-    """Of the learning rate."""
+    """Schedule of the learning rate."""
     warmup_epochs: float = 0.07
     """500 steps of 16 images."""
     batch: int = 16
@@ -67,12 +67,12 @@ SCHEDULES = {
 """The paper's, on COCO. 3x and 9x are 12 and 36 epochs of three passes each."""
 
 DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
-"""Of all detectors, with masks or without."""
+"""The same for all detectors, with masks or without."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmallTraining:
-    """How the small sibling of a detector is trained, by schedule."""
+    """How the small version of a detector is trained, by schedule."""
 
     epochs: Mapping[str, int]
     """With as many repeats as the schedule of the paper has."""

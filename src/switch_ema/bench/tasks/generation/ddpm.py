@@ -28,7 +28,7 @@ from switch_ema.bench.tasks.generation.frechet import (
 from switch_ema.bench.tasks.generation.settings import find_settings
 
 TIMESTEPS = 1000
-"""Of the diffusion, with a variance from 0.0001 to 0.02 along a line."""
+"""Steps of the diffusion; its variance grows linearly from 0.0001 to 0.02."""
 DEFAULTS = {"dataset": "digits", "scale": "small"}
 CLASSIFIERS = {"digits": "digit", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 LOSS = Metric(name="denoising loss", higher_is_better=False)
@@ -47,7 +47,7 @@ class DDPM(Task):
     of the same data. Such distances compare methods here; they are no FID.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is compared with: the test images, or a fifth of the training
             images.
         dataset: ``digits``, ``mnist``, ``cifar10`` or ``celeba``.
@@ -55,7 +55,7 @@ class DDPM(Task):
         size: Training images; None is the scale's own number, or all there are.
         batch: Images per optimizer step.
         samples: Generated images per evaluation.
-        sampling_steps: Of DDIM.
+        sampling_steps: Steps of DDIM.
         inception: Path of the weights of FID's Inception network, also below the
             folder of data. The distance is then FID, to the training images, as it is
             usually given.

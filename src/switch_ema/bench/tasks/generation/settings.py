@@ -15,7 +15,7 @@ class GenerationSettings:
     """Training images."""
     batch: int
     lr: float
-    """Of Adam."""
+    """Learning rate of Adam."""
     warmup_steps: int
     epochs: int
     evaluate_every: int
@@ -23,11 +23,11 @@ class GenerationSettings:
     samples: int
     """Images that are generated for an evaluation."""
     sampling_steps: int
-    """Of DDIM, out of the 1,000 steps of the diffusion."""
+    """Steps of DDIM, out of the 1,000 of the diffusion."""
     mirrored: bool
     """Whether half of the training images are mirrored."""
     decay: float
-    """Of EMA and Switch EMA."""
+    """The decay of EMA and Switch EMA."""
     switch_every: int
     """Epochs between two switches."""
 

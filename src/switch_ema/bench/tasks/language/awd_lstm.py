@@ -9,18 +9,15 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count
-from switch_ema.bench.data.texts import choose_text, load_texts
 from switch_ema.bench.models.awd_lstm import AWDLSTM, AWDDropout, State
-from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.language.pieces import (
     Pieces,
     columns,
     epoch_pieces,
-    indices,
-    number_words,
-    perplexity,
-    unigram_perplexity,
+    readings,
 )
+from switch_ema.bench.tasks.language.words import WordTask, perplexity
 
 SCHEDULE = "step:milestones=(0.5,0.725)"
 """A tenth of the learning rate after epochs 100 and 145 of 200."""
@@ -88,7 +85,7 @@ SCALES = {
 }
 
 
-class AWDLanguageModel(Task):
+class AWDLanguageModel(WordTask):
     """Language modelling with an AWD-style LSTM of 2 layers on Penn Treebank.
 
     The network, its dropout and the training are those of the Penn Treebank runs of
@@ -101,7 +98,7 @@ class AWDLanguageModel(Task):
     The pieces have one length here; the published ones vary around 70 words.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test text, or the last fifth of the training text.
         scale: ``paper`` for all of it, or ``small`` for a network of 64 and 128 units
             with a quarter of the dropout on Python's manual, in pieces of 35 words.
@@ -110,11 +107,9 @@ class AWDLanguageModel(Task):
         size: Words of the training text, instead of the scale's.
         test_size: Words of the test text, likewise.
         vocabulary: Words that are known, likewise.
-        layers: Of the LSTM.
+        layers: Layers of the LSTM.
         batch: Pieces that are read side by side.
     """
-
-    metrics = (Metric(name="perplexity", higher_is_better=False),)
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -136,21 +131,17 @@ class AWDLanguageModel(Task):
     ) -> None:
         super().__init__(seed)
         self.scale = scale_of(scale)
-        dataset = dataset or self.scale.dataset
-        check_choice("dataset", dataset, ("ptb", "wikitext2", "pydoc"))
         self.layers = check_count("layers", layers)
         self.batch = check_count("batch", batch)
-        texts = load_texts(dataset, seed)
-        texts = choose_text(
-            texts,
+        self.read_texts(
+            dataset or self.scale.dataset,
+            ("ptb", "wikitext2", "pydoc"),
             split,
-            _given("size", size, self.scale.size),
-            _given("test_size", test_size, self.scale.test_size),
+            size=self.scale.size if size is None else size,
+            test_size=self.scale.test_size if test_size is None else test_size,
+            vocabulary=self.scale.vocabulary if vocabulary is None else vocabulary,
+            rarest=self.scale.rarest,
         )
-        train, test = texts.train, texts.test
-        most = check_count("vocabulary", vocabulary or self.scale.vocabulary, 2)
-        self.words = number_words(train, most, least=self.scale.rarest)
-        self.train, self.test = indices(train, self.words), indices(test, self.words)
         if len(self.train) < 2 * batch:
             raise ValueError(f"batch must be below half of the words, got {batch}.")
 
@@ -192,12 +183,7 @@ class AWDLanguageModel(Task):
 
         pieces = Pieces(columns(self.test, self.scale.test_batch), self.scale.bptt)
         device = next(model.parameters()).device
-        return {"perplexity": perplexity(read, pieces, device)}
-
-    def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure the model that knows only how often each word occurs."""
-        unigram = unigram_perplexity(self.train, self.test, len(self.words))
-        return {"unigram": {"perplexity": unigram}}
+        return perplexity(readings(read, pieces, device))
 
 
 def scale_of(name: str) -> Scale:
@@ -208,7 +194,3 @@ def scale_of(name: str) -> Scale:
 def detached(states: tuple[State, ...]) -> tuple[State, ...]:
     """Cut states from the graph: gradients do not go back into the piece before."""
     return tuple((hidden.detach(), cell.detach()) for hidden, cell in states)
-
-
-def _given(name: str, value: int | None, default: int | None) -> int | None:
-    return default if value is None else check_count(name, value, 1000)

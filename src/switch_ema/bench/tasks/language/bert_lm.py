@@ -1,6 +1,5 @@
 """Language modelling with a causal BERT: WikiText-103 in the paper's Table 12."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
-from switch_ema._checks import check_choice, check_count
+from switch_ema._checks import check_choice
 from switch_ema.bench.data.splits import stream
-from switch_ema.bench.data.texts import choose_text, load_texts
 from switch_ema.bench.models.bert import BertSize, CausalBert, bert_config
-from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
-from switch_ema.bench.tasks.language.pieces import (
-    indices,
-    number_words,
-    unigram_perplexity,
-)
+from switch_ema.bench.task import Batches, Loader, Recipe
+from switch_ema.bench.tasks.language.words import WordTask, perplexity
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ SCALES = {
 }
 
 
-class BertLanguageModel(Task):
+class BertLanguageModel(WordTask):
     """Language modelling with a causal BERT on WikiText, word by word.
 
     Each word is predicted from those before it in its sequence. Sequences are cut from
@@ -91,7 +85,7 @@ class BertLanguageModel(Task):
     at the start, as in the paper, and embedding and classifier share theirs.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test text, or the last fifth of the training text.
         scale: ``paper`` for BERT-Base on WikiText-103 in sequences of 512 words;
             ``small`` for 2 layers of width 64 on the first 100,000 words of the
@@ -102,8 +96,6 @@ class BertLanguageModel(Task):
         test_size: Words of the test text, likewise.
         vocabulary: Words that are known, likewise.
     """
-
-    metrics = (Metric(name="perplexity", higher_is_better=False),)
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -123,20 +115,15 @@ class BertLanguageModel(Task):
     ) -> None:
         super().__init__(seed)
         self.scale = scale_of(scale)
-        known = ("wikitext103", "wikitext2", "ptb", "pydoc")
-        texts = load_texts(
-            check_choice("dataset", dataset or self.scale.dataset, known), seed
-        )
-        texts = choose_text(
-            texts,
+        self.read_texts(
+            dataset or self.scale.dataset,
+            ("wikitext103", "wikitext2", "ptb", "pydoc"),
             split,
-            _given("size", size, self.scale.size),
-            _given("test_size", test_size, self.scale.test_size),
+            size=self.scale.size if size is None else size,
+            test_size=self.scale.test_size if test_size is None else test_size,
+            vocabulary=self.scale.vocabulary if vocabulary is None else vocabulary,
+            rarest=self.scale.rarest,
         )
-        train, test = texts.train, texts.test
-        most = check_count("vocabulary", vocabulary or self.scale.vocabulary, 2)
-        self.words = number_words(train, most, least=self.scale.rarest)
-        self.train, self.test = indices(train, self.words), indices(test, self.words)
         needed = self.scale.length + 1
         for name, text in (("training", self.train), ("test", self.test)):
             if len(text) < needed:
@@ -173,19 +160,8 @@ class BertLanguageModel(Task):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure the perplexity of the text, sequence by sequence."""
         device = next(model.parameters()).device
-        words, following = sequences(self.test, self.scale.length)
-        total = 0.0
-        batches = (torch.split(part, 16) for part in (words, following))
-        for x, y in zip(*batches, strict=True):
-            logits = model(x.to(device)).flatten(0, 1)
-            targets = y.to(device).flatten()
-            total += cross_entropy(logits, targets, reduction="sum").item()
-        return {"perplexity": math.exp(min(total / following.numel(), 700.0))}
-
-    def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure the model that knows only how often each word occurs."""
-        unigram = unigram_perplexity(self.train, self.test, len(self.words))
-        return {"unigram": {"perplexity": unigram}}
+        parts = (torch.split(x, 16) for x in sequences(self.test, self.scale.length))
+        return perplexity((model(x.to(device)), y) for x, y in zip(*parts, strict=True))
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
         """Say that the weights are random."""
@@ -202,7 +178,3 @@ def sequences(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
 def scale_of(name: str) -> Scale:
     """Look a scale up."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]
-
-
-def _given(name: str, value: int | None, default: int | None) -> int | None:
-    return default if value is None else check_count(name, value, 100)

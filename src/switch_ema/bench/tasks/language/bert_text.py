@@ -42,7 +42,7 @@ class Scale:
 
     network: BertSize
     tokens: int
-    """Of a tokenizer that is trained here."""
+    """Vocabulary of a tokenizer that is trained here."""
     length: int
     """Tokens of a text; longer ones are cut."""
     size: int | None
@@ -96,7 +96,7 @@ class BertText(Classifier):
     """Text classification with BERT: star ratings of reviews, or SST-2.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test texts, or a fifth of the training texts.
         dataset: ``reviews`` (five stars, a web shop), ``sst2`` (two classes),
             ``yelp`` (Yelp Review, five stars) or ``pydoc`` (topics of Python's manual,
@@ -193,7 +193,7 @@ class Start:
 
     tokenizer: "Tokenizer"
     folder: str | None
-    """Of pre-trained weights, or their name on the hub; None: random ones."""
+    """Folder of pre-trained weights, or their name on the hub; None: random ones."""
     origin: str
     """A phrase for the result."""
 

@@ -7,27 +7,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
-from switch_ema._checks import check_choice, check_count, check_range
-from switch_ema.bench.data.texts import choose_text, load_texts
-from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema._checks import check_count, check_range
+from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.language.pieces import (
     Pieces,
     columns,
     epoch_pieces,
-    indices,
-    number_words,
-    perplexity,
-    unigram_perplexity,
+    readings,
 )
+from switch_ema.bench.tasks.language.words import WordTask, perplexity
 
 State = tuple[Tensor, Tensor]
 """Hidden state and cell state of an LSTM."""
 
 
-class LanguageModel(Task):
+class LanguageModel(WordTask):
     """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB."""
 
-    metrics = (Metric(name="perplexity", higher_is_better=False),)
     recipe = Recipe(
         # About 100 steps an epoch: a switch keeps about half of its progress.
         epochs=10,
@@ -50,18 +46,18 @@ class LanguageModel(Task):
         bptt: int = 35,
     ) -> None:
         super().__init__(seed)
-        check_choice("dataset", dataset, ("pydoc", "wikitext2", "ptb"))
         self.hidden = check_count("hidden", hidden)
         self.dropout = check_range("dropout", dropout, 0, 1)
         self.batch = check_count("batch", batch)
         self.bptt = check_count("bptt", bptt)
-        for name, count in (("size", size), ("test_size", test_size)):
-            if count is not None:
-                check_count(name, count, 1000)
-        texts = choose_text(load_texts(dataset, seed), split, size, test_size)
-        train, test = texts.train, texts.test
-        self.words = number_words(train, check_count("vocabulary", vocabulary, 2))
-        self.train, self.test = indices(train, self.words), indices(test, self.words)
+        self.read_texts(
+            dataset,
+            ("pydoc", "wikitext2", "ptb"),
+            split,
+            size=size,
+            test_size=test_size,
+            vocabulary=vocabulary,
+        )
         if len(self.train) < 2 * batch:
             raise ValueError(f"batch must be below half of the words, got {batch}.")
 
@@ -90,12 +86,7 @@ class LanguageModel(Task):
         """Measure the perplexity of the text, read from beginning to end."""
         pieces = Pieces(columns(self.test, self.batch), self.bptt)
         device = next(model.parameters()).device
-        return {"perplexity": perplexity(model, pieces, device)}
-
-    def trivial(self) -> dict[str, float]:
-        """Measure the model that knows only how often each word occurs."""
-        size = len(self.words)
-        return {"perplexity": unigram_perplexity(self.train, self.test, size)}
+        return perplexity(readings(model, pieces, device))
 
 
 class LSTM(nn.Module):

@@ -40,13 +40,13 @@ class Age(ScalarRegression):
     and half of them mirrored.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         dataset: ``agedb`` or ``imdb-wiki``.
         folder: With the CSV, if the data is not in the folder of all data.
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
         scale: ``paper`` for the network in full size on all images of 224 pixels;
-            ``small`` for its small sibling on 4,000 images of 32.
+            ``small`` for a small version on 4,000 images of 32.
         size: Training images, instead of the scale's.
         test_size: Test images, likewise.
         batch: Images per step.

@@ -31,10 +31,10 @@ class CellCount(ScalarRegression):
     can be perfect. In training, quarters are mirrored in both directions.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
-        scale: Of the network: ``small`` for the small sibling.
+        scale: ``small`` for a small version of the network, or ``paper``.
         folder: With images and annotations in the format of COCO, instead of BCCD's.
         batch: Quarters per step.
     """

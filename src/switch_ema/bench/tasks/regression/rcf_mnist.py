@@ -81,12 +81,12 @@ class RCFMNIST(ScalarRegression):
     - ``angles-60`` follows a later loader: 60 angles, no colour, black behind.
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: the test images, or a fifth of the training images.
         version: ``paper``, ``c-mixup`` or ``angles-60``.
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
         scale: ``paper`` for the network in full size and all images of 32 by 32 pixels,
-            ``small`` for its small sibling on 12,000 images of half that size.
+            ``small`` for a small version on 12,000 images of half that size.
         dataset: What is turned: ``fashion_mnist``, ``mnist`` or ``digits``.
         size: Training images, instead of the scale's.
         test_size: Test images, likewise; at the small scale 1,000.

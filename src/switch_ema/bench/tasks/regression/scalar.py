@@ -51,11 +51,11 @@ class ScalarRegression(Task):
     """
 
     y: Tensor
-    """Of the training images, in the unit of the metrics."""
+    """The training images' numbers, in the unit of the metrics."""
     y_eval: Tensor
 
     def choose_network(self, network: str, scale: str, side: int) -> None:
-        """Take one of the paper's networks, or its small sibling."""
+        """Take one of the paper's networks, or a small version of it."""
         self.network = check_choice("network", network, NETWORKS)
         self.scale = check_choice("scale", scale, SCALES)
         self.side = side

@@ -36,7 +36,8 @@ class VideoSettings:
     evaluate_every: int = 3
     """Epochs between two evaluations."""
     forced_epochs: float = 0.0
-    """Of a recurrent network: how long the share of true frames falls from 1 to 0."""
+    """Epochs in which the share of true frames that a recurrent network sees falls
+    from 1 to 0."""
     side: int = 32
     clips: int = 200
     """In an epoch."""
@@ -44,7 +45,8 @@ class VideoSettings:
     batch: int = 8
     digits: str = "digits"
     decay: float = 0.9
-    """Of EMA and Switch EMA: with 25 steps an epoch a switch keeps two thirds."""
+    """The decay of EMA and Switch EMA: with 25 steps an epoch a switch keeps two thirds
+    of its progress."""
 
 
 def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
@@ -91,7 +93,7 @@ class MovingMNIST(Task):
     elsewhere what they have predicted (scheduled sampling, Bengio et al., 2015).
 
     Args:
-        seed: Of everything random.
+        seed: Determines everything random.
         split: What is evaluated: clips of test digits, or of a fifth of the training
             digits, which are then not trained on.
         network: ``simvp``, ``simvp-v2``, ``convlstm`` or ``predrnn``.
