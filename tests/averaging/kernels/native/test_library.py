@@ -1,8 +1,12 @@
 """Where the compiled kernels come from, and what happens without them."""
 
+import ctypes
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -15,8 +19,13 @@ compiled = module.library.__wrapped__
 """The same without the memory of an earlier answer."""
 
 
+QUICKLY = ("-O0", *module._FLAGS[1:])
+"""What is tested is where a library comes from, not its speed."""
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_FLAGS", QUICKLY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return tmp_path / "caches" / "switch-ema"
 
@@ -27,8 +36,7 @@ def test_a_library_is_compiled_once_and_kept(cache, monkeypatch):
         assert list(cache.glob("*")) == []
         return
     (file,) = cache.iterdir()
-    assert file.suffix == ".so"
-    assert cache.stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o077 == cache.stat().st_mode & 0o077 == 0
     monkeypatch.setattr(module, "_compile", None)  # would fail if it were called
     assert compiled(torch.float32) is not None
     with pytest.raises(TypeError):
@@ -43,6 +51,172 @@ def test_a_folder_that_others_can_write_to_is_not_used(cache):
     assert [file.name for file in cache.iterdir()] == ["planted.so"]
     cache.chmod(0o700)
     assert (compiled(torch.float32) is not None) == usable
+
+
+FOREIGN = "void planted(void) {}"
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """Code of somebody else, which has all our functions and knows our format."""
+    if not module.is_available():
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("foreign")
+    source, path = folder / "planted.c", folder / "planted.so"
+    source.write_text(module.SOURCE.read_text() + FOREIGN)
+    command = [*os.environ.get("CC", "cc").split(), "-DREAL=float", *QUICKLY]
+    subprocess.run([*command, str(source), "-lm", "-o", str(path)], check=True)
+    path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def kept(cache, foreign, tmp_path, monkeypatch):
+    """The file that a first start has kept, under a name that was never loaded."""
+    assert compiled(torch.float32) is not None
+    moved = cache.parent.rename(tmp_path / "moved")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(moved))
+    (file,) = (moved / "switch-ema").iterdir()
+    return file
+
+
+def assert_is_ours(library):
+    assert library is not None
+    assert not hasattr(library, "planted")
+
+
+def plant(foreign, path):
+    """Exchange a file, not the content of one that may be loaded."""
+    path.unlink()
+    shutil.copy(foreign, path)
+
+
+def test_a_symlink_is_not_followed(kept, foreign):
+    kept.unlink()
+    kept.symlink_to(foreign)
+    assert_is_ours(compiled(torch.float32))
+    assert not kept.is_symlink()
+
+
+def test_a_file_planted_before_the_folder_was_tightened_is_not_loaded(kept, foreign):
+    plant(foreign, kept)
+    if os.geteuid() == 0:
+        os.chown(kept, 12345, 12345)
+    else:  # somebody else may have written it, too
+        kept.chmod(0o666)
+    assert_is_ours(compiled(torch.float32))
+
+
+def test_a_file_exchanged_between_check_and_load_is_not_loaded(
+    kept, foreign, monkeypatch
+):
+    load, exchanged = ctypes.CDLL, []
+
+    def exchange_and_load(path, *arguments, **options):
+        exchanged.append(path)
+        plant(foreign, kept)
+        return load(path, *arguments, **options)
+
+    monkeypatch.setattr(ctypes, "CDLL", exchange_and_load)
+    assert_is_ours(compiled(torch.float32))
+    assert exchanged
+
+
+def test_a_folder_above_that_others_can_write_to_is_enough_to_refuse(kept, foreign):
+    plant(foreign, kept)
+    above = kept.parent.parent
+    above.chmod(0o777)
+    assert_is_ours(compiled(torch.float32))
+    assert kept.read_bytes() == foreign.read_bytes()
+    above.chmod(0o1777)  # where nobody else can exchange what is mine, as in /tmp
+    assert hasattr(compiled(torch.float32), "planted")
+
+
+def test_without_a_place_of_its_own_nothing_is_compiled(cache, tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    assert compiled(torch.float32) is None
+    assert [path.name for path in shared.iterdir()] == []
+
+
+def test_a_truncated_library_does_not_end_the_process(kept):
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:4096])
+    code = (
+        "import torch\n"
+        "from switch_ema.averaging.kernels.native import library\n"
+        f"library._FLAGS = {QUICKLY}\n"
+        "print(library.library(torch.float32) is not None)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(kept.parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert kept.read_bytes() == whole
+
+
+def test_a_library_without_our_functions_is_compiled_anew(kept, tmp_path):
+    source, path = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text(FOREIGN)
+    command = [*os.environ.get("CC", "cc").split(), *QUICKLY]
+    subprocess.run([*command, str(source), "-o", str(path)], check=True)
+    content = path.read_bytes()
+    kept.unlink()
+    kept.write_bytes(content + hashlib.sha256(content).digest())
+    assert_is_ours(compiled(torch.float32))
+
+
+def test_what_killed_processes_left_is_removed(cache):
+    cache.mkdir(mode=0o700, parents=True)
+    left = [cache / "compiling-abc", cache / "kernels-1.so.77", cache / "kernels-1.so"]
+    left[0].mkdir()
+    (left[0] / "kernels.so").touch()
+    for path in left[1:]:
+        path.touch()
+    running = cache / "compiling-now"
+    running.mkdir()
+    for path in left:
+        os.utime(path, (0, 0))
+    if compiled(torch.float32) is not None:
+        assert not any(path.exists() for path in left)
+        assert running.exists()
+
+
+def test_where_there_are_no_files_in_memory_a_private_folder_serves(kept, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert_is_ours(compiled(torch.float32))
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+BROKEN_COMPILERS = {
+    "ends well without a file": "exit 0",
+    "writes something else": 'echo hello > "$out"',
+    "is killed": "kill -9 $$",
+    "takes for ever": "exec sleep 100",
+    "cuts its file off": 'cc "$@" && truncate -s 9000 "$out"',
+    "writes zeros": 'cc "$@" && dd if=/dev/zero of="$out" bs=4096 seek=1 count=2 '
+    "conv=notrunc 2>/dev/null",
+    "leaves our functions out": 'echo "int x;" | cc -shared -x c - -o "$out"',
+    "makes a folder": 'mkdir "$out"',
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_COMPILERS)
+def test_a_broken_compiler_is_as_none(cache, tmp_path, monkeypatch, how):
+    compiler = tmp_path / "broken-cc"
+    output = 'for out in "$@"; do :; done'  # the last argument
+    compiler.write_text(f"#!/bin/sh\n{output}\n{BROKEN_COMPILERS[how]}\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CC", str(compiler))
+    if how == "takes for ever":
+        monkeypatch.setattr(module, "_TIMEOUT", 0.2)
+    assert compiled(torch.float32) is None
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +266,7 @@ def test_processes_that_start_together_do_not_disturb_each_other(cache):
     ]
     printed = {process.communicate(timeout=100)[0].strip() for process in running}
     assert printed == {str(compiled(torch.float32) is not None)}
-    assert all(file.suffix == ".so" for file in cache.glob("*"))
+    assert len(list(cache.glob("*"))) <= 2  # one for each type of elements
 
 
 def test_memory_that_was_exchanged_or_freed_is_never_read(arithmetic):

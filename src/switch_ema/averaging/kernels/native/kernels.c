@@ -44,6 +44,9 @@ static inline int64_t cut(int64_t at, int64_t size) {
     return at <= 0 ? 0 : at >= size ? size : at & ~(int64_t)63;
 }
 
+/* Tells the libraries for float and double apart. */
+int element_size(void) { return sizeof(REAL); }
+
 /* Asks for cache lines all at once, so that who reads them next does not wait for each. An
    address that no longer is one does no harm. */
 void fetch(const int64_t *lines, int64_t count, int threads) {

@@ -3,7 +3,7 @@
 The library is kept in the user's cache folder (``$XDG_CACHE_HOME/switch-ema``), under a
 name that changes with the source, the flags and the kind of processor. Set
 ``SWITCH_EMA_NATIVE=0`` to do without. Nothing here is ever needed: whatever goes wrong,
-torch's kernels do the same work.
+torch's kernels do the same work. :mod:`.cache` says which files are trusted.
 """
 
 import ctypes
@@ -12,12 +12,13 @@ import hashlib
 import os
 import platform
 import shutil
-import stat
 import subprocess
-import tempfile
+import sys
 from pathlib import Path
 
 import torch
+
+from switch_ema.averaging.kernels.native import cache
 
 SOURCE = Path(__file__).with_name("kernels.c")
 SWITCH = "SWITCH_EMA_NATIVE"
@@ -38,6 +39,24 @@ _LAST_ARGUMENTS = {
     "adam": ctypes.c_void_p,
 }
 _REALS = {torch.float32: "float", torch.float64: "double"}
+_CODES = {torch.float32: "f", torch.float64: "d"}
+"""How Python's ``array`` calls the types."""
+
+# A new library first has to work in a process of its own: what a broken compiler has
+# made may end the process that loads it.
+_TRIAL = """
+import ctypes, sys
+from array import array
+path, code, *names = sys.argv[1:]
+library = ctypes.CDLL(path)
+for name in names:
+    getattr(library, name)
+shadow, live = array(code, [0, 2, 4]), array(code, [2, 4, 8])
+table = array("q", [shadow.buffer_info()[0], live.buffer_info()[0], 3])
+address = ctypes.c_void_p(table.buffer_info()[0])
+library.lerp(address, ctypes.c_int64(1), 1, ctypes.c_double(0.5))
+sys.exit(shadow.tolist() != [1, 3, 6])
+"""
 # No contraction: the same numbers from every compiler and with any number of threads.
 _FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 
@@ -62,14 +81,9 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
     command = [*compiler.split(), f"-DREAL={_REALS[dtype]}", *_FLAGS, *_vectors()]
     try:
-        found = _load(command)
+        return _load(command, dtype)
     except (OSError, subprocess.SubprocessError):
         return None
-    for name, number in _LAST_ARGUMENTS.items():
-        last = [] if number is None else [number]
-        getattr(found, name).argtypes = [*_ARGUMENTS, *last]
-    found.first_non_finite.restype = ctypes.c_int64
-    return found
 
 
 def _vectors() -> list[str]:
@@ -79,46 +93,80 @@ def _vectors() -> list[str]:
     return ["-mavx2"] if wide and is_x86 else []
 
 
-def _load(command: list[str]) -> ctypes.CDLL:
-    text = SOURCE.read_bytes() + repr((command, platform.machine())).encode()
-    name = f"kernels-{hashlib.sha256(text).hexdigest()[:16]}.so"
-    folder = _cache_folder()
-    if folder is None:
-        # A library that is loaded does not need its file any more.
-        with tempfile.TemporaryDirectory() as temporary:
-            return ctypes.CDLL(str(_compile(command, Path(temporary) / name)))
-    path = folder / name
+def _load(command: list[str], dtype: torch.dtype) -> ctypes.CDLL:
+    source = SOURCE.read_bytes()
+    text = source + repr((command, platform.machine())).encode()
+    name = f"kernels-{hashlib.sha256(text).hexdigest()[:16]}.kept"
+    folder = cache.cache_folder()
+    kept = None if folder is None else cache.read_kept(folder / name)
+    if kept is not None:
+        try:
+            return _open(kept, dtype, folder)
+        except OSError:  # such as one without our functions
+            pass
+    with cache.work_folder(folder) as work:
+        content = _compile(command, source, dtype, work)
+        if folder is not None and work.parent == folder:
+            cache.keep(folder / name, content, work)
+            cache.remove_leftovers(folder)
+        return _open(content, dtype, folder)
+
+
+def _compile(
+    command: list[str], source: bytes, dtype: torch.dtype, work: Path
+) -> bytes:
+    path = work / "kernels.so"
+    _run([*command, "-x", "c", "-", "-lm", "-o", str(path)], source, work)
+    if sys.executable and not hasattr(sys, "frozen"):  # else it is not Python's
+        trial = [sys.executable, "-I", "-S", "-c", _TRIAL, str(path), _CODES[dtype]]
+        _run([*trial, *_LAST_ARGUMENTS], b"", work)
+    return path.read_bytes()
+
+
+def _run(command: list[str], text: bytes, work: Path) -> None:
+    subprocess.run(
+        command,
+        input=text,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # The compiler's own files are among those that nobody else can exchange.
+        env=os.environ | {"TMPDIR": str(work)},
+        timeout=_TIMEOUT,
+    )
+
+
+def _open(content: bytes, dtype: torch.dtype, folder: Path | None) -> ctypes.CDLL:
+    """Load these bytes, which were checked, and not a file that has changed since."""
     try:
-        return ctypes.CDLL(str(path))
-    except OSError:  # not there yet, or damaged
-        return ctypes.CDLL(str(_compile(command, path)))
+        file = cache.sealed_file(content)
+        try:
+            return _declared(ctypes.CDLL(f"/proc/self/fd/{file}"), dtype)
+        except OSError:
+            os.close(file)
+            raise
+    except OSError:  # no such files, or none that can be executed
+        with cache.work_folder(folder) as work:
+            path = work / "kernels.so"
+            path.write_bytes(content)
+            return _declared(ctypes.CDLL(str(path)), dtype)
 
 
-def _compile(command: list[str], path: Path) -> Path:
-    # Several processes may do so at a time: each renames its own complete file.
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
+def _declared(found: ctypes.CDLL, dtype: torch.dtype) -> ctypes.CDLL:
+    """Declare the arguments of all functions.
+
+    Raises:
+        OSError: one is missing, or the library is for another type of elements.
+    """
     try:
-        subprocess.run(
-            [*command, str(SOURCE), "-lm", "-o", str(partial)],
-            check=True,
-            capture_output=True,
-            timeout=_TIMEOUT,
-        )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
-
-
-def _cache_folder() -> Path | None:
-    """Return a folder that only this user can write to, None if there is none."""
-    try:
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(caches) / "switch-ema"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return None
-    by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    is_mine = status.st_uid == os.getuid() and not by_others
-    return folder if is_mine and os.access(folder, os.W_OK) else None
+        for name, number in _LAST_ARGUMENTS.items():
+            last = [] if number is None else [number]
+            getattr(found, name).argtypes = [*_ARGUMENTS, *last]
+        found.first_non_finite.restype = ctypes.c_int64
+        size = found.element_size()
+    except AttributeError as error:
+        raise OSError(str(error)) from error
+    # Libraries are told apart by name, and a name of a closed file may be used again.
+    if size != dtype.itemsize:
+        raise OSError(f"The kernels are for elements of {size} bytes.")
+    return found
