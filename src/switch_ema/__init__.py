@@ -47,17 +47,22 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "cosine",
     "count_warmup",
     "exponential_warmup",
+    "fraction",
     "half_life",
     "linear_warmup",
+    "power",
     "power_warmup",
+    "surviving_share",
     # When
     "Epochs",
     "Steps",
     # Around the methods
     "ConstantAfter",
     "StateMismatch",
+    "Suggestion",
     "load_weights",
     "save_averaged",
+    "suggest",
     "swa_budget",
     "unwrap",
 ]

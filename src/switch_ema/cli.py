@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "landscape": "switch_ema.commands.landscape:Landscape",
     "boundary": "switch_ema.commands.boundary:Boundary",
     "theory": "switch_ema.commands.theory:Theory",
+    "suggest": "switch_ema.commands.suggest:Suggest",
     "tasks": "switch_ema.commands.lists:Tasks",
     "methods": "switch_ema.commands.lists:Methods",
     "optimizers": "switch_ema.commands.lists:Optimizers",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SWA, Lookahead, SwitchEMA
+from switch_ema import EMA, SWA, Lookahead, SwitchEMA, fraction, half_life
 from switch_ema.averaging.registry import METHODS
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
@@ -51,6 +51,20 @@ def test_the_tasks_options_apply_unless_given():
 def test_decays_are_warmed_up_by_count_unless_told_otherwise():
     assert made("ema:decay=0.99").current_decay == 0.1
     assert made("ema:decay=0.99,warmup=none").current_decay == 0.99
+
+
+def test_decays_are_spelled_on_the_command_line():
+    assert made("ema:decay=auto").current_decay == fraction(0.05)(0)
+    spelled = made("ema:decay=half_life(1k samples,samples_per_step=10),buffers=copy")
+    assert spelled.current_decay == half_life("100it")(0)
+    assert made("switch-ema:decay=auto,switch_every=10it").current_decay == 0
+    for text, message in (
+        ("ema:decay=banana", "a text is 'auto' or"),
+        ("ema:decay=auto,warmup=none", "a decay that is a number, got 'auto'"),
+        ("switch-ema:decay=auto,switch_every=5it", "more than 5 steps"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            made(text)
 
 
 def test_what_depends_on_the_run_is_filled_in():

@@ -2,7 +2,7 @@
 
 Each line may import from the lines below it, and not the other way round:
 
-    attach                 a training loop that stays as it is
+    attach, suggest        a training loop that stays as it is; what to begin with
     registry               all methods by name
     methods                one file a method
     averager               the base class: counts, averages, shows, saves, resumes
@@ -38,6 +38,7 @@ from switch_ema.averaging.offline.profiles import (
 from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
 from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
 from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.averaging.schedules.decay import (
     DecaySchedule,
     constant,
@@ -45,13 +46,14 @@ from switch_ema.averaging.schedules.decay import (
     cosine,
     count_warmup,
     exponential_warmup,
-    half_life,
     linear_warmup,
     power_warmup,
 )
 from switch_ema.averaging.schedules.intervals import Epochs, Steps
+from switch_ema.averaging.schedules.windows import fraction, half_life, power
 from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
+from switch_ema.averaging.suggest import Suggestion, suggest
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
     # Methods
@@ -88,17 +90,22 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "cosine",
     "count_warmup",
     "exponential_warmup",
+    "fraction",
     "half_life",
     "linear_warmup",
+    "power",
     "power_warmup",
+    "surviving_share",
     # When
     "Epochs",
     "Steps",
     # Around the methods
     "ConstantAfter",
     "StateMismatch",
+    "Suggestion",
     "load_weights",
     "save_averaged",
+    "suggest",
     "swa_budget",
     "unwrap",
 ]

@@ -17,8 +17,8 @@ from switch_ema.averaging.methods.pswa import PSWA
 from switch_ema.averaging.methods.swa import SWA
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike
 from switch_ema.averaging.schedules.intervals import ScheduleLike
+from switch_ema.averaging.schedules.spelling import DecayLike
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
 

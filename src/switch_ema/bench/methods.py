@@ -100,8 +100,14 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
     warmup = options.pop("warmup", "count")
     if warmup not in ("count", "none"):
         raise ValueError(f"warmup must be 'count' or 'none', got {warmup!r}.")
-    if isinstance(options.get("decay"), float) and warmup == "none":
-        options["decay"] = constant(options["decay"])
+    if warmup == "none":
+        if isinstance(options.get("decay"), str):
+            raise ValueError(
+                f"warmup=none goes with a decay that is a number, got "
+                f"{options['decay']!r}."
+            )
+        if isinstance(options.get("decay"), float):
+            options["decay"] = constant(options["decay"])
     if isinstance(options.get("dtype"), str):
         options["dtype"] = _dtype(options["dtype"])
     if spec.name == "swa":

@@ -8,7 +8,6 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.schedules.decay import (
-    DecayLike,
     DecaySchedule,
     constant,
     constant_warmup,
@@ -17,6 +16,7 @@ from switch_ema.averaging.schedules.decay import (
     linear_warmup,
 )
 from switch_ema.averaging.schedules.intervals import Steps
+from switch_ema.averaging.schedules.spelling import DecayLike
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,

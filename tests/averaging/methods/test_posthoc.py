@@ -13,8 +13,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from switch_ema import StateMismatch, Steps
 from switch_ema.averaging.methods.posthoc import PostHocEMA
-from switch_ema.averaging.offline.profiles import gamma_to_sigma_rel, power_profile
+from switch_ema.averaging.offline.profiles import power_profile
 from switch_ema.averaging.offline.synthesis import synthesize
+from switch_ema.averaging.schedules.windows import gamma_to_sigma_rel
 from tests.averaging.helpers import (
     assert_same,
     batches,

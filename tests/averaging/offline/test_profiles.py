@@ -9,11 +9,14 @@ from switch_ema.averaging.offline import profiles
 from switch_ema.averaging.offline.profiles import (
     PowerAverage,
     exponential_profile,
-    gamma_to_sigma_rel,
     power_profile,
-    sigma_rel_to_gamma,
     solve,
     uniform_profile,
+)
+from switch_ema.averaging.schedules.windows import (
+    WIDEST,
+    gamma_to_sigma_rel,
+    sigma_rel_to_gamma,
 )
 
 
@@ -28,7 +31,7 @@ def test_sigma_rel_and_gamma_are_inverse(sigma_rel, gamma):
 
 
 def test_the_widest_power_average_is_the_mean():
-    assert sigma_rel_to_gamma(profiles.WIDEST) == 0.0
+    assert sigma_rel_to_gamma(WIDEST) == 0.0
     assert sigma_rel_to_gamma(1e-6) == pytest.approx(1e6, rel=1e-4)
 
 

@@ -11,7 +11,6 @@ from switch_ema import (
     constant_warmup,
     count_warmup,
     exponential_warmup,
-    half_life,
     linear_warmup,
     power_warmup,
 )
@@ -44,10 +43,6 @@ def test_a_schedule_may_end_at_one_which_leaves_the_average_as_it_is():
         EMA(model, decay=lambda n: 1.1).update()
 
 
-def test_a_half_life_that_is_a_number_is_in_steps():
-    assert half_life(100)(0) == half_life("100it")(0) == half_life(n_steps=100)(0)
-
-
 @pytest.mark.parametrize(
     ("schedule", "values"),
     [
@@ -65,43 +60,11 @@ def test_a_half_life_that_is_a_number_is_in_steps():
         # BYOL: 1 - (1 - d) * (cos(pi * n / N) + 1) / 2
         (cosine(0.9, steps=4), {0: 0.9, 1: 1 - 0.05 * (1 + 0.5**0.5), 2: 0.95, 9: 1}),
         (cosine(0.998, steps=2, final=0.999), {0: 0.998, 1: 0.9985, 2: 0.999}),
-        (half_life("500it"), {0: 2 ** (-1 / 500), 999: 2 ** (-1 / 500)}),
-        (half_life(n_steps=500), {3: 2 ** (-1 / 500)}),
     ],
 )
 def test_values(schedule, values):
     for n, value in values.items():
         assert schedule(n) == approx(value, abs=1e-12)
-
-
-def test_a_half_life_halves_the_initial_weights_share():
-    model = scalar_model(1.0)
-    ema = EMA(model, decay=half_life("20it"))
-    move(model, 0.0)
-    for _ in range(20):
-        ema.update()
-    assert shadow(ema) == approx(0.5, abs=1e-9)
-
-
-@pytest.mark.parametrize("spelled", ["0.1ep", "1e-1 ep"])
-def test_half_life_in_epochs_learns_the_length(spelled):
-    assert half_life(spelled) == half_life(n_epochs=0.1)
-    ema = EMA(scalar_model(), decay=half_life(spelled))
-    first = []
-    for _ in range(50):
-        ema.update()
-        first.append(ema.current_decay)
-    assert first == sorted(first)  # it warms up, with the steps so far as the epoch
-    ema.end_epoch()
-    ema.update()
-    assert ema.current_decay == approx(2 ** (-1 / 5))
-    assert first[-1] == approx(2 ** (-1 / 5))  # without a jump
-
-
-def test_half_life_can_be_told_the_length():
-    ema = EMA(scalar_model(), decay=half_life("0.1ep"), steps_per_epoch=50)
-    ema.update()
-    assert ema.current_decay == approx(2 ** (-1 / 5))
 
 
 def test_a_callable_gets_the_index_of_the_step():
@@ -128,18 +91,6 @@ def test_a_callable_out_of_range_is_refused_when_it_happens():
 def test_a_decay_that_looks_inverted_warns():
     with pytest.warns(UserWarning, match=r"Did you mean 0\.999\?"):
         EMA(scalar_model(), decay=0.001)
-
-
-@pytest.mark.parametrize("bad", ["500", "it", "0.1 epochs", "-1it", "0ep", "1..2it"])
-def test_half_lives_that_cannot_be_read(bad):
-    with pytest.raises(ValueError, match="half_life"):
-        half_life(bad)
-
-
-def test_half_life_takes_one_argument():
-    for arguments in ({}, {"n_epochs": 1, "n_steps": 2}):
-        with pytest.raises(ValueError, match="exactly one"):
-            half_life(**arguments)
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 5, "ratio": 0}])

@@ -8,12 +8,16 @@ from torch import nn
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike, as_schedule
+from switch_ema.averaging.schedules.decay import DecaySchedule
+from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
+from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
 
 DEFAULT_DECAY = 0.999
+AUTO_SHARE = 0.05
+"""The share of the steps so far in which a weight's share halves, under "auto"."""
 
 
 class EMA(Averager):
@@ -23,10 +27,13 @@ class EMA(Averager):
         model: see :class:`Averager`, which also says more about the options from
             ``buffers`` on.
         optimizer: see :class:`Averager`.
-        decay: the weight ``d`` of the old shadow, in [0, 1). A number is warmed up by
+        decay: the weight ``d`` of the old shadow, in [0, 1). "auto" is
+            ``fraction(0.05)``: a weight's share halves within 5% of the steps so far,
+            so that nothing has to be known of the run. A number is warmed up by
             count, ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is the
-            constant. Other schedules are ``cosine``, ``half_life`` and the warm-ups; a
-            callable gets the step (0 is the first).
+            constant. Other schedules are ``half_life``, ``power``, ``cosine`` and the
+            warm-ups, also as a text such as "half_life(500it)"; a callable gets the
+            step (0 is the first).
         update_every: average only every k-th step, with ``d ** k``.
         buffers: "average" or "copy" floating-point buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
@@ -63,7 +70,7 @@ class EMA(Averager):
         flat: bool = False,
         steps_per_epoch: int | None = None,
     ) -> None:
-        self._decay = as_schedule(decay)
+        self._decay = as_schedule(decay, auto=self._auto_decay())
         self._update_every = check_count("update_every", update_every)
         self._in_step: StepAverage | None = None
         super().__init__(
@@ -77,6 +84,10 @@ class EMA(Averager):
             flat=flat,
             steps_per_epoch=steps_per_epoch,
         )
+
+    def _auto_decay(self) -> DecaySchedule:
+        """Return what ``decay="auto"`` stands for."""
+        return fraction(AUTO_SHARE)
 
     def _connect(self, optimizers: list[Any]) -> None:
         super()._connect(optimizers)

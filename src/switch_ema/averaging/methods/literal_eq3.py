@@ -5,8 +5,9 @@ from torch import nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike, as_schedule, constant
+from switch_ema.averaging.schedules.decay import constant
 from switch_ema.averaging.schedules.intervals import Steps
+from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
 

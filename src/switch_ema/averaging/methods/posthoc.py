@@ -21,9 +21,10 @@ from switch_ema.averaging.distributed import fsdp
 from switch_ema.averaging.model.names import plain_name
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import synthesis
-from switch_ema.averaging.offline.profiles import Profile, sigma_rel_to_gamma
+from switch_ema.averaging.offline.profiles import Profile
 from switch_ema.averaging.offline.soup import require_safetensors
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.shadow.storage import Buffers
@@ -34,7 +35,7 @@ class PostHocEMA(Averager):
     """Keep power-function averages, and snapshots of them to choose from later.
 
     For each ``sigma_rel``, with ``t = 1`` at the first step and ``gamma`` from
-    :func:`~switch_ema.averaging.offline.profiles.sigma_rel_to_gamma`::
+    :func:`~switch_ema.averaging.schedules.windows.sigma_rel_to_gamma`::
 
         beta = (1 - 1/t) ** (gamma + 1)
         average = beta * average + (1 - beta) * live

@@ -11,8 +11,9 @@ from torch import nn
 from switch_ema._checks import check_range
 from switch_ema.averaging.methods.ema import DEFAULT_DECAY, EMA
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecayLike
+from switch_ema.averaging.schedules.auto import SwitchAuto, surviving_share
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.schedules.spelling import AUTO, DecayLike
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import (
     Optimizers,
@@ -34,7 +35,9 @@ class SwitchEMA(EMA):
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        decay: the weight ``d`` of the old shadow, as for :class:`EMA`.
+        decay: the weight ``d`` of the old shadow, as for :class:`EMA`, but "auto" is
+            ``1 - 5 / n`` with n steps between two switches, which keeps 80% of the
+            progress; the length of an epoch is learned in the first. It needs n > 5.
         update_every: average only every k-th step, with ``d ** k``.
         switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, or a callable
             of the number of finished epochs that says whether to switch.
@@ -88,6 +91,8 @@ class SwitchEMA(EMA):
         self._resets = check_optimizer_state(optimizer_state, optimizer)
         self._last_switch: int | None = 0
         self._has_warned = False
+        if decay == AUTO:
+            self._auto_decay().check(steps_per_epoch)
         super().__init__(
             model,
             optimizer,
@@ -148,7 +153,12 @@ class SwitchEMA(EMA):
         if self._is_asked_at_steps and self._schedule.due_after_step(self.position):
             self.switch()
 
+    def _auto_decay(self) -> SwitchAuto:
+        return SwitchAuto(self._schedule)
+
     def _after_epoch(self) -> bool:
+        if isinstance(self._decay, SwitchAuto) and self.epochs == 1:
+            self._decay.check(self._counters.steps_per_epoch)
         due = self._schedule.due_after_epoch(self.position)
         if due:
             self.switch()
@@ -158,13 +168,12 @@ class SwitchEMA(EMA):
 def _largest_decay(steps: int) -> float:
     """Return the largest constant decay with which a switch keeps ``LEAST_KEPT``.
 
-    With a decay ``d``, a switch after K steps keeps this share of a straight drift:
-    ``1 - d * (1 - d**K) / (K * (1 - d))``. Rounded down, so that it is never more.
+    Rounded down, so that it is never more.
     """
     low, high = 0.0, 1.0
     for _ in range(60):
         d = (low + high) / 2
-        kept = 1 - d * (1 - d**steps) / (steps * (1 - d)) if d < 1 else 0.0
+        kept = surviving_share(d, steps) if d < 1 else 0.0
         low, high = (d, high) if kept >= LEAST_KEPT else (low, d)
     digits = 1 - math.floor(math.log10(1 - low))
     return float(math.floor(low * 10**digits) / 10**digits)

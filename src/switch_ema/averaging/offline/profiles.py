@@ -19,51 +19,16 @@ import torch
 from torch import Tensor
 
 from switch_ema._checks import check_count, check_range
+from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
 Profile = Callable[[Tensor, int], Tensor]
 """``profile(steps, t)``: weights at some of the steps 1..t, up to a common factor."""
-
-WIDEST = 1 / math.sqrt(12)
-"""``sigma_rel`` of the mean over all steps, which is gamma = 0."""
 
 _BLOCK = 1 << 21
 """Numbers in memory at once while profiles are compared (16 MB in float64)."""
 
 _RTOL = 1e-14
 """Directions below this share of the largest eigenvalue are float64 rounding."""
-
-
-def gamma_to_sigma_rel(gamma: float) -> float:
-    """``sqrt((gamma + 1) / ((gamma + 2)**2 * (gamma + 3)))`` for gamma of at least 0.
-
-    >>> round(gamma_to_sigma_rel(0), 4)
-    0.2887
-    """
-    if not gamma >= 0:
-        raise ValueError(f"gamma must be at least 0, got {gamma!r}.")
-    return math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3)))
-
-
-def sigma_rel_to_gamma(sigma_rel: float) -> float:
-    """Invert :func:`gamma_to_sigma_rel`, by bisection.
-
-    >>> round(sigma_rel_to_gamma(0.05), 2), round(sigma_rel_to_gamma(0.10), 2)
-    (16.97, 6.94)
-    """
-    if not 0 < sigma_rel <= WIDEST:
-        raise ValueError(
-            f"sigma_rel must be in (0, {WIDEST:.6f}] (the bound is the mean of all "
-            f"steps), got {sigma_rel!r}."
-        )
-    # sigma_rel falls as gamma grows, and is below 1 / (gamma + 2).
-    low, high = 0.0, 1 / sigma_rel
-    for _ in range(100):
-        middle = (low + high) / 2
-        if gamma_to_sigma_rel(middle) > sigma_rel:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def power_profile(sigma_rel: float) -> Profile:

@@ -2,16 +2,15 @@
 
 ``shadow = d(n) * shadow + (1 - d(n)) * live``, with ``n = 0`` at the first step.
 A schedule is a frozen dataclass; the functions below are the public way to make one.
-A number stands for :func:`count_warmup`; the constant is :func:`constant`.
+Those that are given by a span of time are in :mod:`.windows`; what a number or a text
+stands for is in :mod:`.spelling`.
 """
 
 import math
-import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
 
 from switch_ema._checks import check_positive, check_range, check_share
 
@@ -32,22 +31,6 @@ class DecaySchedule(ABC):
         if type(decay) is float and 0 <= decay <= 1:
             return decay
         return check_share(f"decay at step {n}", decay)
-
-
-DecayLike = Union[float, DecaySchedule, Callable[[int], float]]
-
-
-def as_schedule(decay: DecayLike) -> DecaySchedule:
-    """Turn a number, a schedule or a callable of the step into a schedule.
-
-    A number is warmed up by count: a constant decay would hold the average near the
-    initial weights, and a switch in an early epoch would undo the training so far.
-    """
-    if isinstance(decay, DecaySchedule):
-        return decay
-    if callable(decay):
-        return _Custom(decay)
-    return count_warmup(decay)
 
 
 def constant(decay: float) -> DecaySchedule:
@@ -116,59 +99,6 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
     if not 0 <= final <= 1:
         raise ValueError(f"final must be in [0, 1], got {final}.")
     return _Cosine(_final(decay), steps, final)
-
-
-def half_life(
-    span: str | float | None = None,
-    *,
-    n_epochs: float | None = None,
-    n_steps: float | None = None,
-) -> DecaySchedule:
-    """Give the time after which a weight's share in the shadow has halved.
-
-    ``decay = 2 ** (-1 / steps)``. A span in epochs needs no number of steps per
-    epoch: during the first epoch the steps so far stand for it, which warms the
-    decay up and meets the final value without a jump.
-
-    Args:
-        span: such as ``"0.1ep"`` (epochs) or ``"500it"`` (optimizer steps); a number is
-            steps.
-        n_epochs: the same in epochs, instead of ``span``.
-        n_steps: the same in steps, instead of ``span``.
-
-    >>> half_life("1it")(0), half_life(1)(0)
-    (0.5, 0.5)
-    >>> half_life("0.1ep")(0, steps_per_epoch=100) == half_life(n_steps=10)(0)
-    True
-    """
-    given = [value for value in (span, n_epochs, n_steps) if value is not None]
-    if len(given) != 1:
-        raise ValueError(
-            "half_life takes exactly one of span, n_epochs and n_steps, "
-            f"got {len(given)}."
-        )
-    if isinstance(span, str):
-        match = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*(ep|it)\s*", span)
-        if not match or not _is_number(match[1]):
-            raise ValueError(
-                "half_life must look like '0.1ep' (epochs) or '500it' (steps), "
-                f"got {span!r}."
-            )
-        number = float(match[1])
-        n_epochs, n_steps = (number, None) if match[2] == "ep" else (None, number)
-    elif span is not None:
-        n_steps = span
-    if n_epochs is not None:
-        return _HalfLife(check_positive("half_life in epochs", n_epochs), True)
-    return _HalfLife(check_positive("half_life in steps", n_steps), False)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _final(decay: float) -> float:
@@ -248,18 +178,11 @@ class _Cosine(DecaySchedule):
 
 
 @dataclass(frozen=True)
-class _HalfLife(DecaySchedule):
-    span: float
-    in_epochs: bool
+class Custom(DecaySchedule):
+    """Ask a function of the step."""
 
-    def at(self, n: int, steps_per_epoch: int | None) -> float:
-        epoch = (steps_per_epoch or n + 1) if self.in_epochs else 1
-        return math.pow(2, -1 / (self.span * epoch))
-
-
-@dataclass(frozen=True)
-class _Custom(DecaySchedule):
     function: Callable[[int], float]
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
+        """Ask the function."""
         return self.function(n)

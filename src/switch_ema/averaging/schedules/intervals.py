@@ -35,6 +35,13 @@ class Schedule(ABC):
     def progress(self, position: Position) -> float:
         """Position in the unit in which start and stop are given."""
 
+    def steps_between(self, steps_per_epoch: int | None) -> float | None:
+        """Return how many steps lie between two acts; None: not known yet.
+
+        A rule of the epoch counts as one that acts after each.
+        """
+        return steps_per_epoch
+
 
 @dataclass(frozen=True)
 class Steps(Schedule):
@@ -56,6 +63,10 @@ class Steps(Schedule):
     def progress(self, position: Position) -> float:
         """Return the steps so far."""
         return position.steps
+
+    def steps_between(self, steps_per_epoch: int | None) -> float | None:
+        """Return ``n``."""
+        return self.n
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,10 @@ class Epochs(Schedule):
         inside = min(position.step_in_epoch / position.steps_per_epoch, 1)
         return position.epochs + inside
 
+    def steps_between(self, steps_per_epoch: int | None) -> float | None:
+        """Return the steps of ``interval`` epochs."""
+        return None if steps_per_epoch is None else self.interval * steps_per_epoch
+
 
 @dataclass(frozen=True)
 class When(Schedule):
@@ -151,6 +166,10 @@ class Window(Schedule):
     def progress(self, position: Position) -> float:
         """Return the inner schedule's progress."""
         return self.inner.progress(position)
+
+    def steps_between(self, steps_per_epoch: int | None) -> float | None:
+        """Ask the inner schedule."""
+        return self.inner.steps_between(steps_per_epoch)
 
     def _open(self, position: Position) -> bool:
         progress = self.progress(position)

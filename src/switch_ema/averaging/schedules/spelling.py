@@ -1,0 +1,93 @@
+"""What stands for a decay: a number, a schedule, a callable or a text."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Union
+
+from switch_ema.averaging.schedules import decay as schedules
+from switch_ema.averaging.schedules import windows
+from switch_ema.averaging.schedules.decay import Custom, DecaySchedule, count_warmup
+
+DecayLike = Union[float, str, DecaySchedule, Callable[[int], float]]
+
+AUTO = "auto"
+
+SPELLED: dict[str, Callable[..., DecaySchedule]] = {
+    function.__name__: function
+    for function in (
+        schedules.constant,
+        schedules.count_warmup,
+        schedules.power_warmup,
+        schedules.linear_warmup,
+        schedules.exponential_warmup,
+        schedules.constant_warmup,
+        schedules.cosine,
+        windows.half_life,
+        windows.fraction,
+        windows.power,
+    )
+}
+"""The schedules that a text can call by name, such as ``"half_life(500it)"``."""
+
+
+def as_schedule(decay: DecayLike, auto: DecaySchedule | None = None) -> DecaySchedule:
+    """Turn a number, a schedule, a callable of the step or a text into a schedule.
+
+    A number is warmed up by count: a constant decay would hold the average near the
+    initial weights, and a switch in an early epoch would undo the training so far.
+
+    Args:
+        decay: what the user gave.
+        auto: what ``"auto"`` means for the method; None: it has no such decay.
+
+    >>> as_schedule("fraction(0.05)") == windows.fraction(0.05)
+    True
+    >>> as_schedule("linear_warmup(0.99, steps=100)")(100)
+    0.99
+    """
+    if isinstance(decay, DecaySchedule):
+        return decay
+    if callable(decay):
+        return Custom(decay)
+    if isinstance(decay, str):
+        return _read(decay, auto)
+    return count_warmup(decay)
+
+
+def _read(text: str, auto: DecaySchedule | None) -> DecaySchedule:
+    if text == AUTO:
+        if auto is None:
+            raise ValueError(
+                "decay='auto' is for EMA and methods made of it; give a number here."
+            )
+        return auto
+    call = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text)
+    if call is None or call[1] not in SPELLED:
+        allowed = f"'auto' or one of {', '.join(SPELLED)} with its arguments"
+        raise ValueError(
+            f"decay must be in [0, 1), got {text!r}; a text is {allowed}, such as "
+            "'fraction(0.05)'."
+        )
+    values: list[Any] = []
+    named: dict[str, Any] = {}
+    for part in filter(None, map(str.strip, call[2].split(","))):
+        key, equals, value = part.rpartition("=")
+        if equals:
+            named[key.strip()] = _value(value)
+        else:
+            values.append(_value(value))
+    try:
+        return SPELLED[call[1]](*values, **named)
+    except TypeError as error:
+        raise ValueError(f"decay {text!r}: {error}.") from None
+
+
+def _value(text: str) -> Any:
+    """Read a number, whole where it is, or leave the text without its quotes."""
+    text = text.strip().strip("'\"")
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

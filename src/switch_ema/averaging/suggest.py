@@ -1,0 +1,122 @@
+"""A method, a decay and an interval for a run of known length, and why."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from switch_ema._checks import check_choice, check_count
+from switch_ema.averaging.methods.ema import AUTO_SHARE
+from switch_ema.averaging.schedules.auto import surviving_share
+from switch_ema.averaging.schedules.windows import fraction
+
+STRONG = 1.0
+"""Windows ``1 / (1 - d)`` between two switches of a run that over-trains: 37% of the
+progress survive a switch."""
+FEWEST_STEPS = 20
+"""Steps between two switches; with fewer, an average of them is hardly one."""
+FEWEST_SWITCHES = 3
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to begin with; :func:`suggest` makes it."""
+
+    method: str
+    """A name in ``METHODS``."""
+    decay: str | float
+    """As the method takes it."""
+    final_decay: float
+    """The decay at the end of the run."""
+    switch_every: int | None
+    """Epochs between two switches; None: the method never switches."""
+    surviving_share: float
+    """Share of a straight drift that survives a switch; 1 where there is none."""
+    why: tuple[str, ...]
+    """The reasons, a sentence each."""
+
+    @property
+    def code(self) -> str:
+        """The line to write."""
+        if self.switch_every is None:
+            return f"EMA(model, optimizer, decay={self.decay!r})"
+        interval = (
+            "" if self.switch_every == 1 else f", switch_every={self.switch_every}"
+        )
+        return f"SwitchEMA(model, optimizer, decay={self.decay!r}{interval})"
+
+    def __str__(self) -> str:
+        """Tell it in a few lines."""
+        every = self.switch_every
+        interval = "never" if every is None else f"every {every} epoch(s)"
+        return "\n".join(
+            (
+                self.code,
+                f"  method           {self.method}",
+                f"  decay            {self.decay}, {self.final_decay:.6g} at the end",
+                f"  switches         {interval}",
+                f"  surviving share  {self.surviving_share:.0%}",
+                *(f"  - {reason}" for reason in self.why),
+            )
+        )
+
+
+def suggest(
+    *,
+    steps_per_epoch: int,
+    epochs: int,
+    schedule: Literal["constant", "decaying"] = "decaying",
+    over_trains: bool = False,
+) -> Suggestion:
+    """Suggest a method, a decay and an interval for a run.
+
+    Args:
+        steps_per_epoch: optimizer steps of an epoch.
+        epochs: epochs of the run.
+        schedule: whether the learning rate stays "constant" or is "decaying" to nearly
+            zero, as along a cosine.
+        over_trains: whether plain training gets worse on held-out data before it ends.
+
+    >>> suggest(steps_per_epoch=500, epochs=90).code
+    "EMA(model, optimizer, decay='auto')"
+    >>> suggest(steps_per_epoch=500, epochs=90, over_trains=True).surviving_share
+    0.37
+    """
+    check_count("steps_per_epoch", steps_per_epoch)
+    check_count("epochs", epochs)
+    check_choice("schedule", schedule, ("constant", "decaying"))
+    interval = math.ceil(FEWEST_STEPS / steps_per_epoch)
+    if over_trains and interval * FEWEST_SWITCHES <= epochs:
+        return _switching(steps_per_epoch * interval, interval)
+    total = steps_per_epoch * epochs
+    why = [
+        "A passive average cannot harm a training, and its window of "
+        f"{AUTO_SHARE:.0%} of the steps so far needs no tuning.",
+        "With a constant learning rate the live weights jitter to the end, which is "
+        "where an average gains most."
+        if schedule == "constant"
+        else "A learning rate that decays to nearly zero leaves an average little to "
+        "gain at the end; it gains before.",
+    ]
+    if over_trains:
+        why.append(
+            f"The run has {epochs} epoch(s) of {steps_per_epoch} step(s), too few to "
+            f"switch {FEWEST_SWITCHES} times after {FEWEST_STEPS} steps or more each."
+        )
+    why.append("With held-out data, Best keeps the best average of all epochs.")
+    final = fraction(AUTO_SHARE)(total - 1)
+    return Suggestion("ema", "auto", final, None, 1.0, tuple(why))
+
+
+def _switching(steps: int, interval: int) -> Suggestion:
+    decay = 1 - STRONG / steps
+    decay = float(f"{decay:.{max(2, math.ceil(math.log10(steps)) + 1)}g}")
+    share = round(surviving_share(decay, steps), 2)
+    why = (
+        f"The run over-trains: switches that keep {share:.0%} of the progress act as a "
+        "smaller learning rate would, and training gets worse later or not at all.",
+        f"decay = 1 - 1/n with n = {steps} steps between two switches.",
+        "Compare with EMA and the same learning rate times "
+        f"{share:g}, which often does as well.",
+        "With held-out data, EMA with Best gained as much without a switch.",
+    )
+    return Suggestion("switch-ema", decay, decay, interval, share, why)
