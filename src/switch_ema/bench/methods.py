@@ -53,6 +53,20 @@ class Method:
             reason = str(error).strip().partition("\n")[0]
             raise UsageError(f"method {self.label!r}: {reason}") from None
 
+    def describe(self, epochs: int) -> str:
+        """Spell the options, those that were not given included.
+
+        Common ones, such as the dtype of the shadow, are told where they were given.
+        """
+        if self.spec.name not in METHODS:
+            return ""
+        own = inspect.signature(METHODS[self.spec.name]).parameters
+        common = {"folder", *inspect.signature(Averager).parameters}
+        options = {n: p.default for n, p in own.items() if n not in common}
+        options |= _options(self.spec, epochs, Path("unused"))
+        told = {n: v for n, v in options.items() if v is not None and n != "folder"}
+        return ", ".join(f"{name}={_spelled(value)}" for name, value in told.items())
+
 
 def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:
     """Read a method and check its options by making it once on a tiny model."""
@@ -128,6 +142,15 @@ def _dtype(name: str) -> Any:
     """
     found = getattr(torch, name.removeprefix("torch."), None)
     return found if isinstance(found, torch.dtype) else name
+
+
+def _spelled(value: Any) -> str:
+    """Spell an option's value without the mark of a private class.
+
+    >>> _spelled(0.999), _spelled(constant(0.9)), _spelled(Steps(100))
+    ('0.999', 'Constant(decay=0.9)', 'Steps(n=100)')
+    """
+    return str(value).removeprefix("_")
 
 
 def _patterns(value: Any) -> Any:

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -50,12 +50,15 @@ class Compare:
     )
     config: Path | None = None
     """Repeat the comparison whose configuration is stored in this JSON file."""
+    verbose: bool = False
+    """Print every verdict in words, what it cost and how it was reached."""
 
     def __call__(self, console: Console) -> None:
         """Run it."""
-        from switch_ema.bench.compare import plan_comparison, run_comparison
-        from switch_ema.bench.report.terminal import print_plan
-        from switch_ema.commands.watching import TalkingBar
+        with console.status("Loading torch and the tasks"):
+            from switch_ema.bench.compare import plan_comparison, run_comparison
+            from switch_ema.bench.report.terminal import print_plan
+            from switch_ema.commands.watching import TalkingBar
 
         settings = self.settings
         if self.config is not None:
@@ -68,20 +71,23 @@ class Compare:
             return
         watcher = TalkingBar(console)
         run = run_comparison(settings, self.run, cells=cells, watcher=watcher)
-        _show(run.summary, run.folder, console)
+        _show(run.summary, run.folder, console, verbose=self.verbose)
         if run.error is not None:
             raise run.error
 
 
-def _show(summary: "ComparisonSummary", folder: Path, console: Console) -> None:
+def _show(
+    summary: "ComparisonSummary", folder: Path, console: Console, *, verbose: bool
+) -> None:
     """Print what a run has found and write its page."""
     from switch_ema.bench.report.page import write_run_page
-    from switch_ema.bench.report.terminal import print_comparison
+    from switch_ema.bench.report.terminal import print_comparison, print_findings
 
     if not summary.tasks:
         console.print("No baseline has finished yet, so there is nothing to compare.")
         return
-    print_comparison(summary, console)
+    show = print_comparison if verbose else print_findings
+    show(summary, console)
     path = write_run_page(summary, folder)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
@@ -109,16 +115,29 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Print a run's results again and write its page anew."""
+    """Print a run's results again and write its page anew.
+
+    With --format the results are printed as Markdown, CSV or LaTeX, to paste or to
+    redirect into a file, and no page is written.
+    """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/NAME."""
+    format: Literal["page", "md", "csv", "latex"] = "page"
+    """What to make of the results."""
+    verbose: bool = False
+    """Print every verdict in words, what it cost and how it was reached."""
 
     def __call__(self, console: Console) -> None:
         """Make the report."""
         from switch_ema.bench.compare import summarize_run
+        from switch_ema.bench.report.tables import FORMATS
 
-        _show(summarize_run(self.run), self.run, console)
+        summary = summarize_run(self.run)
+        if self.format == "page":
+            _show(summary, self.run, console, verbose=self.verbose)
+        else:
+            print(FORMATS[self.format](summary), end="")
 
 
 @dataclass(frozen=True)

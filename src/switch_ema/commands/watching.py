@@ -16,6 +16,8 @@ from rich.progress import (
 from switch_ema.bench.compare import Watcher
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.report.numbers import shortened
+from switch_ema.bench.text import printable
 
 
 class Bar(Watcher):
@@ -39,13 +41,23 @@ class Bar(Watcher):
         finished: dict[str, int] = {}
         with Progress(*columns, console=self._console) as progress:
             total = sum(cell.recipe.epochs for cell in cells)
-            bar = progress.add_task(escape(self._title), total=total)
+            bar = progress.add_task("starting workers", total=total)
 
             def on_epoch(cell: Cell, epoch: int) -> None:
                 finished[cell.id] = epoch
-                progress.update(bar, completed=sum(finished.values()))
+                title = f"{self._title}, now {_named(cell)}"
+                done = sum(finished.values())
+                progress.update(bar, completed=done, description=escape(title))
 
             yield on_epoch
+
+
+def _named(cell: Cell) -> str:
+    """Name a training in few words: task, methods and seeds."""
+    methods = cell.methods[0] if len(cell.methods) == 1 else f"{cell.methods[0]}, ..."
+    first, last = cell.seeds[0], cell.seeds[-1]
+    seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
+    return shortened(printable(f"{cell.task}: {methods}, {seeds}"), 48)
 
 
 class TalkingBar(Bar):

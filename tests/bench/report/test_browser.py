@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from switch_ema.bench.report.page import write_page
-from tests.bench.report.synthetic import make_summary
+from tests.bench.report.synthetic import make_summary, make_task
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (
@@ -50,13 +51,23 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def open_page(
-    browser: Any, address: str, *, width: int = 1280, scheme: str = "light"
+    browser: Any,
+    address: str,
+    *,
+    width: int = 1280,
+    height: int = 844,
+    scheme: str = "light",
 ) -> None:
     """Load the page anew and wait for its figures."""
     set_scheme(browser, scheme)
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500},
+        {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": width < 500,
+        },
     )
     browser.get(address)
     wait_until(browser, "'drawn' in document.documentElement.dataset")
@@ -214,3 +225,44 @@ def test_classification_is_white_also_in_dark_mode(browser: Any, address: str) -
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
     wait_until(browser, f"{text} === 'rgb(228, 232, 236)'")
     assert not any(browser.execute_script(state))
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_has_the_answer_of_each_task(
+    browser: Any, tmp_path: Path, width: int, height: int
+) -> None:
+    gains = {"plain": 0.0, "ema": 1.0, "swa": 0.5, "lookahead": 0.2, "switch-ema": 2.0}
+    tasks = [make_task("noisy-digits", gains), make_task("digits", gains)]
+    summary = replace(make_summary(), tasks=tasks, name="noisy-digits-digits-2bfd4e")
+    page = write_page(summary, tmp_path / "report.html").as_uri()
+    open_page(browser, page, width=width, height=height)
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('.headline, .forest tr')]"
+        ".map(e => e.getBoundingClientRect()).map(r => [r.top, r.bottom, r.width])"
+    )
+    assert len(shown) == 2 * (1 + 4)
+    assert all(0 <= top < bottom <= height for top, bottom, _ in shown)
+    marks = browser.execute_script(
+        "return [...document.querySelectorAll('.forest .mean, .forest .span')]"
+        ".map(e => e.getBoundingClientRect().width)"
+    )
+    assert len(marks) == 2 * 2 * 4 and min(marks) > 0
+
+
+def test_the_contents_lead_to_every_part(browser: Any, address: str) -> None:
+    open_page(browser, address)
+    links = browser.execute_script(
+        "document.querySelector('.contents').open = true;"
+        "return [...document.querySelectorAll('.contents a')].map(a => a.hash)"
+    )
+    assert links == ["#task-1", "#task-2", "#reproduce"]
+    for link in links:
+        browser.execute_script(
+            "document.querySelector(`.contents a[href='${arguments[0]}']`).click()",
+            link,
+        )
+        top = browser.execute_script(
+            "return document.querySelector(arguments[0]).getBoundingClientRect().top",
+            link,
+        )
+        assert -1 <= top < 844

@@ -14,7 +14,7 @@ import pytest
 
 from switch_ema.bench.report.numbers import typographic
 from switch_ema.bench.report.page import render_page, write_page
-from switch_ema.bench.report.words import verdicts
+from switch_ema.bench.report.words import best_sentence, verdicts
 from switch_ema.bench.stats.paired import compare
 from tests.bench.report.synthetic import (
     NASTY_METHOD,
@@ -118,6 +118,34 @@ def test_the_verdict_is_told_in_words_with_its_numbers(outline: Outline) -> None
     for task in make_summary().tasks:
         for _, sentence in verdicts(task):
             assert typographic(sentence) in outline.text
+
+
+def test_the_answer_comes_first_and_every_difference_is_in_the_forest(
+    text: str, outline: Outline
+) -> None:
+    summary = make_summary()
+    first = text.partition('data-task="')[0]
+    for task in summary.tasks:
+        assert html.escape(typographic(best_sentence(task)), quote=False) in (
+            first.replace("&#39;", "'").replace("&#34;", '"')
+        )
+    rows = [own for tag, own in outline.elements if own.get("class") == "mean"]
+    judged = [r for t in summary.tasks for r in t.results["accuracy"] if r.difference]
+    assert len(rows) == len(judged)
+
+
+def test_what_was_trained_is_told_and_an_earlier_run_says_that_it_is_not() -> None:
+    summary = make_summary()
+    assert "were not recorded when this run was made" in render_page(summary)
+    trained = {"Optimizer": "SGD, learning rate 0.05", "Batch": "16 examples"}
+    tasks = [
+        replace(t, trained=trained, options={"ema": "decay=0.123"})
+        for t in summary.tasks
+    ]
+    page = render_page(replace(summary, tasks=tasks))
+    assert "not recorded" not in page
+    for words in (*trained.values(), "decay=0.123"):
+        assert words in page
 
 
 def test_configuration_environment_and_command_are_shown(outline: Outline) -> None:

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from switch_ema.bench.report.rows import make_rows
-from switch_ema.bench.report.terminal import print_comparison
+from switch_ema.bench.report.terminal import print_comparison, print_findings
+from switch_ema.bench.report.words import best_sentence
 from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.stats.summary import ComparisonSummary
 from tests.bench.report.synthetic import (
@@ -160,3 +161,27 @@ def test_one_seed_and_nothing_finished_can_be_printed() -> None:
     text = shown(replace(make_summary(), tasks=[task]))
     assert "too few seeds" in text
     assert "nan" not in text.replace("baseline", "")
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_the_short_form_has_one_sentence_and_every_method(width: int) -> None:
+    summary = make_summary()
+    file = io.StringIO()
+    print_findings(summary, Console(file=file, width=width))
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for task in summary.tasks:
+        assert without_spaces(best_sentence(task)) in without_spaces(text)
+        for row in make_rows(task, task.metrics[0]):
+            assert row.last in text
+    assert "How the verdicts were reached" not in text
+    assert "cost per seed" not in text
+
+
+def test_the_short_form_of_one_task_fits_a_screen() -> None:
+    summary = make_summary()
+    file = io.StringIO()
+    print_findings(
+        replace(summary, tasks=summary.tasks[:1]), Console(file=file, width=80)
+    )
+    assert file.getvalue().count("\n") <= 18

@@ -43,7 +43,12 @@ class Figure:
 def rows_layout(labels: list[str], title: str) -> Json:
     """Lay out one row per label, the label above it: long names need the width."""
     return {
-        "xaxis": {"title": {"text": plain(title)}, "zeroline": True, "nticks": 7},
+        "xaxis": {
+            "title": {"text": plain(title)},
+            "zeroline": True,
+            "rangemode": "tozero",
+            "nticks": 7,
+        },
         "yaxis": {"visible": False, "range": [0.62 - len(labels), 0.62]},
         "annotations": [
             {

@@ -20,6 +20,7 @@ from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, Looks
+from switch_ema.bench.report.forest import Forest, forest
 from switch_ema.bench.report.looks import make_looks
 from switch_ema.bench.report.numbers import (
     difference_unit,
@@ -38,7 +39,7 @@ from switch_ema.bench.report.sections import AnalysisSection, load_sections
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
-    headline,
+    best_sentence,
     missing_sentence,
     shared_cost_sentence,
     trivial_sentence,
@@ -66,7 +67,8 @@ class Section:
     task: TaskSummary
     baseline: str
     seeds: int
-    headline: str
+    best: str
+    forest: Forest
     verdicts: list[tuple[str, str]]
     baseline_sentence: str
     missing: str
@@ -172,7 +174,8 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         task=task,
         baseline=baseline_of(task.results[decisive.name]),
         seeds=number_of_seeds(task),
-        headline=headline(task),
+        best=best_sentence(task),
+        forest=forest(task, looks),
         verdicts=verdicts(task),
         baseline_sentence=baseline_sentence(task),
         missing=missing_sentence(task),

@@ -25,6 +25,8 @@ from switch_ema.bench.report.rows import Row, baseline_of, make_rows
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
+    best_sentence,
+    direct_verdict,
     headline,
     missing_sentence,
     shared_cost_sentence,
@@ -45,6 +47,21 @@ _COLOURS = {
 # Narrower, the column that does not decide is left out and the interval goes below.
 _WIDE = 100
 _LONG_NAME = 12
+
+
+def print_findings(summary: ComparisonSummary, console: Console) -> None:
+    """Print what was found, in short: per task one sentence and one table."""
+    for task in summary.tasks:
+        console.print()
+        console.print(Text(printable(task.task), style="bold"))
+        console.print(Text(best_sentence(task)))
+        table = _short_results(task)
+        if fits(table, console):
+            console.print(table)
+        else:
+            _print_results(task, console)
+        _print_lines(console, direct_verdict(task))
+        _print_trouble(task, console)
 
 
 def print_comparison(summary: ComparisonSummary, console: Console) -> None:
@@ -83,14 +100,19 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     _print_lines(console, [("baseline", baseline_sentence(task))])
     if trivial := trivial_sentence(task):
         _print_lines(console, [("baseline", trivial)])
-    problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
-    _print_lines(console, problems)
-    if missing := missing_sentence(task):
-        _print_lines(console, [("too few seeds", missing)])
+    _print_trouble(task, console)
     if task.costs:
         console.print()
         _print_costs(task, console)
         console.print(Text(shared_cost_sentence(task), style="dim"))
+
+
+def _print_trouble(task: TaskSummary, console: Console) -> None:
+    """Tell what went wrong and what is missing."""
+    problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
+    _print_lines(console, problems)
+    if missing := missing_sentence(task):
+        _print_lines(console, [("too few seeds", missing)])
 
 
 def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
@@ -117,6 +139,31 @@ def _conditions(task: TaskSummary) -> str:
 
 def _table() -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def _short_results(task: TaskSummary) -> Table:
+    metric = task.metrics[0]
+    baseline = shortened(printable(baseline_of(task.results[metric.name])), 14)
+    table = _table()
+    table.add_column("method", overflow="fold", min_width=10)
+    name = shortened(printable(with_unit(metric)), 20)
+    table.add_column(name, justify="right", no_wrap=True)
+    heading = f"to {baseline} [{CONFIDENCE} CI]"
+    table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("n", justify="right", no_wrap=True)
+    for row in make_rows(task, metric):
+        shift = row.difference
+        if row.interval != NONE:
+            shift += f" {row.interval}"
+        table.add_row(
+            Text(_broken(printable(row.method))),
+            Text(row.last),
+            Text(shift),
+            Text(row.verdict, _COLOURS[row.verdict]),
+            Text(row.n),
+        )
+    return table
 
 
 def _print_results(task: TaskSummary, console: Console) -> None:

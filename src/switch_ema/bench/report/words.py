@@ -9,6 +9,7 @@ from switch_ema.bench.stats.paired import (
     CONFIDENCE,
     FEWEST,
     LEVEL,
+    MethodResult,
     head_to_head,
     verdict_of,
 )
@@ -34,21 +35,72 @@ RULE = (
 )
 
 
+def best_sentence(task: TaskSummary) -> str:
+    """Answer the question in one sentence: what is best, by how much, how sure.
+
+    Only a method that was found to help can be the best; else the baseline is.
+    """
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    compared = [result for result in results if result.verdict in _ORDER]
+    if not compared:
+        return headline(task)
+    baseline, digits = baseline_of(results), digits_of(metric, results)
+    # Only where it was judged: too few seeds can tell nothing about a method.
+    ranked = sorted(
+        (r for r in compared if r.difference is not None and r.verdict == "helps"),
+        key=lambda result: result.difference.mean if result.difference else 0.0,
+        reverse=True,
+    )
+    others = [result for result in compared if result not in ranked[:1]]
+    rest = _clauses(others)
+    if ranked:
+        best = ranked[0]
+        gain = shift(best, metric, digits)
+        text = f"{best.method} is best: {gain} over {baseline}"
+        return printable(f"{text}{f'; {rest}' if rest else ''}.")
+    if all(result.verdict == "too few seeds" for result in compared):
+        return printable(f"{rest[0].upper()}{rest[1:]}.")
+    own = next(result for result in results if result.verdict == "baseline")
+    unit = f" {metric.unit}" if metric.unit else ""
+    value = f"{fixed(own.last.mean, digits)}{unit}, n = {own.last.n}"
+    return printable(f"Nothing beats {baseline} ({value}): {rest}.")
+
+
+def shift(result: MethodResult, metric: Metric, digits: int) -> str:
+    """Spell a difference to the baseline with its interval and number of pairs."""
+    difference = result.difference
+    assert difference is not None, "only what was compared has a difference"
+    unit = difference_unit(metric)
+    unit = f" {unit}" if unit else ""
+    mean = fixed(difference.mean, digits, "+")
+    sure = f"n = {difference.n}"
+    if difference.sd:
+        low, high = (fixed(v, digits) for v in (difference.low, difference.high))
+        sure = f"{CONFIDENCE} CI {low} to {high}, {sure}"
+    return f"{mean}{unit} {metric.name} ({sure})"
+
+
 def headline(task: TaskSummary) -> str:
     """Say in one sentence what helps and what does not."""
-    results = task.results[task.metrics[0].name]
+    text = _clauses(task.results[task.metrics[0].name])
+    if not text:
+        return "There is nothing to compare: only the baseline was trained."
+    # Method names keep the case in which they were typed.
+    first = text.partition(";")[0]
+    starts_with_name = first.endswith((" helps", " help", " hurts", " hurt"))
+    text = text if starts_with_name else text[0].upper() + text[1:]
+    return f"{printable(text)}."
+
+
+def _clauses(results: list[MethodResult]) -> str:
+    """Say of all methods with the same verdict what it is, wins first."""
     parts = []
     for verdict in _ORDER:
         names = [result.method for result in results if result.verdict == verdict]
         if names:
             parts.append(_clause(verdict, names))
-    if not parts:
-        return "There is nothing to compare: only the baseline was trained."
-    text = "; ".join(parts)
-    # Method names keep the case in which they were typed.
-    starts_with_name = parts[0].endswith((" helps", " help", " hurts", " hurt"))
-    text = text if starts_with_name else text[0].upper() + text[1:]
-    return f"{printable(text)}."
+    return "; ".join(parts)
 
 
 def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
@@ -63,11 +115,13 @@ def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
         (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
         for r in compared
     ]
-    return told + _direct(task, metric)
+    return told + direct_verdict(task)
 
 
-def _direct(task: TaskSummary, metric: Metric) -> list[tuple[str, str]]:
+def direct_verdict(task: TaskSummary) -> list[tuple[str, str]]:
     """Compare Switch EMA with EMA where both took part: the paper's own question."""
+    metric = task.metrics[0]
+    metric = replace(metric, unit=difference_unit(metric))
     curves = task.curves[metric.name]
     results = {result.method: result for result in task.results[metric.name]}
     first, second = (

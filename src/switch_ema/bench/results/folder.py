@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -74,7 +75,9 @@ def claim(results: Results, config: CompareConfig, folder: Path) -> None:
     results.set_meta("sources", config.sources)
     results.set_meta(FACTS, dump_facts(config.tasks))
     write_atomically(folder / CONFIG, config.to_json())
-    for key, value in describe_environment().items():
+    environment = describe_environment()
+    environment["date"] = stored.get("environment.date") or date.today().isoformat()
+    for key, value in environment.items():
         results.set_meta(f"environment.{key}", value)
 
 

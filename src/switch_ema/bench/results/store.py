@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 
 _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
-ORIGIN, TRIVIAL = "initial weights", "trivial"
+ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
 
 _TABLES = {"meta", "cells", "metrics"}
@@ -118,11 +118,16 @@ class Results:
             for seed, value in zip(cell.seeds, values, strict=True)
         ]
         trivial = json.dumps(result.trivial) if result.trivial else ""
-        notes = {ORIGIN: result.origin, TRIVIAL: trivial}
+        notes = {f"{ORIGIN} of {cell.task}": result.origin}
+        notes[f"{TRIVIAL} of {cell.task}"] = trivial
+        if cell.split == "test" and result.trained:
+            notes[f"{TRAINED} of {cell.task}"] = json.dumps(result.trained)
+            for method, options in result.options.items():
+                notes[f"{OPTIONS} of {method} in {cell.task}"] = options
         with self._errors(), self._connection:
             for key, value in notes.items():
                 if value:
-                    self._connection.execute(_NOTE, (f"{key} of {cell.task}", value))
+                    self._connection.execute(_NOTE, (key, value))
             self._connection.execute("DELETE FROM metrics WHERE cell = ?", (cell.id,))
             self._connection.execute(
                 f"INSERT OR REPLACE INTO cells VALUES ({','.join('?' * 12)})", row

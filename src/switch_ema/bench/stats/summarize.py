@@ -10,7 +10,14 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
-from switch_ema.bench.results.store import FINISHED, ORIGIN, TRIVIAL, Results
+from switch_ema.bench.results.store import (
+    FINISHED,
+    OPTIONS,
+    ORIGIN,
+    TRAINED,
+    TRIVIAL,
+    Results,
+)
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 
@@ -73,8 +80,22 @@ def _summarize_task(
         evaluate_every=recipe.evaluate_every,
         origin=meta.get(f"{ORIGIN} of {task}", ""),
         trivial=_trivial(meta.get(f"{TRIVIAL} of {task}", "{}")),
+        trained=_texts(meta.get(f"{TRAINED} of {task}", "{}")),
+        options={
+            label: meta[key]
+            for label in labels
+            if (key := f"{OPTIONS} of {label} in {task}") in meta
+        },
         samples=load_samples(results.path.parent, task, labels),
     )
+
+
+def _texts(text: str) -> dict[str, str]:
+    """Read what was trained; a damaged note is as if there were none."""
+    try:
+        return {str(key): str(value) for key, value in json.loads(text).items()}
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {}
 
 
 def _trivial(text: str) -> dict[str, dict[str, float]]:

@@ -47,6 +47,10 @@ class TaskSummary:
     """Where the initial weights come from, if the task says so."""
     trivial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Values of trivial predictors, by their names and the metrics."""
+    trained: Mapping[str, str] = field(default_factory=dict)
+    """What was trained, in words, by heading; empty in runs of earlier versions."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Each method's options, those not given included."""
     samples: tuple[SamplePicture, ...] = ()
     """Pictures that the methods have made of the first seed."""
 

@@ -26,7 +26,7 @@ from switch_ema.bench.models.stacked import clip_each_
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.task import CONTROL_EPOCHS, SelfTeachingTask
+from switch_ema.bench.task import CONTROL_EPOCHS, SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.teacher import as_teacher
@@ -36,6 +36,12 @@ from switch_ema.bench.train.checkpoints import (
     load_checkpoint,
     save_checkpoint,
     values_path,
+)
+from switch_ema.bench.train.description import (
+    describe_batches,
+    describe_model,
+    describe_optimizer,
+    describe_schedule,
 )
 from switch_ema.bench.train.pictures import to_png
 from switch_ema.bench.train.trajectory import save_point
@@ -84,6 +90,10 @@ class CellResult:
     """Values of trivial predictors, if they were asked for."""
     samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """Pictures of each method, by caption, as PNG files."""
+    trained: dict[str, str] = field(default_factory=dict)
+    """What was trained, in words: network, optimizer, batches and schedule."""
+    options: dict[str, str] = field(default_factory=dict)
+    """What each method's options were, those not given included."""
 
 
 class Training:
@@ -117,6 +127,11 @@ class Training:
         self.optimizer = contract.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
+        told = {
+            "Network": describe_model(model, len(cell.seeds)),
+            "Optimizer": describe_optimizer(self.optimizer),
+            "Learning rate": describe_schedule(recipe),
+        }
         batches = len(contract.make_loader(self.task, 0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         self.schedule = create_schedule(
@@ -135,7 +150,9 @@ class Training:
         scales = self.accelerator.scaler is not None
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
-        self.result = CellResult(origin=origin)
+        self.result = CellResult(origin=origin, trained=told)
+        for label in cell.methods:
+            self.result.options[label] = self._method(label).describe(recipe.epochs)
         self.log = ValueLog(values_path(place.folder, cell))
         self.epoch = 0
 
@@ -209,6 +226,13 @@ class Training:
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
         for index, batch in enumerate(loader, start=1):
+            if index == 1:
+                self.result.trained["Batch"] = describe_batches(
+                    batch,
+                    self.steps_per_epoch,
+                    self.cell.recipe.accumulate,
+                    stacked=isinstance(self.task, SeedBatchTask),
+                )
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
                 gradients = partial(self._gradients, held)

@@ -1,0 +1,110 @@
+"""The results as text to paste: Markdown, CSV and LaTeX."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.numbers import NONE, difference_unit, with_unit
+from switch_ema.bench.report.rows import baseline_of, make_rows
+from switch_ema.bench.report.words import best_sentence
+from switch_ema.bench.stats.paired import CONFIDENCE
+from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.text import printable
+
+_COLUMNS = (
+    *("task", "metric", "unit", "higher_is_better", "method", "mean", "sd", "n"),
+    *("difference", "low", "high", "p_holm", "verdict"),
+)
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def as_csv(summary: ComparisonSummary) -> str:
+    """Write one line per task, metric and method, with numbers in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for task in summary.tasks:
+        for metric in task.metrics:
+            for result in task.results[metric.name]:
+                last, d = result.last, result.difference
+                writer.writerow(
+                    [
+                        *(printable(task.task), printable(metric.name), metric.unit),
+                        *(metric.higher_is_better, printable(result.method)),
+                        *(last.mean, "" if last.sd is None else last.sd, last.n),
+                        *((d.mean, d.low, d.high, d.p_holm) if d else ("",) * 4),
+                        result.verdict,
+                    ]
+                )
+    return text.getvalue()
+
+
+def as_markdown(summary: ComparisonSummary) -> str:
+    """Write one table per task, of the metric that decides, below its sentence."""
+    parts = []
+    for task in summary.tasks:
+        header, lines = _table(task, task.metrics[0])
+        rows = [header, ["---", *["---:"] * (len(header) - 2), "---"], *lines]
+        cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+        title = printable(task.task)
+        parts.append(f"### {title}\n\n{best_sentence(task)}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def as_latex(summary: ComparisonSummary) -> str:
+    """Write one table per task for the package booktabs."""
+    parts = []
+    for task in summary.tasks:
+        header, lines = _table(task, task.metrics[0])
+        columns = f"l{'r' * (len(header) - 2)}l"
+        rows = [r" & ".join(map(_escaped, row)) + r" \\" for row in [header, *lines]]
+        body = "\n".join(rows[1:])
+        parts.append(
+            f"% {printable(task.task)}: {best_sentence(task)}\n"
+            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{rows[0]}\n\\midrule\n"
+            f"{body}\n\\bottomrule\n\\end{{tabular}}\n"
+        )
+    return "\n".join(parts)
+
+
+FORMATS: dict[str, Callable[[ComparisonSummary], str]] = {
+    "md": as_markdown,
+    "csv": as_csv,
+    "latex": as_latex,
+}
+"""How a report can be written, besides the terminal's tables and the page."""
+
+
+def _table(task: TaskSummary, metric: Metric) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows; the last column is the verdict."""
+    baseline, unit = baseline_of(task.results[metric.name]), difference_unit(metric)
+    shift = f"difference to {baseline}{f' ({unit})' if unit else ''}"
+    header = ["method", with_unit(metric), shift, f"{CONFIDENCE} CI", "n", "verdict"]
+    rows = [
+        [row.method, row.last, row.difference, row.interval, row.n, row.verdict]
+        for row in make_rows(task, metric)
+    ]
+    return [printable(cell) for cell in header], [_without_hyphens(row) for row in rows]
+
+
+def _without_hyphens(row: Sequence[str]) -> list[str]:
+    return ["" if cell == NONE else printable(cell) for cell in row]
+
+
+def _escaped(text: str) -> str:
+    r"""Spell a text so that LaTeX prints it; a minus sign is one.
+
+    >>> _escaped("50% of a_b: -0.5 ± 1")
+    '50\\% of a\\_b: $-$0.5 $\\pm$ 1'
+    """
+    spelled = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(?:(?<=[\s(\[])|^)-(?=\d)", "$-$", spelled)

@@ -1,0 +1,120 @@
+"""What was trained, in words: network, optimizer, batches, schedule and methods."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from switch_ema.bench.models.stacked import Stacked
+from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.text import counted
+
+# Numbers of an optimizer that say how it is computed, not what.
+_HOW = {"params", "foreach", "maximize", "capturable", "differentiable", "fused"}
+_SPELLED = {"lr": "learning rate", "weight_decay": "weight decay"}
+
+
+def describe_model(model: nn.Module, seeds: int) -> str:
+    """Name a network and the number of its weights, of one seed in a stack.
+
+    >>> describe_model(nn.Linear(30, 40), 1)
+    'Linear, 1,240 parameters'
+    """
+    alone = model.alone(0) if isinstance(model, Stacked) else model
+    count = sum(p.numel() for p in alone.parameters())
+    count //= 1 if isinstance(model, Stacked) else seeds
+    return f"{type(alone).__name__}, {count:,} parameters"
+
+
+def describe_optimizer(optimizer: Optimizer) -> str:
+    """Name an optimizer with its numbers, before a schedule changes them.
+
+    >>> from torch.optim import SGD
+    >>> describe_optimizer(SGD([Tensor([1.0])], lr=0.1, momentum=0.9))
+    'SGD, learning rate 0.1, momentum 0.9'
+    """
+    values: dict[str, list[Any]] = {"lr": []}
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if key not in _HOW and _is_set(key, value):
+                values.setdefault(key, []).append(value)
+    groups = len(optimizer.param_groups)
+    told = [
+        f"{_SPELLED.get(key, key)} {_spread(found, groups)}"
+        for key, found in values.items()
+        if found
+    ]
+    return ", ".join([type(optimizer).__name__, *told])
+
+
+def describe_batches(batch: Any, steps: int, accumulate: int, *, stacked: bool) -> str:
+    """Say how large a batch is and how many steps an epoch has.
+
+    >>> describe_batches((Tensor(64, 3), Tensor(64)), 16, 1, stacked=False)
+    '64 examples, 16 steps an epoch'
+    """
+    epoch = f"{counted(steps, 'step')} an epoch"
+    size = _size(batch, dimension=1 if stacked else 0)
+    if size is None:
+        return epoch
+    times = f"{accumulate} x " if accumulate > 1 else ""
+    return f"{times}{counted(size, 'example')}, {epoch}"
+
+
+def describe_schedule(recipe: Recipe) -> str:
+    """Say how the learning rate goes, and what else is done to a step.
+
+    >>> describe_schedule(Recipe(schedule="cosine", warmup_epochs=2, clip=1.0))
+    'cosine, warmed up over 2 epochs, gradients clipped at 1'
+    """
+    told = [recipe.schedule]
+    if recipe.warmup_epochs:
+        epochs = "epoch" if recipe.warmup_epochs == 1 else "epochs"
+        told.append(f"warmed up over {recipe.warmup_epochs:g} {epochs}")
+    if recipe.clip is not None:
+        told.append(f"gradients clipped at {recipe.clip:g}")
+    if recipe.layer_decay is not None:
+        told.append(f"times {recipe.layer_decay:g} per layer")
+    if recipe.precision != "no":
+        told.append(f"autocast to {recipe.precision}")
+    return ", ".join(told)
+
+
+def _is_set(key: str, value: Any) -> bool:
+    if isinstance(value, bool) or value is None or isinstance(value, Tensor):
+        return False
+    if not isinstance(value, (int, float, tuple, list)):
+        return False
+    return key == "lr" or bool(value)
+
+
+def _spread(values: Sequence[Any], groups: int) -> str:
+    """Spell one value, or the range of those of several groups of parameters."""
+    known = sorted({_spell(value) for value in values})
+    if len(known) == 1:
+        return known[0] if len(values) == groups else f"{known[0]} (some parameters)"
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    if len(numbers) < len(values):
+        return " or ".join(known)
+    return f"{_spell(min(numbers))} to {_spell(max(numbers))}"
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_spell, value))})"
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _size(batch: Any, dimension: int) -> int | None:
+    """Find the first tensor of a batch; how many examples it has."""
+    if isinstance(batch, Tensor):
+        return batch.shape[dimension] if batch.dim() > dimension else None
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if not isinstance(parts, (Sequence, type({}.values()))) or isinstance(parts, str):
+        return None
+    parts = list(parts)
+    if parts and all(isinstance(p, Tensor) and p.dim() == 3 for p in parts):
+        return len(parts)  # a list of pictures of their own sizes, as in detection
+    sizes = (_size(part, dimension) for part in parts)
+    return next((size for size in sizes if size is not None), None)
