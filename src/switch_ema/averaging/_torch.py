@@ -62,6 +62,19 @@ def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:
     return id(tensor), tensor._cdata, tensor.untyped_storage()._cdata
 
 
+# Processes.
+
+
+def default_store() -> Any:
+    """Return the store that ranks met at, None where they did so without one (MPI)."""
+    from torch.distributed import distributed_c10d  # which torch may be built without
+
+    try:
+        return distributed_c10d._get_default_store()
+    except (RuntimeError, ValueError):
+        return None
+
+
 # Optimizers.
 
 

@@ -15,11 +15,18 @@ from switch_ema._checks import check_count
 from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
 from switch_ema.averaging.distributed.fsdp import refuse_fsdp1
+from switch_ema.averaging.distributed.ranks import (
+    RankMismatch,
+    Ranks,
+    fingerprint,
+    is_replicated,
+    ranks_of,
+)
 from switch_ema.averaging.model.changes import Structure, on_load, watch
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import export
-from switch_ema.averaging.schedules.progress import Counters, Position
+from switch_ema.averaging.schedules.progress import COUNTERS, Counters, Position
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import (
     StateMismatch,
@@ -39,13 +46,16 @@ from switch_ema.averaging.step.hooks import (
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.stage import Block, stage_of
 
-# Each rank looks at its own shard, because a switch does not communicate, so other
-# ranks may have switched. To go on would train a mixture; what is left is to stop, as
-# after any other error of one rank, or to load or reset on all ranks.
+# Each rank looks at its own shard, so other ranks may have switched. To go on would
+# train a mixture; what is left is to stop, as after any other error of one rank, or to
+# load or reset on all ranks.
 _SHARDED_FAILURE = (
     "This rank goes on only after load_state_dict() or reset(), which all ranks must "
     "call: the others cannot know, and may have written theirs."
 )
+
+_STEPS_BETWEEN_COMPARISONS = 1000
+"""How often ranks compare their counters where nobody counts epochs."""
 
 _MISSED_STEPS = (
     "The model was trained, but no step was counted in this epoch, so nothing is done "
@@ -114,6 +124,8 @@ class Averager(ABC):
         self._structure = Structure(self._model, include, exclude)
         self._shadow = Shadow(self._structure.slots, storage)
         self._replica = find_replica(model)
+        self._ranks: Ranks | None = Ranks(self.name, model)
+        self._compared_at = 0
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
         # Why training cannot go on with this average, after a failed switch.
@@ -142,6 +154,7 @@ class Averager(ABC):
         """
         self._refuse_while_shown("Pickling or copying an averager")
         state = vars(self).copy()
+        state["_ranks"] = None
         for name in ("_hook", "_loads", "_stage", "_open_blocks", "_replica"):
             del state[name]
         return state
@@ -231,10 +244,14 @@ class Averager(ABC):
 
         Returns:
             Whether the live weights changed.
+
+        Raises:
+            RankMismatch: under DDP or FSDP2, other ranks have counted otherwise.
         """
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
+        self._compare_ranks("end_epoch()")
         self._start()
         has_missed_steps = (
             self.needs_steps
@@ -302,6 +319,9 @@ class Averager(ABC):
         self, live_share: float = 0.0, reset_optimizer: bool = False
     ) -> None:
         """Continue training from the average, unless it is not finite."""
+        since = self.steps - self._compared_at
+        if self.epochs == 0 and since >= _STEPS_BETWEEN_COMPARISONS:
+            self._compare_ranks("a switch")
         broken = self._shadow.first_non_finite()
         if broken is not None:
             message = (
@@ -315,6 +335,21 @@ class Averager(ABC):
         self._counters.switches += 1
         if reset_optimizer and self._hook is not None:
             self._hook.forget_state()
+
+    def _compare_ranks(self, place: str) -> None:
+        """Raise on all ranks unless they have counted the same, before a switch.
+
+        Passive methods write nothing, and may live on some ranks only, so they do not
+        wait for others.
+        """
+        counts = {**self._counters.state(), "decay": self.current_decay}
+        self._ranks_now().compare(place, counts, wait=self.active)
+        self._compared_at = self.steps
+
+    def _ranks_now(self) -> Ranks:
+        if self._ranks is None:  # after pickling
+            self._ranks = Ranks(self.name, self._wrapped)
+        return self._ranks
 
     # Showing the average.
 
@@ -440,12 +475,21 @@ class Averager(ABC):
         Raises:
             StateMismatch: the state is of another method or model. It says what is
                 missing, unexpected or of another shape, and nothing has changed.
+            RankMismatch: under DDP or FSDP2, other ranks load another state; nothing
+                has changed on any of them.
         """
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
-        check_state(state, self.name, ["waiting_for", *self._fresh_state])
-        for name, shadow in self._shadows().items():
-            check_shadow_state(shadow, state.get(name), name)
+        problem = self._problem_with(state)
+        if ranks := self._ranks_now():
+            record = {"refused": str(problem)} if problem else self._record_of(state)
+            waits = self.active or self._shadow.is_sharded
+            try:
+                ranks.compare("load_state_dict()", record, wait=waits)
+            except RankMismatch as mismatch:
+                raise problem or mismatch from None
+        if problem is not None:
+            raise problem
         with Uninterrupted():
             self._load_extra_state(state)
             for name, shadow in self._shadows().items():
@@ -455,6 +499,27 @@ class Averager(ABC):
                 self._hook.wait_for(state["waiting_for"])
             self._start()
             self._failure = self._mark = None
+
+    def _problem_with(self, state: Mapping[str, Any]) -> StateMismatch | None:
+        try:
+            check_state(state, self.name, ["waiting_for", *self._fresh_state])
+            for name, shadow in self._shadows().items():
+                check_shadow_state(shadow, state.get(name), name)
+        except StateMismatch as problem:
+            return problem
+        return None
+
+    def _record_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what must be the same on all ranks of a state that was checked."""
+        record = {name: state[name] for name in COUNTERS}
+        if is_replicated(self._wrapped):
+            record["fingerprint of the averages"] = fingerprint(
+                state[name][slot.name]
+                for name, shadow in self._shadows().items()
+                for slot in shadow.slots
+                if not slot.is_buffer
+            )
+        return record
 
     def load_average(
         self,
@@ -499,6 +564,8 @@ class Averager(ABC):
         """Look at the model again: new tensors start at their present values."""
         self._refuse_while_shown("refresh()")
         self._structure.look()
+        if self._ranks is not None and self._ranks.numbers != ranks_of(self._wrapped):
+            self._ranks = None
         for shadow in self._shadows().values():
             shadow.renew(self._structure.slots)
 

@@ -98,6 +98,11 @@ def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
     return f"the shards of {_layout(value)[0].size()} processes, and {here}"
 
 
+def mesh_ranks(tensor: Tensor) -> tuple[int, ...]:
+    """Return the ranks that hold the parts of a sharded tensor."""
+    return tuple(sorted(_layout(tensor)[0].mesh.flatten().tolist()))
+
+
 def whole(value: Tensor) -> Tensor:
     """Gather a sharded tensor on every process of its mesh, which must all call."""
     if not is_sharded(value):

@@ -115,8 +115,13 @@ class SwitchEMA(EMA):
 
         Raises:
             FloatingPointError: the average is not finite; nothing has changed.
+            RankMismatch: under DDP or FSDP2, other ranks have counted otherwise.
         """
         self._refuse_while_shown("switch()")
+        self._compare_ranks("switch()")
+        self._switch()
+
+    def _switch(self) -> None:
         self._write_live(self._live_share, self._resets)
         if not self._has_warned and self._last_switch is not None:
             self._warn_if_little_is_kept(self._last_switch)
@@ -151,7 +156,7 @@ class SwitchEMA(EMA):
     def _after_step(self) -> None:
         super()._after_step()
         if self._is_asked_at_steps and self._schedule.due_after_step(self.position):
-            self.switch()
+            self._switch()
 
     def _auto_decay(self) -> SwitchAuto:
         return SwitchAuto(self._schedule)
@@ -161,7 +166,7 @@ class SwitchEMA(EMA):
             self._decay.check(self._counters.steps_per_epoch)
         due = self._schedule.due_after_epoch(self.position)
         if due:
-            self.switch()
+            self._switch()
         return due
 
 
