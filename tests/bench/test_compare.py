@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -266,10 +267,53 @@ def test_tuning_uses_a_validation_split_and_its_own_seeds(tiny, tmp_path):
     assert "Tuned methods: plain, ema:decay=0.99" in text
     tuned, results = open_run(path.parent)
     assert tuned.methods[0] == "plain" and tuned.tune == 0
-    assert all(":decay=" in method for method in tuned.methods[1:])
+    assert tuned.methods[:3] == config.methods and len(tuned.methods) == 5
+    assert all(":decay=" in method for method in tuned.methods[3:])
     assert len(results.statuses()) > 6  # the trials are stored as well
     again, _ = run(config, tmp_path)
     assert table(again) == table(path)
+
+
+def test_tuned_and_untuned_are_compared_on_fresh_seeds(tiny, tmp_path):
+    config = CompareConfig(
+        tasks=(tiny,), methods=("plain", "ema", "switch-ema"), seeds=3, tune="lr"
+    )
+    path, text = run(config, tmp_path)
+    told = text[text.index("untuned and tuned") :]
+    for method in ("ema", "switch-ema"):
+        assert re.search(rf"{method}\S* .*\[.*\] +[+-]", told), told
+    assert "with every method tuned on held-out data" in " ".join(told.split())
+    untuned, tuned = table(path)
+    plain = CompareConfig(tasks=(tiny,), methods=config.methods, seeds=3)
+    assert untuned == table(run(plain, tmp_path)[0])[0]  # the same seeds as ever
+    assert [r.method for r in tuned[1]["error"]] == list(config.methods)
+    assert "untuned" in path.read_text()
+
+
+def test_a_sweep_is_resumed_and_shows_every_value(tiny, tmp_path, monkeypatch):
+    config = CompareConfig(
+        tasks=(tiny,), methods=("plain", "ema@lr*f"), seeds=3, sweep="lr=0.01,0.05,0.1"
+    )
+    whole, text = run(config, tmp_path / "whole")
+    assert "lr at 3 values" in text and "trains at f = 0.00" in text
+    original, calls = loop.take_step, 0
+
+    def dies(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 50:
+            raise Killed
+        return original(*arguments)
+
+    monkeypatch.setattr(loop, "take_step", dies)
+    with contextlib.suppress(Killed):
+        run(config, tmp_path / "killed")
+    monkeypatch.undo()
+    killed, _ = run(config, tmp_path / "killed")
+    assert table(killed) == table(whole)
+    own = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=3)
+    at_own_rate = table(whole)[1][0]["error"]["plain"]
+    assert at_own_rate == table(run(own, tmp_path)[0])[0][0]["error"]["plain"]
 
 
 def test_a_dry_run_prints_the_plan_only(config, tmp_path):

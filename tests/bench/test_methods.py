@@ -1,5 +1,6 @@
 """Methods as a comparison names them."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,16 @@ from torch import nn
 
 from switch_ema import EMA, SWA, Lookahead, SwitchEMA, fraction, half_life
 from switch_ema.averaging.registry import METHODS
+from switch_ema.averaging.schedules.decay import constant
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
-from switch_ema.bench.methods import options_of, parse_method
+from switch_ema.bench.methods import (
+    control_for,
+    method_of,
+    options_of,
+    parse_method,
+    surviving_share,
+)
 
 
 def made(text, defaults=None, epochs=20):
@@ -128,3 +136,47 @@ def test_options_are_listed():
         *options_of("switch-ema")
     }
     assert "folder" not in options_of("posthoc-ema")
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.99])
+@pytest.mark.parametrize(("every", "steps"), [("1", 63), ("2", 126), ("20it", 20)])
+def test_the_surviving_share_is_that_of_a_straight_drift(decay, every, steps):
+    label = f"switch-ema:decay={decay},switch_every={every}"
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+        ema = EMA(model, decay=constant(decay))
+        for _ in range(steps):
+            model.weight += 1.0
+            ema.update()
+    followed = ema.averaged_state_dict()["weight"].item() / steps
+    assert surviving_share(label, {}, 63) == pytest.approx(followed, rel=1e-4)
+    x = (1 - decay) * steps
+    continuous = 1 - (1 - math.exp(-x)) / x
+    assert surviving_share(label, {}, 63) == pytest.approx(continuous, abs=0.05)
+
+
+def test_the_share_is_that_of_the_task_unless_given():
+    defaults = {"switch-ema": {"decay": 0.9, "live_share": 0.5}}
+    own = surviving_share("switch-ema:live_share=0", defaults, 10)
+    assert surviving_share("switch-ema", defaults, 10) == pytest.approx((1 + own) / 2)
+    with pytest.raises(UsageError, match=r"lr\*f needs a Switch EMA whose decay"):
+        surviving_share("switch-ema:decay=slow", {}, 10)
+
+
+@pytest.mark.parametrize(
+    ("control", "partner"),
+    [
+        ("ema", ""),
+        ("ema@lr*0.5", ""),
+        ("ema@lr*f", "switch-ema:decay=0.9"),
+        ("ema@lr*f:decay=0.99", "switch-ema:decay=0.99"),
+        ("ema@lr=0.1,lr*f:decay=0.5", "switch-ema:decay=0.9"),
+    ],
+)
+def test_a_control_has_the_share_of_its_partner(control, partner):
+    others = ["plain", "switch-ema:decay=0.9", "switch-ema@lr=2:decay=0.99"]
+    methods = [method_of(label) for label in others]
+    assert control_for(method_of(control), methods) == partner
+    if partner:
+        assert control_for(method_of(control), []) == "switch-ema"

@@ -3,7 +3,13 @@
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.spec import (
+    Change,
+    Spec,
+    parse_method_spec,
+    parse_spec,
+    parse_variation,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +48,35 @@ def test_defaults_give_way():
         "x": 1,
         "y": 6,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("ema:decay=0.9", ()),
+        ("ema@lr*0.5:decay=0.9", (Change("lr", 0.5, is_factor=True),)),
+        ("ema@lr*f", (Change("lr", "f", is_factor=True),)),
+        (
+            "ema@lr=0.1,betas=(0.9,0.95)",
+            (Change("lr", 0.1), Change("betas", (0.9, 0.95))),
+        ),
+    ],
+)
+def test_methods_may_change_the_optimizer(text, changes):
+    spec = parse_method_spec(text)
+    assert spec.name == "ema" and spec.changes == changes
+    assert parse_method_spec(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text", ["ema@", "ema@lr", "ema@lr*", "ema@lr*0", "ema@lr=-1", "ema@lr*x", "ema@2"]
+)
+def test_changes_that_cannot_be_read(text):
+    with pytest.raises(UsageError, match="behind @ stand settings of the optimizer"):
+        parse_method_spec(text)
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=", "lr=1", "lr=1,1", "=1,2", "l r=1,2"])
+def test_variations_that_cannot_be_read(text):
+    with pytest.raises(UsageError, match="at least two different values"):
+        parse_variation(text)

@@ -10,7 +10,7 @@ from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.loop import CellResult
-from switch_ema.bench.tuning import check_tuning, tune
+from switch_ema.bench.tuning import SEEDS, check_tuning, plan_trials, tune
 
 
 def chosen(tmp_path, tiny, scores, **more):
@@ -29,7 +29,7 @@ def chosen(tmp_path, tiny, scores, **more):
             }
             results.add(cell, CellResult("done", "", values))
 
-    return tune(config, make_plan(config), results, train).methods
+    return tune(config, make_plan(config), results, train)
 
 
 def check(config):
@@ -65,8 +65,31 @@ def test_a_method_that_an_optimizer_brings_along_is_not_tuned(tmp_path, tiny):
 
 
 @pytest.mark.parametrize(
+    ("tuned", "labels"),
+    [
+        ("lr", ("", "@lr*0.5", "@lr*2", "@lr*0.25", "@lr*4")),
+        ("lr=0.1,0.2", ("@lr=0.1", "@lr=0.2")),
+    ],
+)
+def test_every_method_has_the_same_learning_rates(tmp_path, tiny, tuned, labels):
+    scores = {f"{name}{label}": 0.5 for name in ("plain", "ema") for label in labels}
+    scores |= {f"plain{labels[1]}": 0.3, f"ema{labels[-1]}": 0.2}
+    found = chosen(tmp_path, tiny, scores, tune=tuned)
+    assert found == (f"plain{labels[1]}", f"ema{labels[-1]}")
+
+
+def test_trials_are_trained_once_for_all_that_read(tiny):
+    config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), tune="lr", seeds=2)
+    cells = plan_trials(config, make_plan(config))
+    assert len(cells) == 5 * SEEDS and {cell.split for cell in cells} == {"validation"}
+    assert all(len(cell.methods) == 2 for cell in cells)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tune": "speed=1,2"}, "there is no option 'speed'"),
+        ({"tune": "lr", "methods": ("ema", "ema@lr*2")}, r"would try ema@lr\*2 both"),
         ({"tune": 9}, "tune must be at most 4, got 9"),
         (
             {"methods": ("plain", "ema", "ema:decay=0.99")},

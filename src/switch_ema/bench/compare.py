@@ -14,6 +14,7 @@ from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.points import Point, sweep_points, trained
 from switch_ema.bench.results.folder import (
     RESULTS,
     Arithmetic,
@@ -31,7 +32,7 @@ from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.checkpoints import forget
 from switch_ema.bench.train.loop import Place
-from switch_ema.bench.tuning import check_tuning, tune
+from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Watcher:
 
 def plan_comparison(config: CompareConfig) -> list[Cell]:
     """Plan a comparison, and refuse what cannot be trained or tuned."""
-    cells = make_plan(config)
+    cells = make_plan(trained(config, sweep_points(config)))
     if config.tune:
         check_tuning(config, cells)
     return cells
@@ -98,7 +99,8 @@ def run_comparison(
     folder = options.out / (options.name or config.default_name)
     error: BaseException | None = None
     with locked(folder), closing(Results(folder / RESULTS, create=True)) as results:
-        claim(results, config, folder)
+        points = sweep_points(config)
+        claim(results, config, folder, points)
         remove_leftovers(folder)
         rest = _Rest(
             config,
@@ -112,12 +114,13 @@ def run_comparison(
         )
         try:
             if config.tune:
-                config = rest.tune(cells)
-                cells = make_plan(config)
+                points = rest.tune(cells)
+                cells = make_plan(trained(config, points))
             rest.train(cells)
         except (Exception, KeyboardInterrupt) as stopped:
             error = stopped
-        summary = summarize(config, results, folder.name, cells)
+        every = trained(config, points)
+        summary = summarize(every, results, folder.name, cells)
     return Comparison(folder, summary, error)
 
 
@@ -142,11 +145,13 @@ class _Rest:
     keeps_trajectory: bool
     arithmetic: Arithmetic
 
-    def tune(self, cells: list[Cell]) -> CompareConfig:
-        tuned = tune(self.config, cells, self.results, self.train)
-        note_tuned(self.results, tuned)
-        self.watcher.tuned(tuned.methods)
-        return tuned
+    def tune(self, cells: list[Cell]) -> list[Point]:
+        """Choose, and return what is compared: the methods as typed, and as chosen."""
+        chosen = tune(self.config, cells, self.results, self.train)
+        points = tuned_points(self.config, chosen)
+        note_tuned(self.results, trained(self.config, points), points)
+        self.watcher.tuned(chosen)
+        return points
 
     def train(self, cells: list[Cell]) -> None:
         """Train the cells that are not finished and store each as it comes.

@@ -2,8 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,17 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.methods.ema import DEFAULT_DECAY
 from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules.decay import constant
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 
 FILTERS = ("include", "exclude")
+SWITCH_EMA = "switch-ema"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Method:
         """Whether it only reads the live weights and can share plain training."""
         name = self.spec.name
         return name == PLAIN or (name != CONTROL and not METHODS[name].active)
+
+    @property
+    def changes(self) -> str:
+        """What it changes in the optimizer, spelled so that equal means equal."""
+        return ",".join(map(str, effective(self.spec.changes)))
 
     def make(
         self, model: nn.Module, optimizer: Optimizers, *, epochs: int, folder: Path
@@ -70,7 +77,7 @@ class Method:
 
 def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:
     """Read a method and check its options by making it once on a tiny model."""
-    spec = parse_spec(text)
+    spec = parse_method_spec(text)
     if spec.name not in DESCRIPTIONS:
         raise UsageError(
             f"unknown method {spec.name!r}; known are {', '.join(DESCRIPTIONS)}."
@@ -93,7 +100,68 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
             f"method {text!r}: the options of {spec.name} are "
             f"{', '.join(options_of(spec.name)) or 'none'}."
         ) from None
-    return Method(text, Spec(spec.name, {**others, **filters}))
+    return Method(text, replace(spec, options={**others, **filters}))
+
+
+def method_of(label: str) -> Method:
+    """Read a method as it was typed, without the task's options."""
+    return Method(label, parse_method_spec(label))
+
+
+def effective(changes: Iterable[Change]) -> list[Change]:
+    """Leave out factors of 1, which change nothing."""
+    return [c for c in changes if not (c.is_factor and c.value == 1)]
+
+
+def control_for(control: Method, methods: Sequence[Method]) -> str:
+    """Find the Switch EMA whose share a control with ``lr*f`` trains at.
+
+    It is the one with the control's own options, else the first one, else that of the
+    task, with its usual options. Empty if the method is no such control.
+    """
+    if not any(change.value == SHARE for change in control.spec.changes):
+        return ""
+    found = [m for m in methods if m.spec.name == SWITCH_EMA]
+    alike = [m for m in found if m.spec.options == control.spec.options]
+    partners = [*alike, *found]
+    return str(replace(partners[0].spec, changes=())) if partners else SWITCH_EMA
+
+
+def surviving_share(
+    label: str, defaults: Mapping[str, Mapping[str, Any]], steps_per_epoch: int
+) -> float:
+    """Return the share of a straight drift between two switches that a switch keeps.
+
+    With K steps between switches it is ``1 - d * (1 - d**K) / (K * (1 - d))``, about
+    ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
+
+    Args:
+        label: a Switch EMA.
+        defaults: the task's options of methods.
+        steps_per_epoch: optimizer steps of an epoch.
+    """
+    spec = parse_method_spec(label)
+    options = spec.with_defaults(defaults.get(spec.name, {})).options
+    decay = options.get("decay", DEFAULT_DECAY)
+    every = _steps(options.get("switch_every", 1))
+    is_number = isinstance(every, (int, float))
+    if not isinstance(decay, (int, float)) or not (is_number or type(every) is Steps):
+        raise UsageError(
+            f"lr*{SHARE} needs a Switch EMA whose decay and interval are numbers, got "
+            f"{label}."
+        )
+    steps = every.n if isinstance(every, Steps) else every * steps_per_epoch
+    followed = 1 - decay * (1 - decay**steps) / (steps * (1 - decay))
+    live_share = float(options.get("live_share", 0))
+    return float(live_share + (1 - live_share) * followed)
+
+
+def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
+    """Put the number in the place of the share ``f``."""
+    return tuple(
+        replace(change, value=share) if change.value == SHARE else change
+        for change in changes
+    )
 
 
 def options_of(name: str) -> list[str]:

@@ -1,12 +1,14 @@
 """Names with options, as they are typed: ``ema:decay=0.99,update_every=2``.
 
-A task is a name with options, too, or a class in a file of the user's.
+A task is a name with options, too, or a class in a file of the user's. A method may
+change the optimizer that it is trained with: ``ema@lr*0.5:decay=0.99``.
 """
 
 import ast
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from pathlib import Path
 from types import NoneType
@@ -15,6 +17,7 @@ from typing import Any
 from switch_ema.bench.errors import UsageError
 
 IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
+CHANGE = re.compile(r"(?P<option>[A-Za-z_]\w*)\s*(?P<sign>[=*])\s*(?P<value>.+)")
 KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -25,23 +28,44 @@ KINDS: dict[type, str] = {
 """What the values of options are called in messages."""
 
 
+SHARE = "f"
+"""As a factor of the learning rate: the share of its progress that a switch keeps."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a method changes in the optimizer: ``lr=0.05``, or ``lr*0.5``."""
+
+    option: str
+    value: Any
+    """A factor may be ``SHARE``."""
+    is_factor: bool = False
+
+    def __str__(self) -> str:
+        """Spell it as it would be typed."""
+        return f"{self.option}{'*' if self.is_factor else '='}{self.value}"
+
+
 @dataclass(frozen=True)
 class Spec:
     """A name and its options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+    """What a method changes in the optimizer, in this order."""
 
     def __str__(self) -> str:
         """Spell it as it would be typed, options sorted, so that equal means equal."""
+        name = "@".join(filter(None, (self.name, ",".join(map(str, self.changes)))))
         if not self.options:
-            return self.name
+            return name
         given = (f"{key}={value}" for key, value in sorted(self.options.items()))
-        return f"{self.name}:{','.join(given)}"
+        return f"{name}:{','.join(given)}"
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> "Spec":
         """Add the options that are not given."""
-        return Spec(self.name, {**defaults, **self.options})
+        return replace(self, options={**defaults, **self.options})
 
 
 def parse_spec(text: str) -> Spec:
@@ -63,8 +87,61 @@ def parse_spec(text: str) -> Spec:
                 f"{text!r}: options are written as name:key=value,key=value, "
                 f"got {part!r}."
             )
-        options[key.strip()] = _value(value.strip())
+        options[key.strip()] = read_value(value.strip())
     return Spec(name.strip(), options)
+
+
+def parse_method_spec(text: str) -> Spec:
+    """Read a method with what it changes in the optimizer, and its options.
+
+    >>> parse_method_spec("ema@lr*0.5:decay=0.9").changes
+    (Change(option='lr', value=0.5, is_factor=True),)
+    >>> str(parse_method_spec("ema@lr=0.1,lr*f"))
+    'ema@lr=0.1,lr*f'
+    """
+    spec = parse_spec(text)
+    name, at, rest = spec.name.partition("@")
+    changes = tuple(_change(text, part.strip()) for part in _split(rest))
+    if at and not changes:
+        raise _wrong_change(text, rest)
+    return replace(spec, name=name.strip(), changes=changes)
+
+
+def _change(text: str, part: str) -> Change:
+    found = CHANGE.fullmatch(part)
+    if found is None:
+        raise _wrong_change(text, part)
+    option, is_factor = found["option"], found["sign"] == "*"
+    value = read_value(found["value"].strip())
+    is_share = is_factor and option == "lr" and value == SHARE
+    must_be_positive = is_factor or option == "lr"
+    is_positive = type(value) in (int, float) and 0 < value < math.inf
+    if must_be_positive and not (is_positive or is_share):
+        raise _wrong_change(text, part)
+    return Change(option, value, is_factor)
+
+
+def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Read an option and several values of it.
+
+    >>> parse_variation("lr=0.0125,0.05,0.2")
+    ('lr', (0.0125, 0.05, 0.2))
+    """
+    option, _, rest = text.partition("=")
+    values = tuple(dict.fromkeys(read_value(part.strip()) for part in _split(rest)))
+    if not option.strip().isidentifier() or len(values) < 2:
+        raise UsageError(
+            f"{text!r}: an option and at least two different values are written as "
+            "lr=0.0125,0.05,0.2."
+        )
+    return option.strip(), values
+
+
+def _wrong_change(text: str, part: str) -> UsageError:
+    return UsageError(
+        f"{text!r}: behind @ stand settings of the optimizer such as lr=0.05, lr*0.5 "
+        f"or lr*{SHARE}, rates and factors above 0, got {part!r}."
+    )
 
 
 def parse_task(text: str) -> Spec:
@@ -106,7 +183,8 @@ def _split(text: str) -> list[str]:
     return re.findall(r"(?:[^,([]|\([^)]*\)|\[[^]]*\])+", text)
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """Read a number, boolean, None or tuple; anything else is text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -8,9 +8,17 @@ from typing import Any
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell, make_plan
-from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
+from switch_ema.bench.plan.points import (
+    TUNED,
+    UNTUNED,
+    Point,
+    check_varied,
+    with_factor,
+    with_value,
+)
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.spec import parse_method_spec, parse_variation
 from switch_ema.bench.tasks.loading import load_task_class, takes_split
 from switch_ema.bench.usable import is_usable
 
@@ -22,12 +30,16 @@ KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "lookahead": ("k", (100, 5, 20, 500)),
     "pswa": ("period", (5, 2, 10, 20)),
 }
-"""The one option that is tuned per method, likeliest values first.
+"""The main option of each method, likeliest values first.
 
 SWA's are shares of the training, which become whole epochs.
 """
 
-SEEDS = 3
+FACTORS = (1, 0.5, 2, 0.25, 4)
+"""Factors of the learning rate that are tried if no rates are given."""
+
+SEEDS, STACKED_SEEDS = 3, 8
+"""Seeds of tuning: more where they are trained at once, and cost little."""
 OFFSET = 100_000
 """Tuning has seeds of its own, far from those of the comparison."""
 
@@ -37,10 +49,11 @@ def tune(
     plan: list[Cell],
     results: Results,
     train: Callable[[list[Cell]], None],
-) -> CompareConfig:
-    """Choose each method's option by its mean at the last epoch on validation data.
+) -> tuple[str, ...]:
+    """Choose a setting of each method by its mean at the last epoch on validation data.
 
     With several tasks the mean rank over tasks decides, so that no task's scale does.
+    Every method has the same candidates.
 
     Args:
         config: what is compared.
@@ -49,19 +62,37 @@ def tune(
         train: trains cells.
     """
     candidates = _all_candidates(config, plan)
-    flat = tuple(dict.fromkeys(c for found in candidates.values() for c in found))
-    trial = replace(
-        config,
-        methods=flat,
-        tune=0,
-        seeds=SEEDS,
-        first_seed=config.first_seed + OFFSET,
-    )
-    cells = [replace(cell, split="validation") for cell in make_plan(trial)]
+    trial, cells = _trial(config, plan, candidates)
     train(cells)
     ranks = _mean_ranks(trial, results, cells)
-    chosen = tuple(min(found, key=ranks.__getitem__) for found in candidates.values())
-    return replace(config, methods=chosen, tune=0)
+    return tuple(min(found, key=ranks.__getitem__) for found in candidates.values())
+
+
+def tuned_points(config: CompareConfig, chosen: tuple[str, ...]) -> list[Point]:
+    """Return what is compared: the methods as they were typed, and as chosen."""
+    return [
+        Point(UNTUNED, config.tasks, config.methods),
+        Point(TUNED, config.tasks, chosen),
+    ]
+
+
+def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
+    """Return the trainings of tuning, which come before those of the comparison."""
+    return _trial(config, plan, _all_candidates(config, plan))[1]
+
+
+def _trial(
+    config: CompareConfig, plan: list[Cell], candidates: dict[str, list[str]]
+) -> tuple[CompareConfig, list[Cell]]:
+    is_stacked = any(len(cell.seeds) > 1 for cell in plan)
+    trial = replace(
+        config,
+        methods=tuple(dict.fromkeys(c for found in candidates.values() for c in found)),
+        tune=0,
+        seeds=STACKED_SEEDS if is_stacked else SEEDS,
+        first_seed=config.first_seed + OFFSET,
+    )
+    return trial, [replace(cell, split="validation") for cell in make_plan(trial)]
 
 
 def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
@@ -72,9 +103,11 @@ def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
             raise UsageError(
                 f"{spec.name} cannot be tuned: its constructor takes no keyword split."
             )
+    if isinstance(config.tune, str) and config.tune != LEARNING_RATE:
+        check_varied(config, parse_variation(config.tune)[0])
     owners: dict[str, str] = {}
     for text, found in _all_candidates(config, plan).items():
-        for candidate in map(str, map(parse_spec, found)):
+        for candidate in map(str, map(parse_method_spec, found)):
             if owners.setdefault(candidate, text) != text:
                 raise UsageError(
                     f"tuning would try {candidate} both for {owners[candidate]} and "
@@ -89,8 +122,18 @@ def _all_candidates(config: CompareConfig, plan: list[Cell]) -> dict[str, list[s
     return {text: _candidates(text, config.tune, epochs) for text in config.methods}
 
 
-def _candidates(text: str, budget: int, epochs: int) -> list[str]:
-    spec = parse_spec(text)
+def _candidates(text: str, tuned: int | str, epochs: int) -> list[str]:
+    if tuned == LEARNING_RATE:
+        return list(dict.fromkeys(with_factor(text, factor) for factor in FACTORS))
+    if isinstance(tuned, str):
+        option, values = parse_variation(tuned)
+        return list(dict.fromkeys(with_value(text, option, v) for v in values))
+    return _main_candidates(text, tuned, epochs)
+
+
+def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:
+    """List values of a method's main option."""
+    spec = parse_method_spec(text)
     option, values = KNOBS.get(spec.name, ("", ()))
     if not values or option in spec.options:
         return [text]
@@ -98,7 +141,9 @@ def _candidates(text: str, budget: int, epochs: int) -> list[str]:
         raise UsageError(f"tune must be at most {len(values)}, got {budget}.")
     if spec.name == "swa":
         values = tuple(int(share * epochs) for share in values)
-    return [str(Spec(spec.name, {**spec.options, option: v})) for v in values[:budget]]
+    return [
+        str(replace(spec, options={**spec.options, option: v})) for v in values[:budget]
+    ]
 
 
 def _mean_ranks(

@@ -38,6 +38,8 @@ class Compare:
     - switch-ema compare
     - switch-ema compare moons --seeds 100
     - switch-ema compare digits --methods plain ema:decay=0.9 ema:decay=0.99 switch-ema
+    - switch-ema compare noisy-digits --seeds 32 --sweep lr=0.0125,0.05,0.2
+    - switch-ema compare noisy-digits --seeds 32 --tune lr
     - switch-ema compare path/to/file.py:MyTask --optimizer adamw:lr=1e-3
     - switch-ema compare --config runs/NAME/config.json
     """
@@ -57,7 +59,8 @@ class Compare:
         """Run it."""
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import plan_comparison, run_comparison
-            from switch_ema.bench.report.terminal import print_plan
+            from switch_ema.bench.report.terminal import print_plan, print_trials
+            from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.watching import TalkingBar
 
         settings = self.settings
@@ -67,6 +70,8 @@ class Compare:
             settings = _stored_settings(self.config)
         cells = plan_comparison(settings)
         print_plan(cells, console)
+        if settings.tune:
+            print_trials(plan_trials(settings, cells), console)
         if self.run.dry_run:
             return
         watcher = TalkingBar(console)

@@ -104,3 +104,13 @@ def test_cells_keep_the_names_that_stored_runs_know():
     assert config.default_name == "digits-moons-f12092"
     rarely = make_plan(dataclasses.replace(config, evaluate_every=2))
     assert not {cell.id for cell in rarely} & set(names)
+
+
+def test_methods_share_a_training_if_they_change_the_optimizer_alike():
+    methods = ("plain", "ema@lr*0.5", "swa@lr*1", "lawa@lr*0.5", "ema@lr*f")
+    config = CompareConfig(tasks=("digits",), methods=methods, seeds=1)
+    assert [(cell.methods, cell.control_of) for cell in make_plan(config)] == [
+        (("plain", "swa@lr*1"), ""),
+        (("ema@lr*0.5", "lawa@lr*0.5"), ""),
+        (("ema@lr*f",), "switch-ema"),
+    ]

@@ -133,6 +133,16 @@ def check_optimizer(spec: Spec) -> OptimizerInfo:
     return info
 
 
+def options_in_common() -> tuple[str, ...]:
+    """List the settings that a task's own optimizer, one of torch's, may have.
+
+    >>> [name for name in ("lr", "weight_decay") if name in options_in_common()]
+    ['lr', 'weight_decay']
+    """
+    own = [_valid_options(Spec(name)) for name in ("sgd", "adam", "adamw")]
+    return tuple(dict.fromkeys(option for options in own for option in options))
+
+
 def choose_optimizer(name: str | None, layer_decay: float | None) -> str | None:
     """Return what is made by name, or None for the task's own optimizer.
 

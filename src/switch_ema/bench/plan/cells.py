@@ -4,16 +4,22 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import DESCRIPTIONS
-from switch_ema.bench.methods import FILTERS, Method, parse_method
+from switch_ema.bench.methods import (
+    FILTERS,
+    Method,
+    control_for,
+    method_of,
+    parse_method,
+)
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, facts_of
-from switch_ema.bench.recipe import Recipe, stored_fields
+from switch_ema.bench.recipe import LATER, Recipe, stored_fields
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
 from switch_ema.bench.tasks.loading import load_task_class
@@ -35,6 +41,8 @@ class Cell:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     split: str = "test"
+    control_of: str = field(default="", metadata=LATER)
+    """The Switch EMA whose surviving share is the factor of the learning rate."""
 
     @property
     def id(self) -> str:
@@ -73,25 +81,43 @@ def labels_of(config: CompareConfig) -> list[str]:
     labels = list(config.methods)
     if config.optimizer is not None:
         averaging = optimizer_info(parse_spec(config.optimizer).name).averaging
-        if averaging and averaging not in labels:
+        names = [method_of(label).spec.name for label in labels]
+        if averaging and averaging not in names:
             labels.append(averaging)
     return labels
 
 
 def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[Cell]:
     recipe = config.recipe_for(facts.recipe)
-    methods = [Method(label, parse_spec(label)) for label in labels_of(config)]
+    methods = [method_of(label) for label in labels_of(config)]
     # An average that teaches changes the training of its own student.
-    alone = facts.teaches_itself
-    shared = tuple(m.label for m in methods if m.shares_training and not alone)
-    groups = [shared] if shared else []
-    groups += [(m.label,) for m in methods if alone or not m.shares_training]
+    groups = _groups(methods, alone=facts.teaches_itself)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     size = _seeds_at_once(config, recipe, facts, methods)
     for start in range(0, len(seeds), size):
         for group in groups:
-            chosen = tuple(seeds[start : start + size])
-            yield Cell(task, config.optimizer, recipe, group, chosen)
+            yield Cell(
+                task,
+                config.optimizer,
+                recipe,
+                tuple(method.label for method in group),
+                tuple(seeds[start : start + size]),
+                control_of=control_for(group[0], methods),
+            )
+
+
+def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
+    """Put methods together that can share one training, those that do first.
+
+    They only read the weights, and train with the same settings of the optimizer.
+    """
+    shared: dict[tuple[str, str], list[Method]] = {}
+    for method in methods:
+        if method.shares_training and not alone:
+            key = (method.changes, control_for(method, methods))
+            shared.setdefault(key, []).append(method)
+    others = [[m] for m in methods if alone or not m.shares_training]
+    return [*shared.values(), *others]
 
 
 def _seeds_at_once(

@@ -12,12 +12,14 @@ import tyro
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.spec import KINDS, fingerprint
+from switch_ema.bench.spec import KINDS, fingerprint, parse_variation
 from switch_ema.bench.text import read_json
 
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
 # Random number generators take seeds below 2**32; tuning has seeds behind these.
 _LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000))
+
+LEARNING_RATE = "lr"
 
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
@@ -57,12 +59,18 @@ class CompareConfig:
     """Epochs between two evaluations; the last epoch is always evaluated."""
     stack: str = dataclasses.field(default="off", metadata=LATER)
     """Train many seeds at once where that is faster (auto), or one by one (off)."""
-    tune: int = 0
-    """Settings to try per method on a validation split before the comparison."""
+    tune: int | str = 0
+    """Choose on a validation split before the comparison, with the same candidates for
+    each method: lr, lr=0.01,0.1 (any option), or how many values of its main one."""
+    sweep: str | None = dataclasses.field(default=None, metadata=LATER)
+    """Compare at each value of an option of the optimizer, the methods or the tasks,
+    such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""
 
     def __post_init__(self) -> None:
         for name, least, most in _LIMITS:
             value = getattr(self, name)
+            if isinstance(value, str):
+                continue
             if value < least:
                 raise UsageError(f"{name} must be at least {least}, got {value}.")
             if value > most:
@@ -75,6 +83,12 @@ class CompareConfig:
                 raise UsageError(
                     f"{name} must be at most {MOST_EPOCHS}, got {_short(value)}."
                 )
+        if isinstance(self.tune, str) and self.tune != LEARNING_RATE:
+            parse_variation(self.tune)
+        if self.sweep is not None:
+            parse_variation(self.sweep)
+            if self.tune:
+                raise UsageError("a comparison has a sweep or is tuned, not both.")
         if self.stack not in ("auto", "off"):
             raise UsageError(f"stack must be auto or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
@@ -83,7 +97,8 @@ class CompareConfig:
             if not values or twice:
                 given = f"{sorted(twice)} twice" if twice else "none"
                 raise UsageError(f"{name} must be given once each, got {given}.")
-        for text in (*self.tasks, *self.methods, self.optimizer, self.schedule):
+        texts = (self.optimizer, self.schedule, self.sweep, str(self.tune))
+        for text in (*self.tasks, *self.methods, *texts):
             if text is not None and not _is_text(text):
                 raise UsageError(f"{text!a} is not text that can be written.")
 

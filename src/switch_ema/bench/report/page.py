@@ -35,19 +35,26 @@ from switch_ema.bench.report.rows import (
     make_rows,
     number_of_seeds,
 )
-from switch_ema.bench.report.sections import AnalysisSection, load_sections
+from switch_ema.bench.report.sections import AnalysisSection, Sheet, load_sections
+from switch_ema.bench.report.sweeps import (
+    sweep_figure,
+    sweep_sentences,
+    sweep_sheets,
+    sweep_title,
+)
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
     best_sentence,
     missing_sentence,
+    share_sentences,
     shared_cost_sentence,
     trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.results.folder import CONFIG, REPORT
 from switch_ema.bench.stats.paired import CONFIDENCE
-from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.stats.summary import ComparisonSummary, Sweep, TaskSummary
 from switch_ema.bench.text import counted, printable
 
 
@@ -79,6 +86,7 @@ class Section:
     costs: Figure | None
     cost_note: str
     trivial: str
+    shares: list[str]
     samples: list[tuple[str, list[tuple[str, str]]]]
     """For each method its pictures: caption and data address."""
 
@@ -86,6 +94,28 @@ class Section:
     def figures(self) -> list[Figure]:
         """All figures of the section."""
         return [f for f in (*self.curves, self.pairs, self.costs) if f is not None]
+
+
+@dataclass(frozen=True)
+class SweepPart:
+    """The settings of one task side by side."""
+
+    id: str
+    title: str
+    sentences: list[tuple[str, str]]
+    sheets: list[Sheet]
+    figure: Figure | None
+
+    @classmethod
+    def of(cls, sweep: Sweep, looks: Looks, key: str) -> "SweepPart":
+        """Make the part of one sweep."""
+        return cls(
+            id=key,
+            title=sweep_title(sweep),
+            sentences=sweep_sentences(sweep),
+            sheets=sweep_sheets(sweep),
+            figure=sweep_figure(sweep, looks, f"{key}-figure"),
+        )
 
 
 def write_page(
@@ -146,12 +176,20 @@ def render_page(
         _section(task, looks, f"task-{number}")
         for number, task in enumerate(summary.tasks, 1)
     ]
-    drawn = [figure.for_plotly() for part in sections for figure in part.figures]
+    parts = [
+        SweepPart.of(sweep, looks, f"sweep-{number}")
+        for number, sweep in enumerate(summary.sweeps, 1)
+        if sweep.points
+    ]
+    figures = [figure for part in sections for figure in part.figures]
+    figures += [part.figure for part in parts if part.figure is not None]
+    drawn = [figure.for_plotly() for figure in figures]
     plotly, script = get_plotlyjs(), _resource("page.js")
     template = _environment().get_template("template.html.jinja")
     return template.render(
         summary=summary,
         sections=sections,
+        sweeps=parts,
         analyses=analyses,
         looks=looks,
         rule=RULE,
@@ -190,6 +228,7 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,
         cost_note=shared_cost_sentence(task),
         trivial=trivial_sentence(task),
+        shares=share_sentences(task),
         samples=_samples(task),
     )
 

@@ -37,7 +37,7 @@ def as_csv(summary: ComparisonSummary) -> str:
                 last, d = result.last, result.difference
                 writer.writerow(
                     [
-                        *(printable(task.task), printable(metric.name), metric.unit),
+                        *(printable(task.title), printable(metric.name), metric.unit),
                         *(metric.higher_is_better, printable(result.method)),
                         *(last.mean, "" if last.sd is None else last.sd, last.n),
                         *((d.mean, d.low, d.high, d.p_holm) if d else ("",) * 4),
@@ -55,7 +55,7 @@ def as_markdown(summary: ComparisonSummary) -> str:
         rows = [header, ["---", *["---:"] * (len(header) - 2), "---"], *lines]
         cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
         table = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-        title = printable(task.task)
+        title = printable(task.title)
         parts.append(f"### {title}\n\n{best_sentence(task)}\n\n{table}\n")
     return "\n".join(parts)
 
@@ -69,7 +69,7 @@ def as_latex(summary: ComparisonSummary) -> str:
         rows = [r" & ".join(map(_escaped, row)) + r" \\" for row in [header, *lines]]
         body = "\n".join(rows[1:])
         parts.append(
-            f"% {printable(task.task)}: {best_sentence(task)}\n"
+            f"% {printable(task.title)}: {best_sentence(task)}\n"
             f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{rows[0]}\n\\midrule\n"
             f"{body}\n\\bottomrule\n\\end{{tabular}}\n"
         )

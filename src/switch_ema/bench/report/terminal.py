@@ -22,6 +22,8 @@ from switch_ema.bench.report.numbers import (
     with_unit,
 )
 from switch_ema.bench.report.rows import Row, baseline_of, make_rows
+from switch_ema.bench.report.sections import Sheet
+from switch_ema.bench.report.sweeps import sweep_sentences, sweep_sheets, sweep_title
 from switch_ema.bench.report.words import (
     RULE,
     baseline_sentence,
@@ -29,12 +31,18 @@ from switch_ema.bench.report.words import (
     direct_verdict,
     headline,
     missing_sentence,
+    share_sentences,
     shared_cost_sentence,
     trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.stats.paired import CONFIDENCE
-from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.stats.summary import (
+    ComparisonSummary,
+    Cost,
+    Sweep,
+    TaskSummary,
+)
 from switch_ema.bench.text import counted, printable
 
 _COLOURS = {
@@ -51,7 +59,9 @@ _LONG_NAME = 12
 
 def print_findings(summary: ComparisonSummary, console: Console) -> None:
     """Print what was found, in short: per task one sentence and one table."""
-    for task in summary.tasks:
+    for sweep in summary.sweeps:
+        _print_sweep(sweep, console)
+    for task in () if summary.sweeps else summary.tasks:
         console.print()
         console.print(Text(printable(task.task), style="bold"))
         console.print(Text(best_sentence(task)))
@@ -61,6 +71,7 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         else:
             _print_results(task, console)
         _print_lines(console, direct_verdict(task))
+        _print_lines(console, [("baseline", text) for text in share_sentences(task)])
         _print_trouble(task, console)
 
 
@@ -70,6 +81,8 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
     Everything is given to rich as ``Text``, never as markup: names are shown as they
     are, square brackets included.
     """
+    for sweep in summary.sweeps:
+        _print_sweep(sweep, console)
     for task in summary.tasks:
         _print_task(task, console)
     console.print()
@@ -90,21 +103,70 @@ def print_plan(cells: Sequence[Cell], console: Console) -> None:
     console.print(table)
 
 
+def print_trials(cells: Sequence[Cell], console: Console) -> None:
+    """Say what tuning will train before the comparison."""
+    candidates = dict.fromkeys(m for cell in cells for m in cell.methods)
+    seeds = len({seed for cell in cells for seed in cell.seeds})
+    text = (
+        f"Before that, {counted(len(candidates), 'candidate')} are trained on a "
+        f"validation split with {seeds} other seeds: "
+    )
+    console.print(Text(text + printable(", ".join(candidates)), style="dim"))
+
+
+def _print_sweep(sweep: Sweep, console: Console) -> None:
+    """Print the settings of one task side by side."""
+    if not sweep.points:
+        return
+    console.print()
+    console.print(Text(sweep_title(sweep), style="bold"))
+    console.print(Text(_conditions(sweep.points[0]), style="dim"))
+    for sheet in sweep_sheets(sweep):
+        console.print(Text(printable(sheet.caption), style="dim"))
+        _print_sheet(sheet, console)
+    _print_lines(console, sweep_sentences(sweep))
+    shares = dict.fromkeys(t for point in sweep.points for t in share_sentences(point))
+    _print_lines(console, [("baseline", text) for text in shares])
+    for point in sweep.points:
+        _print_trouble(point, console)
+
+
+def _print_sheet(sheet: Sheet, console: Console) -> None:
+    table = _table()
+    table.add_column(Text(printable(sheet.header[0])), overflow="fold")
+    for name in sheet.header[1:]:
+        heading = Text(_broken(printable(name)))
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    if fits(table, console):
+        console.print(table)
+        return
+    for row in sheet.rows:
+        facts = list(zip(sheet.header[1:], row[1:], strict=True))
+        print_block(console, printable(row[0]), facts)
+
+
 def _print_task(task: TaskSummary, console: Console) -> None:
     console.print()
-    console.print(Text(printable(task.task), style="bold"))
+    console.print(Text(printable(task.title), style="bold"))
     console.print(Text(_conditions(task), style="dim"))
     _print_results(task, console)
     console.print(Text(headline(task), style="bold"))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
-    if trivial := trivial_sentence(task):
-        _print_lines(console, [("baseline", trivial)])
-    _print_trouble(task, console)
+    _print_notes(task, console)
     if task.costs:
         console.print()
         _print_costs(task, console)
         console.print(Text(shared_cost_sentence(task), style="dim"))
+
+
+def _print_notes(task: TaskSummary, console: Console) -> None:
+    """Tell what is to be said beside the verdicts."""
+    told = [*share_sentences(task), trivial_sentence(task)]
+    _print_lines(console, [("baseline", text) for text in told if text])
+    _print_trouble(task, console)
 
 
 def _print_trouble(task: TaskSummary, console: Console) -> None:

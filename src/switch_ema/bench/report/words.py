@@ -5,6 +5,7 @@ from dataclasses import replace
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
 from switch_ema.bench.report.rows import baseline_of
+from switch_ema.bench.spec import SHARE
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
     FEWEST,
@@ -119,14 +120,22 @@ def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
 
 
 def direct_verdict(task: TaskSummary) -> list[tuple[str, str]]:
-    """Compare Switch EMA with EMA where both took part: the paper's own question."""
+    """Compare Switch EMA with EMA where both took part: the paper's own question.
+
+    And with EMA at the learning rate times f: whether it is more than a smaller rate.
+    """
+    told = _against(task, "ema")
+    return told + _against(task, f"ema@lr*{SHARE}")
+
+
+def _against(task: TaskSummary, other: str) -> list[tuple[str, str]]:
     metric = task.metrics[0]
     metric = replace(metric, unit=difference_unit(metric))
     curves = task.curves[metric.name]
     results = {result.method: result for result in task.results[metric.name]}
     first, second = (
         next((method for method in results if method.partition(":")[0] == name), "")
-        for name in ("switch-ema", "ema")
+        for name in ("switch-ema", other)
     )
     if baseline_of(task.results[metric.name]) in (first, second):
         return []  # it has been compared with the other already, and corrected
@@ -166,6 +175,17 @@ def trivial_sentence(task: TaskSummary) -> str:
 
 def _digits(task: TaskSummary, metric: Metric) -> int:
     return digits_of(metric, task.results[metric.name])
+
+
+def share_sentences(task: TaskSummary) -> list[str]:
+    """Say at which share of the learning rate controls with ``lr*f`` were trained."""
+    return [
+        printable(
+            f"{method} trains at f = {share:.3g} of the learning rate, the share of "
+            "its progress that Switch EMA keeps at a switch."
+        )
+        for method, share in task.shares.items()
+    ]
 
 
 def missing_sentence(task: TaskSummary) -> str:

@@ -1,6 +1,6 @@
 """The folder of a run: the names of its files, its owner and its lock."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -12,6 +12,13 @@ from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts
+from switch_ema.bench.plan.points import (
+    POINTS,
+    Point,
+    dump_points,
+    load_points,
+    trained,
+)
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.loop import check_kernels, kernels_here
@@ -21,13 +28,17 @@ _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
-    """Open a finished or unfinished run; its configuration is the tuned one, if any."""
+    """Open a finished or unfinished run; its configuration names all that it trains.
+
+    These are all points of a sweep or, once they are chosen, the tuned methods.
+    """
     results = Results(folder / RESULTS)
     meta = results.meta()
     stored = meta.get(_TUNED) or meta.get("config")
     if stored is None:
         raise UsageError(f"{folder} has no configuration; was it ever started?")
-    return CompareConfig.from_json(stored, str(folder)), results
+    config = CompareConfig.from_json(stored, str(folder))
+    return trained(config, load_points(meta)), results
 
 
 @contextmanager
@@ -58,8 +69,17 @@ def remove_leftovers(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def claim(results: Results, config: CompareConfig, folder: Path) -> None:
-    """Make a new run folder this comparison's; refuse that of another comparison."""
+def claim(
+    results: Results, config: CompareConfig, folder: Path, points: Sequence[Point] = ()
+) -> None:
+    """Make a new run folder this comparison's; refuse that of another comparison.
+
+    Args:
+        results: the run's.
+        config: as it was given.
+        folder: of the run.
+        points: those of its sweep.
+    """
     stored = results.meta()
     if stored.get("config", config.to_json()) != config.to_json():
         raise UsageError(
@@ -73,7 +93,9 @@ def claim(results: Results, config: CompareConfig, folder: Path) -> None:
         )
     results.set_meta("config", config.to_json())
     results.set_meta("sources", config.sources)
-    results.set_meta(FACTS, dump_facts(config.tasks))
+    results.set_meta(FACTS, dump_facts(trained(config, points).tasks))
+    if points:
+        results.set_meta(POINTS, dump_points(points))
     write_atomically(folder / CONFIG, config.to_json())
     environment = describe_environment()
     environment["date"] = stored.get("environment.date") or date.today().isoformat()
@@ -118,6 +140,9 @@ def settle_arithmetic(results: Results, threads: int | None) -> Arithmetic:
     return settled
 
 
-def note_tuned(results: Results, config: CompareConfig) -> None:
+def note_tuned(
+    results: Results, config: CompareConfig, points: Sequence[Point]
+) -> None:
     """Store what tuning has made of the configuration."""
+    results.set_meta(POINTS, dump_points(points))
     results.set_meta(_TUNED, config.to_json())

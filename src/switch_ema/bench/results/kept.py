@@ -15,6 +15,7 @@ from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import open_run
+from switch_ema.bench.spec import parse_method_spec
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.stacked import StackedTask
@@ -124,7 +125,7 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
     for label, averager in training.averagers.items():
-        if label != CONTROL:
+        if parse_method_spec(label).name != CONTROL:
             own = model.state_dict()
             found = own if averager is None else averager.averaged_state_dict()
             weights[label] = {name: value.clone() for name, value in found.items()}

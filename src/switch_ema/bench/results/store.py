@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
+SHARE = "surviving share"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
 
 _TABLES = {"meta", "cells", "metrics"}
@@ -124,6 +125,9 @@ class Results:
             notes[f"{TRAINED} of {cell.task}"] = json.dumps(result.trained)
             for method, options in result.options.items():
                 notes[f"{OPTIONS} of {method} in {cell.task}"] = options
+        if result.share is not None:
+            for method in cell.methods:
+                notes[f"{SHARE} of {method} in {cell.task}"] = repr(result.share)
         with self._errors(), self._connection:
             for key, value in notes.items():
                 if value:

@@ -2,24 +2,33 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from switch_ema.bench.optimizers.catalog import describe_optimizer
 from switch_ema.bench.plan.cells import Cell, labels_of, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
+from switch_ema.bench.plan.points import TUNED, UNTUNED, load_points
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
     FINISHED,
     OPTIONS,
     ORIGIN,
+    SHARE,
     TRAINED,
     TRIVIAL,
     Results,
 )
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
-from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.stats.summary import (
+    ComparisonSummary,
+    Cost,
+    Sweep,
+    TaskSummary,
+)
 
 
 def summarize(
@@ -44,14 +53,75 @@ def summarize(
     }
     facts = load_facts(meta, config.tasks)
     cells = make_plan(config, facts) if cells is None else cells
-    tasks = [
-        _summarize_task(
-            config, results, facts[task], [cell for cell in cells if cell.task == task]
-        )
-        for task in config.tasks
+    points = load_points(meta)
+    if not points:
+        tasks = [
+            _summarize_task(config, results, facts[task], _of_task(cells, task))
+            for task in config.tasks
+        ]
+        return ComparisonSummary(name, _started(tasks), config.to_json(), environment)
+    given = CompareConfig.from_json(meta["config"])
+    sweeps = []
+    for number, task in enumerate(given.tasks):
+        found = []
+        for point in points:
+            own = replace(config, tasks=(point.tasks[number],), methods=point.methods)
+            names = dict(zip(point.methods, labels_of(given), strict=False))
+            part = _of_task(cells, point.tasks[number], point.methods)
+            summary = _summarize_task(own, results, facts[point.tasks[number]], part)
+            found.append(_renamed(summary, task, point.title, names))
+        is_tuned = [point.title for point in points] == [UNTUNED, TUNED]
+        sweeps.append(Sweep(task, _started(found), is_tuned))
+    tasks = [task for sweep in sweeps for task in sweep.points]
+    return ComparisonSummary(name, tasks, meta["config"], environment, sweeps)
+
+
+def _started(tasks: list[TaskSummary]) -> list[TaskSummary]:
+    """Leave out tasks whose baseline has no value yet."""
+    return [task for task in tasks if task.results[task.metrics[0].name]]
+
+
+def _of_task(
+    cells: Sequence[Cell], task: str, methods: Sequence[str] = ()
+) -> list[Cell]:
+    """Choose the cells of a task that train one of the methods, or all of them."""
+    return [
+        cell
+        for cell in cells
+        if cell.task == task and (not methods or set(cell.methods) & set(methods))
     ]
-    started = [task for task in tasks if task.results[task.metrics[0].name]]
-    return ComparisonSummary(name, started, config.to_json(), environment)
+
+
+def _renamed(
+    summary: TaskSummary, task: str, point: str, names: Mapping[str, str]
+) -> TaskSummary:
+    """Call the task and the methods of a point as they were typed."""
+
+    def typed(method: str) -> str:
+        return names.get(method, method)
+
+    return replace(
+        summary,
+        task=task,
+        point=point,
+        settings={name: full for full, name in names.items() if full != name},
+        curves={
+            metric: {typed(method): own for method, own in curves.items()}
+            for metric, curves in summary.curves.items()
+        },
+        results={
+            metric: [replace(result, method=typed(result.method)) for result in found]
+            for metric, found in summary.results.items()
+        },
+        costs=[
+            replace(cost, methods=tuple(names[m] for m in cost.methods if m in names))
+            for cost in summary.costs
+        ],
+        trained={**summary.trained, "Setting": point},
+        options={typed(method): told for method, told in summary.options.items()},
+        samples=tuple(replace(s, method=typed(s.method)) for s in summary.samples),
+        shares={typed(method): share for method, share in summary.shares.items()},
+    )
 
 
 def _summarize_task(
@@ -87,6 +157,7 @@ def _summarize_task(
             if (key := f"{OPTIONS} of {label} in {task}") in meta
         },
         samples=load_samples(results.path.parent, task, labels),
+        shares=_shares(meta, task, labels),
     )
 
 
@@ -96,6 +167,17 @@ def _texts(text: str) -> dict[str, str]:
         return {str(key): str(value) for key, value in json.loads(text).items()}
     except (AttributeError, TypeError, ValueError, RecursionError):
         return {}
+
+
+def _shares(
+    meta: Mapping[str, str], task: str, labels: Sequence[str]
+) -> dict[str, float]:
+    """Read at which share of the learning rate controls with ``lr*f`` were trained."""
+    found = {}
+    for label in labels:
+        with suppress(KeyError, ValueError):  # not a control, or damaged
+            found[label] = float(meta[f"{SHARE} of {label} in {task}"])
+    return found
 
 
 def _trivial(text: str) -> dict[str, dict[str, float]]:

@@ -53,6 +53,34 @@ class TaskSummary:
     """Each method's options, those not given included."""
     samples: tuple[SamplePicture, ...] = ()
     """Pictures that the methods have made of the first seed."""
+    point: str = ""
+    """In a sweep or after tuning, the setting, such as "lr = 0.05" or "tuned"."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """By method its full name, where the setting has changed it."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Factors of the learning rate of controls with ``lr*f``."""
+
+    @property
+    def title(self) -> str:
+        """The task, and the setting if there are several."""
+        return f"{self.task}, {self.point}" if self.point else self.task
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One task at several settings, or before and after tuning."""
+
+    task: str
+    """As typed."""
+    points: list[TaskSummary]
+    """In the order of the values; those without a finished baseline are left out."""
+    is_tuned: bool = False
+    """Whether the points are the untuned and the tuned comparison."""
+
+    @property
+    def varies_task(self) -> bool:
+        """Whether the task itself differs, so that no setting is the best one."""
+        return not any(point.settings for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -61,7 +89,10 @@ class ComparisonSummary:
 
     name: str
     tasks: list[TaskSummary]
+    """In a sweep or after tuning, each task at each setting."""
     config: str
     """The resolved configuration as JSON."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Versions, machine, git state."""
+    sweeps: list[Sweep] = field(default_factory=list)
+    """By task; empty unless there are several settings."""

@@ -4,7 +4,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +21,18 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.kernels import native
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
-from switch_ema.bench.methods import Method, parse_method
+from switch_ema.bench.methods import (
+    Method,
+    parse_method,
+    surviving_share,
+    with_share,
+)
 from switch_ema.bench.models.stacked import clip_each_
+from switch_ema.bench.optimizers.changes import change_optimizer
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import Change, parse_method_spec
 from switch_ema.bench.task import CONTROL_EPOCHS, SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.tasks.stacked import StackedTask
@@ -86,6 +93,8 @@ class CellResult:
     memory_mb: float = 0.0
     origin: str = ""
     """Where the initial weights come from, if the task says so."""
+    share: float | None = None
+    """Factor of the learning rate in a control with ``lr*f``."""
     trivial: contract.Trivial = field(default_factory=dict)
     """Values of trivial predictors, if they were asked for."""
     samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -134,6 +143,7 @@ class Training:
         }
         batches = len(contract.make_loader(self.task, 0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
+        share = self._change_optimizer()
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
@@ -150,11 +160,23 @@ class Training:
         scales = self.accelerator.scaler is not None
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
-        self.result = CellResult(origin=origin, trained=told)
+        self.result = CellResult(origin=origin, trained=told, share=share)
         for label in cell.methods:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
         self.log = ValueLog(values_path(place.folder, cell))
         self.epoch = 0
+
+    def _change_optimizer(self) -> float | None:
+        """Make the changes that all methods of the cell ask for; return the share f."""
+        changes: Iterable[Change] = parse_method_spec(self.cell.methods[0]).changes
+        share = None
+        if self.cell.control_of:
+            share = surviving_share(
+                self.cell.control_of, self.cell.recipe.methods, self.steps_per_epoch
+            )
+            changes = with_share(changes, share)
+        change_optimizer(self.optimizer, changes)
+        return share
 
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
         folder = self.place.folder / "cells" / self.cell.id
@@ -216,7 +238,8 @@ class Training:
 
     def _train_epoch(self) -> None:
         started = time.perf_counter()
-        is_control = CONTROL in self.cell.methods
+        names = [parse_method_spec(label).name for label in self.cell.methods]
+        is_control = CONTROL in names
         self._seed(_CONTROL if is_control else _TRAINING)
         self.model.train()
         set_mode(self.optimizer, training=True)

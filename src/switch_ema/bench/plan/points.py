@@ -1,0 +1,184 @@
+"""Points: the settings of a sweep, or of tuning, each a comparison by itself.
+
+All points of a run are planned together, so that trainings are shared where possible.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from switch_ema.averaging.registry import METHODS
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.methods import method_of, options_of
+from switch_ema.bench.optimizers.catalog import check_optimizer, options_in_common
+from switch_ema.bench.plan.cells import labels_of
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.spec import (
+    Change,
+    Spec,
+    parse_method_spec,
+    parse_spec,
+    parse_variation,
+)
+from switch_ema.bench.tasks.loading import load_task_class
+from switch_ema.bench.tasks.loading import options_of as options_of_task
+from switch_ema.bench.text import read_json
+
+POINTS = "points"
+"""Key of the points among the notes of a run."""
+UNTUNED, TUNED = "untuned", "tuned"
+"""Titles of the points of a run that was tuned."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting: what the tasks and methods that were typed are called in it."""
+
+    title: str
+    """Such as "lr = 0.05"."""
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    """In the order of those of the configuration."""
+
+
+def sweep_points(config: CompareConfig) -> list[Point]:
+    """Return the points of a comparison's sweep; none without one.
+
+    The option is looked for among those of the tasks, of the methods and of the
+    optimizer, in this order. Where a method gives it a value by itself, that stays.
+    """
+    if config.sweep is None:
+        return []
+    option, values = parse_variation(config.sweep)
+    tasks, methods = config.tasks, tuple(labels_of(config))
+    if any(option in options_of_task(load_task_class(task)[0]) for task in tasks):
+        return [
+            Point(
+                f"{option} = {value}",
+                tuple(_task_with(task, option, value) for task in tasks),
+                methods,
+            )
+            for value in values
+        ]
+    check_varied(config, option)
+    points = [
+        Point(
+            f"{option} = {value}",
+            tasks,
+            tuple(with_value(method, option, value) for method in methods),
+        )
+        for value in values
+    ]
+    for point in points:
+        alike = [m for m in point.methods if point.methods.count(m) > 1]
+        if alike:
+            raise UsageError(
+                f"two methods would be {alike[0]} at {point.title}; leave one of them "
+                "out."
+            )
+    if points[0].methods == points[1].methods:
+        raise UsageError(
+            f"every method gives {option} a value by itself, so that there is nothing "
+            "to sweep."
+        )
+    return points
+
+
+def check_varied(config: CompareConfig, option: str) -> None:
+    """Refuse an option that neither the methods nor the optimizer have."""
+    if any(option in options_of(method_of(m).spec.name) for m in config.methods):
+        return
+    if config.optimizer is not None:
+        base = parse_spec(config.optimizer)
+        check_optimizer(replace(base, options={**base.options, option: 0}))
+    elif option not in (known := options_in_common()):
+        raise UsageError(
+            f"there is no option {option!r} of the tasks, the methods or the "
+            f"optimizer, whose own are {', '.join(known)}."
+        )
+
+
+def with_value(method: str, option: str, value: Any) -> str:
+    """Give a method an option of its own, or of its optimizer, unless it has it.
+
+    >>> with_value("ema", "decay", 0.9), with_value("plain", "decay", 0.9)
+    ('ema:decay=0.9', 'plain')
+    >>> with_value("ema@lr*0.5", "lr", 0.1), with_value("ema@lr=1", "lr", 0.1)
+    ('ema@lr=0.1,lr*0.5', 'ema@lr=1')
+    """
+    spec = parse_method_spec(method)
+    if option in options_of(spec.name):
+        given = {option: value, **spec.options}
+        return method if option in spec.options else str(replace(spec, options=given))
+    if is_of_a_method(option):
+        return method
+    if any(c.option == option and not c.is_factor for c in spec.changes):
+        return method
+    return str(replace(spec, changes=(Change(option, value), *spec.changes)))
+
+
+def with_factor(method: str, factor: float) -> str:
+    """Multiply a method's learning rate, unless it gives the rate itself.
+
+    >>> with_factor("ema:decay=0.9", 0.5), with_factor("ema", 1)
+    ('ema@lr*0.5:decay=0.9', 'ema')
+    """
+    spec = parse_method_spec(method)
+    is_fixed = any(c.option == "lr" and not c.is_factor for c in spec.changes)
+    if factor == 1 or is_fixed:
+        return method
+    change = Change("lr", factor, is_factor=True)
+    return str(replace(spec, changes=(change, *spec.changes)))
+
+
+def is_of_a_method(option: str) -> bool:
+    """Whether any method has such an option, so that no optimizer is asked for it."""
+    return any(option in options_of(name) for name in METHODS)
+
+
+def trained(config: CompareConfig, points: Sequence[Point]) -> CompareConfig:
+    """Return the comparison of all that the points name; without points, itself."""
+    if not points:
+        return config
+    return replace(
+        config,
+        tasks=_all(point.tasks for point in points),
+        methods=_all(point.methods for point in points),
+        sweep=None,
+        tune=0,
+    )
+
+
+def dump_points(points: Iterable[Point]) -> str:
+    """Spell points as JSON."""
+    return json.dumps([dataclasses.asdict(point) for point in points])
+
+
+def load_points(meta: Mapping[str, str]) -> list[Point]:
+    """Read the points of a run back; most runs have none."""
+    try:
+        return [
+            Point(str(p["title"]), tuple(p["tasks"]), tuple(p["methods"]))
+            for p in read_json(meta.get(POINTS, "[]"), "the run's note on its points")
+        ]
+    except (TypeError, KeyError):
+        raise UsageError("the run's note on its points is damaged.") from None
+
+
+def _task_with(task: str, option: str, value: Any) -> str:
+    task_class, spec = load_task_class(task)
+    if option not in options_of_task(task_class):
+        raise UsageError(
+            f"{spec.name} has no option {option!r}, which the other tasks have."
+        )
+    if option in spec.options:
+        raise UsageError(
+            f"{task} gives {option} a value by itself; leave it out to sweep it."
+        )
+    return str(Spec(spec.name, {option: value, **spec.options}))
+
+
+def _all(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in groups for name in group))

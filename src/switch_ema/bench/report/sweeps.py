@@ -1,0 +1,297 @@
+"""Several settings side by side: a table value by method, its words and its figure."""
+
+from switch_ema.analysis.intervals import half_width
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.figures import (
+    HOVER,
+    Figure,
+    Json,
+    Looks,
+    label,
+    plain,
+)
+from switch_ema.bench.report.numbers import (
+    NONE,
+    difference_unit,
+    digits_of,
+    fixed,
+    shortened,
+    typographic,
+    with_unit,
+)
+from switch_ema.bench.report.sections import Sheet
+from switch_ema.bench.report.words import headline
+from switch_ema.bench.spec import read_value
+from switch_ema.bench.stats.paired import (
+    CONFIDENCE,
+    LEVEL,
+    Difference,
+    MethodResult,
+    Summary,
+)
+from switch_ema.bench.stats.summary import Sweep
+from switch_ema.bench.stats.sweeps import (
+    Survival,
+    best_points,
+    compare_bests,
+    methods_of,
+    result_of,
+    survivals,
+)
+from switch_ema.bench.text import counted, printable
+
+BEST = "*"
+"""Marks the best setting of a method."""
+
+_OUTCOMES = {
+    "survives": ("helps", "The gain of {} survives tuning"),
+    "does not survive": (
+        "no difference found",
+        "The gain of {} does not survive tuning",
+    ),
+    "turns into a loss": ("hurts", "Tuning turns the gain of {} into a loss"),
+    "appears": (
+        "helps",
+        "{} gains with every method tuned, and untuned no gain was found",
+    ),
+    "no gain": ("no difference found", "{} has no gain that could survive tuning"),
+    "too few seeds": ("too few seeds", "Too few seeds to say whether {} gains"),
+}
+"""Verdict, which gives the colour, and the words of each outcome of tuning."""
+
+
+def sweep_title(sweep: Sweep) -> str:
+    """Say what is varied on a task."""
+    if sweep.is_tuned:
+        return printable(f"{sweep.task}: untuned and tuned")
+    option = sweep.points[0].point.partition(" = ")[0]
+    return printable(f"{sweep.task}: {option} at {counted(len(sweep.points), 'value')}")
+
+
+def sweep_sheets(sweep: Sweep) -> list[Sheet]:
+    """Make the tables of a sweep: values, and differences at the same setting."""
+    if sweep.is_tuned:
+        return [_tuned_sheet(sweep)]
+    option = sweep.points[0].point.partition(" = ")[0]
+    methods, digits = methods_of(sweep), _digits(sweep)
+    best = {} if sweep.varies_task else best_points(sweep)
+    values, differences = [], []
+    for point in sweep.points:
+        found = [result_of(point, method) for method in methods]
+        name = point.point.partition(" = ")[2]
+        marks = [f" {BEST}" if best.get(m) is point else "" for m in methods]
+        cells = [_value(r.last if r else None, digits) for r in found]
+        values.append([name, *(c + m for c, m in zip(cells, marks, strict=True))])
+        shifts = [_difference(r.difference if r else None, digits) for r in found[1:]]
+        differences.append([name, *shifts])
+    metric = sweep.points[0].metrics[0]
+    sheets = [
+        Sheet(
+            caption=(
+                f"{with_unit(metric)} at the last epoch: mean ± half of its "
+                f"{CONFIDENCE} interval, {_n(sweep)}."
+                + (f" {BEST} marks the best {option} of each method." if best else "")
+            ),
+            header=[option, *methods],
+            rows=values,
+        )
+    ]
+    if len(methods) > 1:
+        caption = (
+            f"Difference to {methods[0]} at the same {option} [{CONFIDENCE} interval, "
+            f"corrected over the methods]{_in_unit(metric)}: positive is better."
+        )
+        sheets.append(
+            Sheet(caption=caption, header=[option, *methods[1:]], rows=differences)
+        )
+    return sheets
+
+
+def sweep_sentences(sweep: Sweep) -> list[tuple[str, str]]:
+    """Say what the settings have in common, or what tuning changes; with verdicts."""
+    if sweep.is_tuned:
+        return [_told(survival, sweep) for survival in survivals(sweep)]
+    lines = [("baseline", f"{p.point}: {headline(p)}") for p in sweep.points]
+    if sweep.varies_task:
+        return [(verdict, printable(text)) for verdict, text in lines]
+    best = best_points(sweep)
+    digits, metric = _digits(sweep), sweep.points[0].metrics[0]
+    results = compare_bests(sweep)
+    for result in results[1:]:
+        if result.difference is not None:
+            lines.append(
+                (
+                    result.verdict,
+                    f"Each at its own best, {results[0].method} at "
+                    f"{best[results[0].method].point} and {result.method} at "
+                    f"{best[result.method].point}: "
+                    f"{_difference(result.difference, digits)}"
+                    f"{_in_unit(metric)} ({result.verdict}).",
+                )
+            )
+    if results[1:]:
+        option = sweep.points[0].point.partition(" = ")[0]
+        lines.append(
+            (
+                "baseline",
+                "The best values were chosen on the test data, which flatters; --tune "
+                f"{option}=... chooses on held-out data.",
+            )
+        )
+    return [(verdict, printable(text)) for verdict, text in lines]
+
+
+def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
+    """Draw the metric against the option, one line per method, with intervals."""
+    if sweep.is_tuned:
+        return None
+    option = sweep.points[0].point.partition(" = ")[0]
+    texts = [point.point.partition(" = ")[2] for point in sweep.points]
+    numbers = [read_value(text) for text in texts]
+    is_logarithmic = all(type(n) in (int, float) and n > 0 for n in numbers)
+    x: list[float] | list[str] = numbers if is_logarithmic else texts
+    metric, digits = sweep.points[0].metrics[0], _digits(sweep)
+    traces: list[Json] = []
+    methods = methods_of(sweep)
+    for method in methods:
+        found = [result_of(point, method) for point in sweep.points]
+        summaries = [r.last if r else Summary(float("nan"), None, 0) for r in found]
+        meta = {"colour": looks[method].colour, "method": looks[method].index}
+        halves = [_half(summary) for summary in summaries]
+        high = [s.mean + h for s, h in zip(summaries, halves, strict=True)]
+        low = [s.mean - h for s, h in zip(summaries, halves, strict=True)]
+        traces += [
+            {
+                "x": [*x, *reversed(x)],
+                "y": [*high, *reversed(low)],
+                "fill": "toself",
+                "mode": "lines",
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "showlegend": False,
+                "meta": {**meta, "role": "band"},
+            },
+            {
+                "x": x,
+                "y": [summary.mean for summary in summaries],
+                "name": label(method),
+                "mode": "lines+markers",
+                "line": {"width": 2, "dash": looks[method].plotly_dash},
+                "customdata": [
+                    typographic(f"{p.point}: {_value(s, digits)}, n = {s.n}")
+                    for p, s in zip(sweep.points, summaries, strict=True)
+                ],
+                "hovertemplate": HOVER,
+                "meta": {**meta, "role": "line"},
+            },
+        ]
+    x_axis: Json = {"title": {"text": plain(option)}}
+    if is_logarithmic:
+        x_axis |= {"type": "log", "tickvals": x, "ticktext": texts}
+    else:
+        x_axis |= {"type": "category"}
+    name = plain(shortened(with_unit(metric), 40))
+    return Figure(
+        id=key,
+        caption=(
+            f"Lines: mean {metric.name} over seeds at the last epoch. Bands: "
+            f"{CONFIDENCE} interval of the mean, {_n(sweep)}."
+        ),
+        alternative=f"Line chart of {with_unit(metric)} against {option}, one line per "
+        "method; the table below has the numbers.",
+        height=360,
+        traces=traces,
+        layout={"xaxis": x_axis, "yaxis": {"title": {"text": name}}},
+        legend=[(method, looks[method]) for method in methods],
+    )
+
+
+def _tuned_sheet(sweep: Sweep) -> Sheet:
+    metric, digits = sweep.points[0].metrics[0], _digits(sweep)
+    rows = []
+    for method in methods_of(sweep):
+        found = [result_of(point, method) for point in sweep.points]
+        chosen = sweep.points[-1].settings.get(method, method)
+        values = [_value(r.last if r else None, digits) for r in found]
+        shifts = [_difference(r.difference if r else None, digits) for r in found]
+        rows.append([method, chosen, *values, *shifts])
+    titles = [point.point for point in sweep.points]
+    baseline = methods_of(sweep)[0]
+    return Sheet(
+        caption=(
+            f"{with_unit(metric)} on seeds that tuning has not seen: mean ± half of "
+            f"its {CONFIDENCE} interval; differences to {baseline}, tuned to tuned and "
+            f"untuned to untuned [{CONFIDENCE} interval, corrected over the methods]"
+            f"{_in_unit(metric)}: positive is better, {_n(sweep)}."
+        ),
+        header=[
+            "method",
+            "chosen",
+            *titles,
+            *(f"difference, {title}" for title in titles),
+        ],
+        rows=rows,
+    )
+
+
+def _told(survival: Survival, sweep: Sweep) -> tuple[str, str]:
+    """Say in one sentence whether a gain survives tuning."""
+    metric, digits = sweep.points[0].metrics[0], _digits(sweep)
+    verdict, words = _OUTCOMES[survival.outcome]
+    before, after = survival.untuned, survival.tuned
+    unit = difference_unit(metric)
+    text = (
+        f"{words.format(survival.method)}: {_difference(after, digits)}"
+        f"{f' {unit}' if unit else ''} {metric.name} over {survival.baseline} with "
+        f"every method tuned on held-out data, {_difference(before, digits)} untuned "
+        f"(n = {after.n if after else 0} fresh seeds)."
+    )
+    return verdict, printable(text)
+
+
+def _digits(sweep: Sweep) -> int:
+    metric = sweep.points[0].metrics[0]
+    results: list[MethodResult] = []
+    for point in sweep.points:
+        results += point.results[metric.name]
+    return digits_of(metric, results)
+
+
+def _half(summary: Summary) -> float:
+    """Return half the width of the interval of a mean; 0 where there is none."""
+    return half_width(summary.sd, summary.n, LEVEL) if summary.sd is not None else 0.0
+
+
+def _value(summary: Summary | None, digits: int) -> str:
+    if summary is None or not summary.n:
+        return NONE
+    mean = fixed(summary.mean, digits)
+    if summary.sd is None:
+        return mean
+    return f"{mean} ± {fixed(_half(summary), digits)}"
+
+
+def _difference(difference: Difference | None, digits: int) -> str:
+    if difference is None:
+        return NONE
+    mean = fixed(difference.mean, digits, "+")
+    if not difference.sd:
+        return mean
+    low, high = (fixed(end, digits) for end in (difference.low, difference.high))
+    return f"{mean} [{low}, {high}]"
+
+
+def _in_unit(metric: Metric) -> str:
+    unit = difference_unit(metric)
+    return f" in {unit}" if unit else ""
+
+
+def _n(sweep: Sweep) -> str:
+    counts = {
+        result.last.n
+        for point in sweep.points
+        for result in point.results[point.metrics[0].name]
+    }
+    if len(counts) == 1:
+        return f"n = {counts.pop()}"
+    return f"n = {min(counts)} to {max(counts)}"

@@ -1,0 +1,122 @@
+"""Several settings of one task side by side: the best of each method, and tuning."""
+
+from dataclasses import dataclass
+
+from switch_ema.bench.stats.paired import (
+    Difference,
+    MethodResult,
+    compare,
+    head_to_head,
+    verdict_of,
+)
+from switch_ema.bench.stats.summary import Sweep, TaskSummary
+
+
+def methods_of(sweep: Sweep) -> list[str]:
+    """List the methods of a sweep, the baseline first."""
+    point = sweep.points[0]
+    return [result.method for result in point.results[point.metrics[0].name]]
+
+
+def result_of(point: TaskSummary, method: str) -> MethodResult | None:
+    """Find a method's result at a point; None if it has none there yet."""
+    results = point.results[point.metrics[0].name]
+    return next((result for result in results if result.method == method), None)
+
+
+def best_points(sweep: Sweep) -> dict[str, TaskSummary]:
+    """Find the setting at which each method has its best mean.
+
+    It is chosen on the data that it is measured with, so it flatters; the first of
+    equal ones counts.
+    """
+    metric = sweep.points[0].metrics[0]
+    sign = 1 if metric.higher_is_better else -1
+    best: dict[str, tuple[float, TaskSummary]] = {}
+    for point in sweep.points:
+        for result in point.results[metric.name]:
+            if result.last.n:
+                value = sign * result.last.mean
+                if result.method not in best or value > best[result.method][0]:
+                    best[result.method] = (value, point)
+    return {method: point for method, (_, point) in best.items()}
+
+
+def compare_bests(sweep: Sweep) -> list[MethodResult]:
+    """Compare the methods with each at its best setting, seed by seed.
+
+    Nothing if the baseline has no value at all.
+    """
+    metric = sweep.points[0].metrics[0]
+    best = best_points(sweep)
+    baseline = methods_of(sweep)[0]
+    if baseline not in best:
+        return []
+    return compare(
+        {method: point.curves[metric.name][method] for method, point in best.items()},
+        higher_is_better=metric.higher_is_better,
+        baseline=baseline,
+    )
+
+
+@dataclass(frozen=True)
+class Survival:
+    """A method's difference to the baseline before and after tuning."""
+
+    method: str
+    baseline: str
+    untuned: Difference | None
+    tuned: Difference | None
+
+    @property
+    def outcome(self) -> str:
+        """What tuning makes of a gain.
+
+        One of: survives, does not survive, turns into a loss, appears, no gain,
+        too few seeds.
+        """
+        before, after = verdict_of(self.untuned), verdict_of(self.tuned)
+        if "too few seeds" in (before, after):
+            return "too few seeds"
+        if before == "helps":
+            return {
+                "helps": "survives",
+                "hurts": "turns into a loss",
+                "no difference found": "does not survive",
+            }[after]
+        return "appears" if after == "helps" else "no gain"
+
+
+def survivals(sweep: Sweep) -> list[Survival]:
+    """Pair untuned and tuned differences to the baseline, method by method.
+
+    At the end, Switch EMA against EMA: this one is not corrected over the methods.
+    """
+    if not sweep.is_tuned or len(sweep.points) < 2:
+        return []
+    untuned, tuned = sweep.points
+    baseline, *methods = methods_of(sweep)
+    found = []
+    for method in methods:
+        pair = result_of(untuned, method), result_of(tuned, method)
+        differences = [None if one is None else one.difference for one in pair]
+        found.append(Survival(method, baseline, *differences))
+    first, second = (_named(methods, name) for name in ("switch-ema", "ema"))
+    if first and second:
+        metric = untuned.metrics[0]
+        before, after = (
+            head_to_head(
+                point.curves[metric.name],
+                first,
+                second,
+                higher_is_better=metric.higher_is_better,
+            )
+            for point in sweep.points
+        )
+        found.append(Survival(first, second, before, after))
+    return found
+
+
+def _named(methods: list[str], name: str) -> str:
+    """Find the first method of a name, with or without options."""
+    return next((m for m in methods if m.partition(":")[0] == name), "")
