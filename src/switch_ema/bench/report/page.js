@@ -6,6 +6,9 @@
   const hidden = new Set(); // "task method", as in the legends' data attributes
   const whole = new Set(); // ids of figures whose vertical axis is not cut
   const PRINT_WIDTH = 660; // the text's width on A4 and on US letter
+  // Shares of the screen's heights, so that pages are filled; rows need their room.
+  const PRINT_CURVE = 0.62;
+  const PRINT_ROWS = 0.85;
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const faded = (hex, alpha) =>
@@ -46,12 +49,18 @@
     };
   }
 
+  function heightOf(figure, printing) {
+    if (!printing) return figure.height;
+    const share = place(figure).closest(".curve") ? PRINT_CURVE : PRINT_ROWS;
+    return Math.round(figure.height * share);
+  }
+
   function layout(figure, printing) {
     const ink = colour("--ink");
     return {
       ...figure.layout,
       ...(printing ? { width: PRINT_WIDTH } : { autosize: true }),
-      height: figure.height,
+      height: heightOf(figure, printing),
       margin: { l: 8, r: 12, t: 30, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -103,6 +112,7 @@
 
   function draw(figure, printing = false) {
     const target = place(figure);
+    target.style.height = `${heightOf(figure, printing)}px`;
     const task = target.closest("[data-task]").dataset.task;
     const traces = figure.traces.map((trace) => painted(trace, task));
     return Plotly.react(target, traces, layout(figure, printing), config);
