@@ -27,6 +27,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "create_averager",
     "attach",
     "Attached",
+    "Best",
     # Optimizers that average in their step
     "FusedAdam",
     "FusedAdamW",

@@ -37,12 +37,14 @@ def test_every_method_of_the_library_can_be_compared():
 def test_descriptions_are_the_docstrings_first_lines():
     found = {name: cls.__doc__.partition("\n")[0] for name, cls in METHODS.items()}
     assert {n: DESCRIPTIONS[n] for n in DESCRIPTIONS if n in METHODS} == found
-    assert set(DESCRIPTIONS) - set(METHODS) == {PLAIN, CONTROL}
+    kept = {f"{name}+best" for name in (PLAIN, "ema", "switch-ema")}
+    assert set(DESCRIPTIONS) - set(METHODS) == {PLAIN, CONTROL} | kept
 
 
 def test_passive_methods_share_plain_training():
     shared = {n for n in DESCRIPTIONS if parse_method(n, {}).shares_training}
-    assert shared == {"plain", "ema", "swa", "lawa", "posthoc-ema"}
+    passive = {"plain", "ema", "swa", "lawa", "posthoc-ema"}
+    assert shared == passive | {"plain+best", "ema+best"}
     assert CONTROL not in shared
 
 
@@ -59,6 +61,15 @@ def test_the_tasks_options_apply_unless_given():
 def test_decays_are_warmed_up_by_count_unless_told_otherwise():
     assert made("ema:decay=0.99").current_decay == 0.1
     assert made("ema:decay=0.99,warmup=none").current_decay == 0.99
+
+
+def test_best_is_the_method_itself_with_its_options_and_the_tasks():
+    ema = made("ema+best:decay=0.5", {"ema": {"update_every": 3}})
+    assert isinstance(ema, EMA) and ema._update_every == 3
+    assert made("plain+best") is None
+    assert parse_method("switch-ema+best", {}).keeps_best
+    with pytest.raises(UsageError, match="unknown method 'lawa\\+best'"):
+        made("lawa+best")
 
 
 def test_decays_are_spelled_on_the_command_line():

@@ -2,7 +2,7 @@
 
 Each line may import from the lines below it, and not the other way round:
 
-    attach, suggest        a training loop that stays as it is; what to begin with
+    attach, best, suggest  around a method: the loop as it is, the best epoch, a start
     registry               all methods by name
     methods                one file a method
     averager               the base class: counts, averages, shows, saves, resumes
@@ -20,6 +20,7 @@ average; the shadow hands its groups of tensors to a kernel.
 
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.best import Best
 from switch_ema.averaging.methods.ema import EMA
 from switch_ema.averaging.methods.lawa import LAWA
 from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
@@ -70,6 +71,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "create_averager",
     "attach",
     "Attached",
+    "Best",
     # Optimizers that average in their step
     "FusedAdam",
     "FusedAdamW",

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from switch_ema._checks import check_count
 from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
-from switch_ema.averaging.distributed.fsdp import refuse_fsdp1
+from switch_ema.averaging.distributed.fsdp import like_model_tensor, refuse_fsdp1
 from switch_ema.averaging.distributed.ranks import (
     RankMismatch,
     Ranks,
@@ -346,6 +346,13 @@ class Averager(ABC):
         self._ranks_now().compare(place, counts, wait=self.active)
         self._compared_at = self.steps
 
+    def agreed(self, value: float) -> float:
+        """Return the number that rank 0 has, for one decision of all ranks.
+
+        Without DDP or FSDP2 it is the number itself; with them, all ranks must call.
+        """
+        return self._ranks_now().first_of(value)
+
     def _ranks_now(self) -> Ranks:
         if self._ranks is None:  # after pickling
             self._ranks = Ranks(self.name, self._wrapped)
@@ -411,6 +418,44 @@ class Averager(ABC):
         """Return the same for the live weights, also inside ``averaged()``."""
         with self._stage.showing(None):
             return snapshot(self._model, full)
+
+    def copy_average(self) -> dict[str, torch.Tensor]:
+        """Copy the average as the shadow has it, to be shown again later.
+
+        Sharded tensors are copied by their part here.
+        """
+        self._follow_until_first_step()
+        shadow = self._shadow if self.has_average else self._new_shadow()
+        return shadow_state(shadow)
+
+    def showing_copy(self, copied: Mapping[str, torch.Tensor]) -> Block[nn.Module]:
+        """Hold a copy of an earlier average in the model, as ``averaged()`` does."""
+
+        def choose() -> Shadow:
+            self._check_structure()
+            self.check_copy(copied)
+            shadow = self._new_shadow()
+            load_shadow_state(shadow, copied)
+            return shadow
+
+        return Block(self._stage, choose, self._wrapped)
+
+    def check_copy(self, copied: Any) -> None:
+        """Raise StateMismatch unless it is a copy of an average of this model."""
+        check_shadow_state(self._shadow, copied, "average")
+
+    def as_copy(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Turn the parts of this process, as plain tensors, into a copy again."""
+        slots = {slot.name: slot.tensor for slot in self._shadow.slots}
+        return {
+            name: like_model_tensor(slots[name], part) if name in slots else part
+            for name, part in parts.items()
+        }
+
+    def _new_shadow(self) -> Shadow:
+        """Return a second shadow, which begins at the live weights."""
+        storage = self._shadow.storage.without_flat()
+        return Shadow(self._structure.slots, storage)
 
     def averaged_tensors(self) -> dict[str, torch.Tensor]:
         """Return the averaged tensors by plain name, without copying them.

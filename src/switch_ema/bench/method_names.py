@@ -4,6 +4,19 @@ PLAIN = "plain"
 CONTROL = "plain-again"
 """Plain training with another data order: it shows what chance alone does."""
 
+BEST = "+best"
+"""The end of a method's name that returns its best average, by held-out values."""
+
+
+def base_name(name: str) -> str:
+    """Return the name of the method itself.
+
+    >>> base_name("ema+best"), base_name("ema")
+    ('ema', 'ema')
+    """
+    return name.removesuffix(BEST)
+
+
 DESCRIPTIONS = {
     PLAIN: "No averaging: the live weights.",
     CONTROL: "Plain with another data order: a check of the statistics (A/A).",
@@ -31,6 +44,13 @@ DESCRIPTIONS = {
     ),
     "literal-eq3": (
         "Average at every step into the live weights, except at every T-th step."
+    ),
+    f"{PLAIN}{BEST}": (
+        "The live weights of the best epoch, if the last is worse on held-out data."
+    ),
+    f"ema{BEST}": ("The EMA of the best epoch, if the last is worse on held-out data."),
+    f"switch-ema{BEST}": (
+        "Switch EMA's average of the best epoch, if the last is worse on held-out data."
     ),
 }
 """Name and what it does, in one sentence."""

@@ -13,11 +13,20 @@ from torch import nn
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.methods.ema import DEFAULT_DECAY
 from switch_ema.averaging.registry import METHODS
+from switch_ema.averaging.schedules import auto
+from switch_ema.averaging.schedules.auto import WINDOWS
 from switch_ema.averaging.schedules.decay import constant
 from switch_ema.averaging.schedules.intervals import Steps
+from switch_ema.averaging.schedules.spelling import AUTO
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS, PLAIN
+from switch_ema.bench.method_names import (
+    BEST,
+    CONTROL,
+    DESCRIPTIONS,
+    PLAIN,
+    base_name,
+)
 from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 
 FILTERS = ("include", "exclude")
@@ -32,9 +41,19 @@ class Method:
     spec: Spec
 
     @property
+    def name(self) -> str:
+        """The name of the method itself, without ``+best``."""
+        return base_name(self.spec.name)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether held-out values decide which epoch's average it returns."""
+        return self.spec.name.endswith(BEST)
+
+    @property
     def shares_training(self) -> bool:
         """Whether it only reads the live weights and can share plain training."""
-        name = self.spec.name
+        name = self.name
         return name == PLAIN or (name != CONTROL and not METHODS[name].active)
 
     @property
@@ -46,15 +65,15 @@ class Method:
         self, model: nn.Module, optimizer: Optimizers, *, epochs: int, folder: Path
     ) -> Averager | None:
         """Attach the averager to a model in training; None for plain."""
-        if self.spec.name in (PLAIN, CONTROL):
+        if self.name in (PLAIN, CONTROL):
             if self.spec.options:
                 raise TypeError(f"{self.spec.name} has no options")
             return None
         try:
-            options = _options(self.spec, epochs, folder)
+            options = _options(Spec(self.name, self.spec.options), epochs, folder)
             # A comparison shows what a decay does, also one that keeps little.
             warnings.filterwarnings("ignore", message="This switch keeps")
-            return METHODS[self.spec.name](model, optimizer, **options)
+            return METHODS[self.name](model, optimizer, **options)
         # The last two are what torch raises for a device that is not there.
         except (ValueError, RuntimeError, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0]
@@ -65,12 +84,13 @@ class Method:
 
         Common ones, such as the dtype of the shadow, are told where they were given.
         """
-        if self.spec.name not in METHODS:
+        if self.name not in METHODS:
             return ""
-        own = inspect.signature(METHODS[self.spec.name]).parameters
+        own = inspect.signature(METHODS[self.name]).parameters
         common = {"folder", *inspect.signature(Averager).parameters}
         options = {n: p.default for n, p in own.items() if n not in common}
-        options |= _options(self.spec, epochs, Path("unused"))
+        spec = Spec(self.name, self.spec.options)
+        options |= _options(spec, epochs, Path("unused"))
         told = {n: v for n, v in options.items() if v is not None and n != "folder"}
         return ", ".join(f"{name}={_spelled(value)}" for name, value in told.items())
 
@@ -82,12 +102,13 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
         raise UsageError(
             f"unknown method {spec.name!r}; known are {', '.join(DESCRIPTIONS)}."
         )
-    options = spec.with_defaults(defaults.get(spec.name, {})).options
+    name = base_name(spec.name)
+    options = spec.with_defaults(defaults.get(name, {})).options
     # Filters name tensors of the task's model, which the tiny one does not have.
     filters = {
         key: _patterns(value)
         for key, value in options.items()
-        if key in FILTERS and spec.name in METHODS
+        if key in FILTERS and name in METHODS
     }
     others = {key: value for key, value in options.items() if key not in filters}
     tiny = nn.Linear(1, 1)
@@ -132,9 +153,6 @@ def surviving_share(
 ) -> float:
     """Return the share of a straight drift between two switches that a switch keeps.
 
-    With K steps between switches it is ``1 - d * (1 - d**K) / (K * (1 - d))``, about
-    ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
-
     Args:
         label: a Switch EMA.
         defaults: the task's options of methods.
@@ -145,13 +163,15 @@ def surviving_share(
     decay = options.get("decay", DEFAULT_DECAY)
     every = _steps(options.get("switch_every", 1))
     is_number = isinstance(every, (int, float))
-    if not isinstance(decay, (int, float)) or not (is_number or type(every) is Steps):
+    is_known = isinstance(decay, (int, float)) or decay == AUTO
+    if not is_known or not (is_number or type(every) is Steps):
         raise UsageError(
             f"lr*{SHARE} needs a Switch EMA whose decay and interval are numbers, got "
             f"{label}."
         )
     steps = every.n if isinstance(every, Steps) else every * steps_per_epoch
-    followed = 1 - decay * (1 - decay**steps) / (steps * (1 - decay))
+    final = max(1 - WINDOWS / steps, 0) if decay == AUTO else decay
+    followed = auto.surviving_share(final, steps)
     live_share = float(options.get("live_share", 0))
     return float(live_share + (1 - live_share) * followed)
 
@@ -166,6 +186,7 @@ def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
 
 def options_of(name: str) -> list[str]:
     """List the options that a method takes."""
+    name = base_name(name)
     if name not in METHODS:
         return []
     names: dict[str, None] = {}

@@ -66,7 +66,7 @@ def as_teacher(
         exclude: Names of tensors that are not weights, which are not averaged.
     """
     options = dict(method.spec.options)
-    if method.spec.name in (PLAIN, CONTROL):
+    if method.name in (PLAIN, CONTROL):
         return method
     decay = options.get("decay")
     if isinstance(decay, float) and "warmup" not in options:

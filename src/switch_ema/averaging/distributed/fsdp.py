@@ -111,12 +111,17 @@ def whole(value: Tensor) -> Tensor:
     return gathered
 
 
+def rank() -> int:
+    """Return the rank of this process; 0 where there is one alone."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return 0
+
+
 def has_the_whole() -> bool:
     """Whether this process is the one that keeps gathered tensors, rank 0."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or (
-        distributed.get_rank() == 0
-    )
+    return rank() == 0
 
 
 def _layout(tensor: Any) -> tuple[Any, tuple[Any, ...]]:

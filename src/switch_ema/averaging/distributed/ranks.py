@@ -58,7 +58,7 @@ class Ranks:
         _made[self.numbers, method] += 1
         digest = hashlib.sha256(repr(self.numbers).encode()).hexdigest()[:16]
         self._name = f"switch-ema/{digest}/{method}/{index}"
-        self._calls = 0
+        self._calls = self._decisions = 0
         self._unheard: str | None = None
 
     def __bool__(self) -> bool:
@@ -104,6 +104,21 @@ class Ranks:
         if wait and rank == self.numbers[0]:  # all have left the call before this one
             for name in ("", "/came", "/compared", "/complete"):
                 store.delete_key(f"{self._name}/{self._calls - 1}{name}")
+
+    def first_of(self, value: float) -> float:
+        """Return the number that the first rank has; all ranks must call.
+
+        Ranks that decided by numbers of their own could decide differently, and would
+        then train a mixture.
+        """
+        store = default_store() if self else None
+        if store is None:
+            return value
+        self._decisions += 1
+        key = f"{self._name}/decision {self._decisions}"
+        if torch.distributed.get_rank() == self.numbers[0]:
+            store.set(key, repr(value))
+        return float(store.get(key).decode())
 
     def _wait(self, store: Any, key: str, place: str) -> None:
         began, limit = time.monotonic(), store.timeout.total_seconds()

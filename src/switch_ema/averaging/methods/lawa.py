@@ -116,7 +116,7 @@ class LAWA(Averager):
 
     @torch.no_grad()
     def _take(self) -> None:
-        self._snapshots.append(self._snapshot())
+        self._snapshots.append(self._new_shadow())
         # Tensors that are not averaged take the newest value, the rest the mean.
         self._shadow.read_()
         for indices, finite_only in (
@@ -126,9 +126,6 @@ class LAWA(Averager):
             target = [self._shadow.tensors[i] for i in indices]
             sources = [[shot.tensors[i] for i in indices] for shot in self._snapshots]
             torch_ops.mean_(target, sources, finite_only)
-
-    def _snapshot(self) -> Shadow:
-        return Shadow(self._structure.slots, self._shadow.storage.without_flat())
 
     def _extra_state(self) -> dict[str, Any]:
         return {"snapshots": [shadow_state(shot) for shot in self._snapshots]}
@@ -145,5 +142,5 @@ class LAWA(Averager):
             )
         self._snapshots.clear()
         for kept in state["snapshots"]:
-            self._snapshots.append(self._snapshot())
+            self._snapshots.append(self._new_shadow())
             load_shadow_state(self._snapshots[-1], kept)

@@ -114,9 +114,7 @@ class PostHocEMA(Averager):
             steps_per_epoch=steps_per_epoch,
         )
         # Laid out flat a second time, the model would leave the first shadow's buffer.
-        storage = self._shadow.storage.without_flat()
-        further = range(1, len(self._gammas))
-        self._further = [Shadow(self._structure.slots, storage) for _ in further]
+        self._further = [self._new_shadow() for _ in range(1, len(self._gammas))]
         try:
             _check_storable(self._shadow)
         except ValueError:

@@ -1,7 +1,7 @@
 """The averaged model as a safetensors file that any library loads."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -9,11 +9,15 @@ from switch_ema._files import write_atomically
 from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
 from switch_ema.averaging.offline.soup import require_safetensors
 
-if TYPE_CHECKING:
-    from switch_ema.averaging.averager import Averager
+
+class HasAverage(Protocol):
+    """An averager, or what chooses between its averages."""
+
+    def averaged_state_dict(self) -> dict[str, Any]:
+        """Return a copy of the averaged model."""
 
 
-def save_averaged(averager: "Averager", path: str | os.PathLike[str]) -> None:
+def save_averaged(averager: HasAverage, path: str | os.PathLike[str]) -> None:
     """Write the averaged weights under plain names, in the model's dtypes.
 
     ``safetensors.torch.load_file`` reads them for ``model.load_state_dict``, timm as

@@ -22,10 +22,14 @@ from switch_ema.bench.plan.facts import TaskFacts, facts_of
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
-from switch_ema.bench.tasks.loading import load_task_class
+from switch_ema.bench.tasks.loading import load_task_class, takes_split
 
 SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that is written for many seeds."""
+
+HELD_OUT = "held-out"
+"""The split of a comparison with a ``+best`` method: a fifth of the training data is
+held out from every method and chooses epochs; the test values are reported."""
 
 FEWEST_STACKED = 4
 """With fewer seeds a stack costs about what it saves."""
@@ -41,8 +45,19 @@ class Cell:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     split: str = "test"
+    """What is evaluated: "test", "validation", or HELD_OUT."""
     control_of: str = field(default="", metadata=LATER)
     """The Switch EMA whose surviving share is the factor of the learning rate."""
+
+    @property
+    def trained_split(self) -> str:
+        """The split of the task that is trained."""
+        return "validation" if self.split == HELD_OUT else self.split
+
+    @property
+    def evaluated_split(self) -> str:
+        """The split of the task whose values are reported."""
+        return "test" if self.split == HELD_OUT else self.split
 
     @property
     def id(self) -> str:
@@ -94,6 +109,7 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
     groups = _groups(methods, alone=facts.teaches_itself)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     size = _seeds_at_once(config, recipe, facts, methods)
+    split = HELD_OUT if any(method.keeps_best for method in methods) else "test"
     for start in range(0, len(seeds), size):
         for group in groups:
             yield Cell(
@@ -102,6 +118,7 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
                 recipe,
                 tuple(method.label for method in group),
                 tuple(seeds[start : start + size]),
+                split,
                 control_of=control_for(group[0], methods),
             )
 
@@ -133,9 +150,7 @@ def _seeds_at_once(
         if not info.elementwise or info.has_modes:
             return 1
     # Filters name the tensors of a network, and snapshots are of one training.
-    options = [
-        m.spec.with_defaults(recipe.methods.get(m.spec.name, {})) for m in methods
-    ]
+    options = [m.spec.with_defaults(recipe.methods.get(m.name, {})) for m in methods]
     has_filter = any(name in spec.options for spec in options for name in FILTERS)
     has_snapshots = any(method.spec.name == "posthoc-ema" for method in methods)
     alone = has_filter or has_snapshots or recipe.precision != "no"
@@ -150,8 +165,26 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
     _check_memory(config, task, load_task_class(task)[0])
     _check_options(recipe, task)
     for label in labels_of(config):
-        parse_method(label, recipe.methods)
+        method = parse_method(label, recipe.methods)
+        if method.keeps_best:
+            _check_held_out(label, task)
     return facts
+
+
+def _check_held_out(label: str, task: str) -> None:
+    """Refuse ``+best`` where nothing can be held out, or its error is not known."""
+    task_class, spec = load_task_class(task)
+    if not takes_split(task_class):
+        raise UsageError(
+            f"{label} needs held-out data, and the constructor of {spec.name} takes no "
+            "keyword split."
+        )
+    metric = task_class.metrics_for(spec.options)[0]
+    if metric.unit != "%" or task_class.predictions is Task.predictions:
+        raise UsageError(
+            f"{label} needs the standard error of a share, so a task that classifies; "
+            f"{spec.name} is judged by {metric.name}."
+        )
 
 
 def _check_options(recipe: Recipe, task: str) -> None:

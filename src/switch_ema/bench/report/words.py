@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from switch_ema.bench.method_names import BEST
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
 from switch_ema.bench.report.rows import baseline_of
@@ -199,6 +200,22 @@ def missing_sentence(task: TaskSummary) -> str:
 
 def shared_cost_sentence(task: TaskSummary) -> str:
     """Explain why several methods can stand behind one training time."""
+    return " ".join(filter(None, (_sharing(task), _held_out(task))))
+
+
+def _held_out(task: TaskSummary) -> str:
+    """Say what a ``+best`` method changes for all methods."""
+    if not any(
+        m.partition(":")[0].endswith(BEST) for cost in task.costs for m in cost.methods
+    ):
+        return ""
+    return (
+        "A fifth of the training data was held out from every method; it chooses the "
+        f"epochs of the methods with {BEST}, and the values are those of the test data."
+    )
+
+
+def _sharing(task: TaskSummary) -> str:
     groups = [cost.methods for cost in task.costs if len(cost.methods) > 1]
     if not groups:
         return "Every method needs a training of its own."

@@ -133,11 +133,11 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
     trajectory: dict[str, list[Weights]] = {
         label: list(points[label]) for label in weights if label in points
     }
-    task = training.task
+    task = training.tested
     if not isinstance(task, SeedBatchTask):
         return _kept(cell, task, model, weights, trajectory)
     set_seed(cell.seeds[0])  # as a training does
-    first = create_task(cell.task, cell.seeds[:1], split=cell.split)
+    first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
     set_seed(cell.seeds[0])
     network = first.model().to(training.accelerator.device)
     if isinstance(task, StackedTask):

@@ -74,6 +74,10 @@ def save_checkpoint(training: "Training") -> None:
                 if averager is not None
             },
             _LINES: training.log.lines,
+            "selections": {
+                label: selection.state()
+                for label, selection in training.selections.items()
+            },
             "result": {
                 "status": result.status,
                 "message": result.message,
@@ -114,6 +118,8 @@ def _load(training: "Training", state: dict[str, Any], with_values: bool) -> Non
     for label, averager in training.averagers.items():
         if averager is not None:
             averager.load_state_dict(state["averagers"][label])
+    for label, selection in training.selections.items():
+        selection.load(state["selections"][label])
     # A run that 0.1.0 has begun has its values in here.
     for name, value in state["result"].items():
         setattr(training.result, name, value)

@@ -12,7 +12,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.optimizers.catalog import choose_optimizer, create_optimizer
 from switch_ema.bench.spec import parse_spec
-from switch_ema.bench.task import Loader, Task
+from switch_ema.bench.task import Loader, SeedBatchTask, Task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.train.values import Values
 from switch_ema.bench.usable import is_usable
@@ -158,6 +158,22 @@ def measure(task: Task, model: nn.Module, seeds: int) -> dict[str, list[float]]:
     if not isinstance(measured, Mapping):
         raise _wrong(task, "evaluate", "must return a dict of metrics", measured)
     return {m.name: _values(task, m.name, measured, seeds) for m in task.metrics}
+
+
+@torch.no_grad()
+def count_examples(task: Task, model: nn.Module) -> int:
+    """Count the examples of one seed that a task which classifies evaluates on."""
+    seeds = 1
+    if isinstance(task, StackedTask):
+        task, model = task.tasks[0], cast(Stacked, model).alone(0)
+    elif isinstance(task, SeedBatchTask):
+        seeds = len(task.seeds)
+    was_training = model.training
+    found = task.predictions(model.eval())
+    model.train(was_training)
+    if found is None:
+        raise _wrong(task, "predictions", "must return outputs and labels", found)
+    return len(found[1]) // seeds
 
 
 def name_missing(values: Values, seeds: tuple[int, ...]) -> str:

@@ -33,7 +33,12 @@ from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import Change, parse_method_spec
-from switch_ema.bench.task import CONTROL_EPOCHS, SeedBatchTask, SelfTeachingTask
+from switch_ema.bench.task import (
+    CONTROL_EPOCHS,
+    SeedBatchTask,
+    SelfTeachingTask,
+    Task,
+)
 from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.teacher import as_teacher
@@ -51,6 +56,7 @@ from switch_ema.bench.train.description import (
     describe_schedule,
 )
 from switch_ema.bench.train.pictures import to_png
+from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import ValueLog, Values
 
@@ -120,8 +126,14 @@ class Training:
         cell, place, recipe = self.cell, self.place, self.cell.recipe
         # A task that draws its data here must draw the same for every method.
         set_seed(cell.seeds[0])
-        self.task = create_task(cell.task, cell.seeds, split=cell.split)
+        self.task = create_task(cell.task, cell.seeds, split=cell.trained_split)
         contract.check_seed(self.task)
+        self.tested = self.task
+        """Whose values are reported: the task itself, unless some data is held out."""
+        if cell.evaluated_split != cell.trained_split:
+            set_seed(cell.seeds[0])
+            split = cell.evaluated_split
+            self.tested = create_task(cell.task, cell.seeds, split=split)
         # Accelerate keeps the precision of the first cell of a process for good.
         AcceleratorState._reset_state()
         self.accelerator = Accelerator(
@@ -151,6 +163,7 @@ class Training:
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
         )
         self.averagers = self._attach(model)
+        self.selections = self._select(model)
         if isinstance(self.task, SelfTeachingTask):
             (teacher,) = self.averagers.values()
             self.task.teach(teacher)
@@ -190,6 +203,17 @@ class Training:
             )
         return averagers
 
+    def _select(self, model: nn.Module) -> dict[str, Selection]:
+        """Make what chooses the epochs of ``+best`` methods."""
+        chosen = [
+            label for label in self.cell.methods if self._method(label).keeps_best
+        ]
+        if not chosen:
+            return {}
+        examples = contract.count_examples(self.task, model)
+        metric = self.task.metrics[0]
+        return {label: Selection(metric, examples) for label in chosen}
+
     def _method(self, label: str) -> Method:
         method = parse_method(label, self.cell.recipe.methods)
         if not isinstance(self.task, SelfTeachingTask):
@@ -208,7 +232,7 @@ class Training:
             restarted = "its checkpoint was damaged, so it was trained anew"
         if self.place.measures_trivial:
             set_seed(self.task.seed)
-            self.result.trivial = contract.trivial_values(self.task)
+            self.result.trivial = contract.trivial_values(self.tested)
         self._start_trackers()
         self._keep_point()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
@@ -306,19 +330,27 @@ class Training:
                 self._note(label, self._not_measured())
             return
         started = time.perf_counter()
-        seeds = len(self.cell.seeds)
+        if isinstance(self.task, StackedTask) and isinstance(self.tested, StackedTask):
+            self.tested.has_stopped = self.task.has_stopped
         for label in self.averagers:
-            with self._averaged(label, _EVALUATION):
-                measured = contract.measure(self.task, self.model, seeds)
+            measured = self._measure(self.tested, label)
+            if label in self.selections:
+                selection = self.selections[label]
+                held_out = self._measure(self.task, label)[selection.metric.name]
+                measured = selection.add(held_out, measured)
             self._note(label, measured)
         self.result.evaluate_seconds += time.perf_counter() - started
+
+    def _measure(self, task: Task, label: str) -> dict[str, list[float]]:
+        with self._averaged(label, _EVALUATION):
+            return contract.measure(task, self.model, len(self.cell.seeds))
 
     @torch.no_grad()
     def _sample(self) -> None:
         """Ask the task for pictures of every method."""
         for label in self.averagers:
             with self._averaged(label, _SAMPLES):
-                pictures = contract.sample_pictures(self.task, self.model)
+                pictures = contract.sample_pictures(self.tested, self.model)
             if pictures:
                 self.result.samples[label] = to_png(pictures)
 
