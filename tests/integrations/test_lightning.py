@@ -28,6 +28,7 @@ from tests.integrations.helpers import (
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
 
+from switch_ema.integrations.best import BestBy  # noqa: E402
 from switch_ema.integrations.lightning import SwitchEMACallback  # noqa: E402
 from tests.integrations.lightning_runs import Module, NoLog, fit  # noqa: E402
 
@@ -40,6 +41,46 @@ def test_equals_the_plain_loop(tmp_path, method):
     callback, _, _ = fit(tmp_path, make=SwitchEMACallback(method, **options))
     reference = plain(method) if options else plain_without_decay(method)
     assert_agree(callback.averager, reference, "net.")
+
+
+class Scored(NoLog):
+    """Logs a score of its own making: the second of three epochs is the best."""
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.log("score", (0.5, 0.9, 0.1, 0.0)[self.trainer.current_epoch])
+
+
+def test_the_best_average_is_tested_and_resumed(tmp_path):
+    def best():
+        by = BestBy("score", higher_is_better=True, n=100)
+        return SwitchEMACallback("ema", best=by, **OPTIONS)
+
+    callback, module, run = fit(tmp_path, module=Scored(), make=best())
+    assert callback.best.scores == pytest.approx([0.5, 0.9, 0.1])
+    expected = module.seen[STEPS]  # as it was in the second validation
+    module.seen.clear()
+    run.test(module, loader())
+    assert torch.equal(module.seen[0], expected)
+    shown = callback.best.averaged_state_dict()["net.0.weight"]
+    assert torch.equal(shown, expected)
+    assert not torch.equal(module.net[0].weight, expected)
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    again, _, _ = fit(
+        tmp_path,
+        module=Scored(),
+        make=best(),
+        ckpt=tmp_path / "last.ckpt",
+        max_epochs=EPOCHS + 1,
+    )
+    assert again.best.scores == pytest.approx([0.5, 0.9, 0.1, 0.0])
+    assert torch.equal(again.best.averaged_state_dict()["net.0.weight"], expected)
+
+
+def test_a_metric_that_is_not_measured_is_named(tmp_path):
+    by = BestBy("val_acc", higher_is_better=True, n=100)
+    with pytest.raises(ValueError, match=r"measured no 'val_acc'.* are loss"):
+        fit(tmp_path, make=SwitchEMACallback(best=by, **OPTIONS))
 
 
 def plain_without_decay(method):

@@ -10,6 +10,7 @@ from tests.integrations.helpers import WITHOUT_STATE, Interrupted, assert_close
 transformers = pytest.importorskip("transformers")
 from transformers import Trainer, TrainingArguments  # noqa: E402
 
+from switch_ema.integrations.best import BestBy  # noqa: E402
 from switch_ema.integrations.transformers import SwitchEMACallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,6 +97,42 @@ def plain(method="switch-ema", epochs=EPOCHS):
             optimizer.step()
         averager.end_epoch()
     return averager
+
+
+def test_the_best_average_is_shown_after_training_and_resumed(tmp_path):
+    class Scored(Trainer):
+        def evaluation_loop(self, *args, **kwargs):
+            found = super().evaluation_loop(*args, **kwargs)
+            epoch = round(self.state.epoch or 0)
+            found.metrics["eval_score"] = (0.0, 0.5, 0.9, 0.1)[epoch]
+            weight = self.model.transformer.wte.weight
+            seen.append(weight.detach().clone())
+            return found
+
+    def train(folder, resume=None):
+        by = BestBy("eval_score", higher_is_better=True, n=100)
+        callback = SwitchEMACallback("ema", best=by, **OPTIONS)
+        options = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+        run = trainer(folder, callback, kind=Scored, **options)
+        run.train(resume_from_checkpoint=resume)
+        return callback, run
+
+    seen: list[torch.Tensor] = []
+    callback, run = train(tmp_path / "whole")
+    assert callback.best.scores == [0.5, 0.9, 0.1]
+    expected = seen[1]
+    run.evaluate()
+    assert torch.equal(seen[-1], expected)
+    assert callback.best.scores == [0.5, 0.9, 0.1]  # only those of the training
+    run.save_model(tmp_path / "saved")
+    saved = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+    assert torch.equal(saved.transformer.wte.weight, expected)
+    again, _ = train(
+        tmp_path / "whole", str(tmp_path / "whole" / f"checkpoint-{STEPS * 2}")
+    )
+    assert again.best.scores == [0.5, 0.9, 0.1]
+    name = "transformer.wte.weight"
+    assert torch.equal(again.best.averaged_state_dict()[name], expected)
 
 
 @pytest.mark.parametrize("micro", [BATCH, BATCH // 2])

@@ -8,9 +8,11 @@ from torch import Tensor
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.best import Best
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
+from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
@@ -44,6 +46,10 @@ class SwitchEMACallback(Callback):
         method: a name of ``switch_ema.METHODS``.
         main_weights: "averaged" or "live": which of them a checkpoint has under
             ``state_dict``; the others stand beside them.
+        best: keep the best average by a validation metric, such as
+            ``BestBy("val_acc", higher_is_better=True, n=1000)``; after ``fit`` tests
+            and predictions run on it where the last average is clearly worse, and
+            ``callback.best`` has it. Checkpoints have the latest average as before.
         options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
@@ -56,12 +62,16 @@ class SwitchEMACallback(Callback):
         method: str = "switch-ema",
         *,
         main_weights: Literal["averaged", "live"] = "averaged",
+        best: BestBy | None = None,
         **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))
         check_choice("main_weights", main_weights, ("averaged", "live"))
         self.averager: Averager | None = None
         """Made when ``fit`` begins."""
+        self.best: Best | None = None
+        """Made when ``fit`` begins, if it was asked for."""
+        self._best_by = best
         self._method, self._options = method, options
         self._main_weights = main_weights
         self._view = ExitStack()
@@ -73,7 +83,7 @@ class SwitchEMACallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies start without an averager, as in the processes of a spawn strategy."""
-        fresh = {"averager": None, "_module": None, "_view": ExitStack()}
+        fresh = {"averager": None, "best": None, "_module": None, "_view": ExitStack()}
         forgotten = {"_saved": None, "_foreign": None, "_shows_loaded": False}
         return vars(self) | fresh | forgotten
 
@@ -98,6 +108,8 @@ class SwitchEMACallback(Callback):
             trainer.optimizers,
             **self._options,
         )
+        if self._best_by is not None:
+            self.best = self._best_by.make(self.averager)
         self._shows_loaded = False
         self._load()
         # Callbacks are not asked about weights-only checkpoints, the module is.
@@ -151,14 +163,24 @@ class SwitchEMACallback(Callback):
         if trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path:
             self._shows_loaded = True
         if self.averager is not None and not self._shows_loaded:
-            self._view.enter_context(self.averager.averaged())
+            fitting = trainer.state.fn == TrainerFn.FITTING
+            shown = self.averager if fitting or self.best is None else self.best
+            self._view.enter_context(shown.averaged())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the live weights back, and note the score of a validation in ``fit``."""
+        self._view.close()
+        is_score = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self.best is not None and self._best_by is not None and is_score:
+            self.best.update(self._best_by.read(trainer.callback_metrics))
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the live weights back."""
         self._view.close()
 
-    on_test_start = on_predict_start = on_validation_start
-    on_test_end = on_predict_end = on_validation_end
+    on_predict_end = on_test_end
 
     def on_exception(
         self,
@@ -228,7 +250,8 @@ class SwitchEMACallback(Callback):
     def _state(self) -> dict[str, Any]:
         assert self.averager is not None
         state = gathered(self.averager.state_dict())
-        return {"averager": state, "first_epoch": self._first_epoch}
+        kept = {} if self.best is None else {"best": gathered(self.best.state_dict())}
+        return {"averager": state, "first_epoch": self._first_epoch} | kept
 
     def _load_foreign(self, trainer: Trainer) -> None:
         """Take over the average of a checkpoint of Lightning's WeightAveraging."""
@@ -254,4 +277,6 @@ class SwitchEMACallback(Callback):
             # Whole tensors: each process takes its own part of them.
             self.averager.load_state_dict(self._saved["averager"])
             self._first_epoch = self._saved["first_epoch"]
+            if self.best is not None and "best" in self._saved:
+                self.best.load_state_dict(self._saved["best"])
             self._saved = None

@@ -11,8 +11,10 @@ from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.best import Best
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
+from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,
@@ -50,6 +52,10 @@ class SwitchEMACallback(TrainerCallback):
 
     Args:
         method: a name of ``switch_ema.METHODS``.
+        best: keep the best average by a metric of the evaluations in ``train``, such as
+            ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``; afterwards
+            evaluations and ``save_model`` use it where the last average is clearly
+            worse, and ``callback.best`` has it.
         options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
@@ -58,11 +64,18 @@ class SwitchEMACallback(TrainerCallback):
     """
 
     def __init__(
-        self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
+        self,
+        method: str = "switch-ema",
+        *,
+        best: BestBy | None = None,
+        **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))
         self.averager: Averager | None = None
         """Made when training begins."""
+        self.best: Best | None = None
+        """Made when training begins, if it was asked for."""
+        self._best_by, self._trains = best, False
         self._method, self._options = method, options
         self._trainer: Trainer | None = None
         self._resumed_from: Path | None = None
@@ -111,6 +124,8 @@ class SwitchEMACallback(TrainerCallback):
             "live": self.averager.live_state_dict(),
             "first_epoch": self._first_epoch,
         }
+        if self.best is not None:
+            saved["best"] = self.best.state_dict()
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, lambda file: torch.save(saved, file))
 
@@ -131,8 +146,10 @@ class SwitchEMACallback(TrainerCallback):
                 return
             frame = frame.f_back  # type: ignore[assignment]
 
-    def _shown(self) -> Averager | None:
-        return None if self._shows_best else self.averager
+    def _shown(self) -> Averager | Best | None:
+        if self._shows_best:
+            return None
+        return self.averager if self._trains or self.best is None else self.best
 
     # Training.
 
@@ -157,7 +174,9 @@ class SwitchEMACallback(TrainerCallback):
         inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
         wrapped = self._trainer.model_wrapped  # in DDP, whose buffers are shared
         self.averager = create_averager(self._method, wrapped, inner, **self._options)
-        self._shows_best = False
+        if self._best_by is not None:
+            self.best = self._best_by.make(self.averager)
+        self._shows_best, self._trains = False, True
         self._first_epoch = int(state.epoch or 0)
         file = self._resumed_from and self._resumed_from / FILE
         if file and file.exists():
@@ -165,6 +184,8 @@ class SwitchEMACallback(TrainerCallback):
             load_weights(model, saved["live"])
             self.averager.load_state_dict(saved["averager"])
             self._first_epoch = saved["first_epoch"]
+            if self.best is not None and "best" in saved:
+                self.best.load_state_dict(saved["best"])
         elif file:
             warn_without_state()
 
@@ -194,6 +215,18 @@ class SwitchEMACallback(TrainerCallback):
         while self._first_epoch + self.averager.epochs < finished:
             self.averager.end_epoch()
 
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Note the score of an evaluation in ``train``."""
+        if self.best is not None and self._best_by is not None and self._trains:
+            self.best.update(self._best_by.read(metrics or {}))
+
     def on_train_end(
         self,
         args: TrainingArguments,
@@ -203,7 +236,7 @@ class SwitchEMACallback(TrainerCallback):
     ) -> None:
         """Show the best averaged weights from now on, if they were just loaded."""
         loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
-        self._shows_best = bool(loaded)
+        self._shows_best, self._trains = bool(loaded), False
 
 
 def _folder(args: TrainingArguments, resume: str | bool | None) -> Path | None:

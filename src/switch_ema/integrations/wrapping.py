@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.best import Best
 
-Current = Callable[[], Averager | None]
+Current = Callable[[], Averager | Best | None]
 
 
 def run_on_average(owner: Any, method: str, averager: Current) -> None:
