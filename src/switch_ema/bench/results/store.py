@@ -121,7 +121,7 @@ class Results:
         trivial = json.dumps(result.trivial) if result.trivial else ""
         notes = {f"{ORIGIN} of {cell.task}": result.origin}
         notes[f"{TRIVIAL} of {cell.task}"] = trivial
-        if cell.split == "test" and result.trained:
+        if cell.evaluated_split == "test" and result.trained:
             notes[f"{TRAINED} of {cell.task}"] = json.dumps(result.trained)
             for method, options in result.options.items():
                 notes[f"{OPTIONS} of {method} in {cell.task}"] = options
