@@ -17,7 +17,11 @@ import records
 import report
 
 ROOT = records.RESULTS.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "scaling.md", ROOT / "docs" / "speed.md"]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging")),
+]
 NAMES = {
     "resnet50": "ResNet-50",
     "deit_s": "DeiT-S",
@@ -173,6 +177,30 @@ def cluster(results: Results) -> str:
     return f"{table(['workers', *columns], rows)}\n\n{sentence} {where(results)}"
 
 
+def merge(results: Results) -> str:
+    ratios = {"cp of all": "of_cp", "read all, write one": "of_the_least"}
+    rows = [
+        [
+            name,
+            f"{seconds:.1f}",
+            f"{results[ratios[name]]:.2f}" if name in ratios else "",
+        ]
+        for name, seconds in results["seconds"].items()
+    ]
+    mega = {
+        name: f"{results[name] / 1e6:.0f} MB"
+        for name in ("bytes", "peak_bytes", "largest_tensor_bytes")
+    }
+    sentence = (
+        f"{results['checkpoints']} checkpoints of {mega['bytes']} in float32, medians "
+        f"of {results['repeats']} interleaved repeats, one thread. The merge took "
+        f"{mega['peak_bytes']} of memory beyond its start; the largest tensor has "
+        f"{mega['largest_tensor_bytes']}."
+    )
+    header = ["", "seconds", "the merge against it"]
+    return f"{table(header, rows)}\n\n{sentence} {where(results)}"
+
+
 def middle(runs: list[dict[str, float]], field: str) -> float:
     return statistics.median(run[field] for run in runs)
 
@@ -201,6 +229,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "distributed": ("distributed", distributed),
     "precision": ("precision", precision),
     "cluster": ("cluster", cluster),
+    "merge": ("merge", merge),
 }
 
 

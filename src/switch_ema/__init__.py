@@ -32,7 +32,9 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "FusedAdam",
     "FusedAdamW",
     "FusedSGD",
-    # Afterwards: soups and synthesised profiles
+    # Afterwards: merges, soups and synthesised profiles
+    "merge_checkpoints",
+    "Merged",
     "Soup",
     "greedy_soup",
     "uniform_soup",
@@ -41,6 +43,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "power_profile",
     "exponential_profile",
     "uniform_profile",
+    "decay_profile",
+    "decay_weights",
     # Decay
     "DecaySchedule",
     "constant",

@@ -1,6 +1,7 @@
 """Checks of arguments: one clear sentence with the name, the value and the range."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -42,6 +43,16 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
         return value
     allowed = " or ".join(repr(choice) for choice in choices)
     raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def listed(names: Sequence[str], separator: str = ", ", most: int = 5) -> str:
+    """Return the first names for a message, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    shown = separator.join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _is_real(value: object) -> bool:

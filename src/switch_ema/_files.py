@@ -1,6 +1,7 @@
 """Writes files so that a reader finds a whole one or none."""
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,33 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
         unfinished.unlink(missing_ok=True)
     # The new name is an entry of the folder. Where folders cannot be opened (Windows),
     # nothing else can be done.
+    with suppress(OSError):
+        _force_to_disk(path.parent)
+    return path
+
+
+def write_folder_atomically(
+    path: str | os.PathLike[str], fill: Callable[[Path], object]
+) -> Path:
+    """Write a folder completely or not at all; there must not be one of this name.
+
+    Args:
+        path: where the folder is to be; the folder above it has to exist.
+        fill: a function that writes files into the folder that it is given.
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    unfinished.mkdir()
+    try:
+        fill(unfinished)
+        for file in unfinished.iterdir():
+            _force_to_disk(file)
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     with suppress(OSError):
         _force_to_disk(path.parent)
     return path

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "boundary": "switch_ema.commands.boundary:Boundary",
     "theory": "switch_ema.commands.theory:Theory",
     "suggest": "switch_ema.commands.suggest:Suggest",
+    "merge": "switch_ema.commands.merge:Merge",
     "tasks": "switch_ema.commands.lists:Tasks",
     "methods": "switch_ema.commands.lists:Methods",
     "optimizers": "switch_ema.commands.lists:Optimizers",

@@ -27,6 +27,7 @@ SMALLEST = {
     "distributed": ["--models", "tiny", "--json", "{json}"],
     "precision": ["--models", "tiny", "--steps", "300", "--json", "{json}"],
     "cluster": ["--workers", "1", "--cells", "2", "--epochs", "1", "--json", "{json}"],
+    "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
 
@@ -83,6 +84,8 @@ def check(name, results):
     assert results["machine"]["cores"] >= 1
     if name == "distributed":
         check_collectives(results["models"]["tiny"])
+    if name == "merge":
+        assert results["checkpoints"] == 2 and results["peak_bytes"] < 50e6
     if name == "precision":
         bytes_of = {
             case: measured["shadow_bytes"]

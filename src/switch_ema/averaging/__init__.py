@@ -31,7 +31,10 @@ from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.averaging.offline.export import save_averaged
+from switch_ema.averaging.offline.merge import Merged, merge_checkpoints
 from switch_ema.averaging.offline.profiles import (
+    decay_profile,
+    decay_weights,
     exponential_profile,
     power_profile,
     uniform_profile,
@@ -76,7 +79,9 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "FusedAdam",
     "FusedAdamW",
     "FusedSGD",
-    # Afterwards: soups and synthesised profiles
+    # Afterwards: merges, soups and synthesised profiles
+    "merge_checkpoints",
+    "Merged",
     "Soup",
     "greedy_soup",
     "uniform_soup",
@@ -85,6 +90,8 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "power_profile",
     "exponential_profile",
     "uniform_profile",
+    "decay_profile",
+    "decay_weights",
     # Decay
     "DecaySchedule",
     "constant",

@@ -22,7 +22,7 @@ from switch_ema.averaging.model.names import plain_name
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import synthesis
 from switch_ema.averaging.offline.profiles import Profile
-from switch_ema.averaging.offline.soup import require_safetensors
+from switch_ema.averaging.offline.streams import require_safetensors
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 from switch_ema.averaging.shadow.shadow import Shadow

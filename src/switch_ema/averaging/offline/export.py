@@ -7,7 +7,7 @@ from torch import Tensor
 
 from switch_ema._files import write_atomically
 from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
-from switch_ema.averaging.offline.soup import require_safetensors
+from switch_ema.averaging.offline.streams import require_safetensors
 
 
 class HasAverage(Protocol):

@@ -13,12 +13,13 @@ which is exact, not a continuous limit: it sums to 1 and is what
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from switch_ema._checks import check_count, check_range
+from switch_ema._checks import check_count, check_range, check_share
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
 Profile = Callable[[Tensor, int], Tensor]
@@ -52,6 +53,56 @@ def uniform_profile(last: int) -> Profile:
     """Return the profile of the mean of the ``last`` steps (of all, if fewer)."""
     check_count("last", last)
     return lambda steps, t: (steps > t - last).to(steps.dtype)
+
+
+Curve = Callable[[Tensor], Tensor]
+"""A learning rate as a share of the highest, over the progress of a decay in [0, 1]."""
+
+DECAYS: dict[str, Curve] = {
+    "linear": lambda progress: 1 - progress,
+    "minus-sqrt": lambda progress: 1 - progress.sqrt(),
+    "cosine": lambda progress: (1 + (math.pi * progress).cos()) / 2,
+}
+"""Decays of the learning rate by name, from 1 to 0."""
+
+
+def decay_profile(curve: Curve) -> Profile:
+    """Return the profile that stands for a decay of the learning rate.
+
+    Steps of a constant learning rate, weighted by a falling curve w, end where the
+    average with the weights ``w((s - 1) / t) - w(s / t)`` is (WSM, Tian et al., 2025,
+    https://arxiv.org/abs/2507.17634). A linear decay is the mean.
+
+    Args:
+        curve: w, a function of the progress in [0, 1], a tensor; it falls from 1 to 0.
+    """
+    return lambda steps, t: curve((steps - 1) / t) - curve(steps / t)
+
+
+def decay_weights(values: Sequence[float]) -> list[float]:
+    """Return the weights of n checkpoints for the n - 1 values w of a decay.
+
+    ``w[j]`` is the share of the learning rate between the checkpoints j and j + 1.
+    The weights are ``1 - w[0]``, then ``w[j - 1] - w[j]``, and at last ``w[n - 2]``.
+
+    >>> decay_weights([0.75, 0.25])
+    [0.25, 0.5, 0.25]
+    """
+    curve = [1.0, *(check_share("decay", value) for value in values), 0.0]
+    weights = [before - after for before, after in pairwise(curve)]
+    if min(weights) < 0:
+        raise ValueError(f"decay must not rise, got {list(values)}.")
+    return weights
+
+
+def profile_weights(profile: Profile, count: int) -> list[float]:
+    """Return the weights of ``count`` checkpoints, oldest first; they sum to 1."""
+    steps = torch.arange(1, count + 1, dtype=torch.float64)
+    weights = _evaluate(profile, steps, count)
+    total = weights.sum().item()
+    if not total > 0:
+        raise ValueError(f"profile must have weights with a sum above 0, got {total}.")
+    return (weights / total).tolist()
 
 
 class PowerAverage(NamedTuple):

@@ -17,7 +17,8 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
-from switch_ema._extras import needed
+from switch_ema._checks import listed
+from switch_ema.averaging.offline.streams import require_safetensors
 
 Ingredient = Union[Mapping[str, Tensor], str, os.PathLike[str]]
 
@@ -127,13 +128,6 @@ def combine(
     return total.value()
 
 
-def require_safetensors(user: str) -> Any:
-    """Import ``safetensors.torch``, or say who needs it and how to get it."""
-    with needed("safetensors", extra="files", user=user):
-        import safetensors.torch
-    return safetensors.torch
-
-
 class _WeightedSum:
     """A sum of state dicts in float64 on the CPU, which not every device has."""
 
@@ -156,12 +150,12 @@ class _WeightedSum:
             else:
                 self._like[name] = torch.empty_like(value, device="meta")
                 self._devices[name] = value.device
-                self._totals[name] = _exact(value) * coefficient
+                self._totals[name] = scaled(value, coefficient)
 
     def add(self, state: Mapping[str, Any], coefficient: float = 1.0) -> None:
         """Add ``coefficient * state``, which must have passed :meth:`check`."""
         for name, total in self._totals.items():
-            total.add_(_exact(state[name]), alpha=coefficient)
+            total.add_(scaled(state[name], coefficient))
 
     def value(
         self, *, plus: Mapping[str, Any] | None = None, over: int = 1
@@ -169,42 +163,64 @@ class _WeightedSum:
         """Return ``(sum + plus) / over`` with the dtypes and devices of the first."""
         result = dict(self._like)
         for name, total in self._totals.items():
-            value = total if plus is None else total + _exact(plus[name])
+            value = total if plus is None else total + scaled(plus[name], 1.0)
             dtype = self._like[name].dtype
             result[name] = (value / over).to(dtype).to(self._devices[name])
         return result
 
     def check(self, state: Mapping[str, Any], label: str) -> None:
         """Raise ValueError unless the state has the names and shapes of the first."""
-        expected, found = _shapes(self._like), _shapes(state)
-        problems = {
-            "missing": [name for name in expected if name not in found],
-            "unexpected": [name for name in found if name not in expected],
-            "of another shape": [
-                f"{name} is {found[name]}, expected {shape}"
-                for name, shape in expected.items()
-                if name in found and found[name] != shape
-            ],
-        }
-        said = [
-            f"{kind}: {'; '.join(names)}" for kind, names in problems.items() if names
-        ]
-        if said:
+        found = differences(_shapes(self._like), _shapes(state), "shape")
+        if found:
             raise ValueError(
-                f"{label} is of another model than {self._label}; {'. '.join(said)}."
+                f"{label} is of another model than {self._label}; {found}."
             )
 
 
+def differences(
+    expected: Mapping[str, Any], found: Mapping[str, Any], kind: str
+) -> str:
+    """Say what is missing, unexpected or of another kind; nothing if all is alike."""
+    problems = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        f"of another {kind}": [
+            f"{name} is {found[name]}, expected {value}"
+            for name, value in expected.items()
+            if name in found and found[name] != value
+        ],
+    }
+    return ". ".join(f"{p}: {listed(n, '; ')}" for p, n in problems.items() if n)
+
+
 def _is_averaged(value: Any) -> bool:
-    return isinstance(value, Tensor) and (
-        value.is_floating_point() or value.is_complex()
-    )
+    return isinstance(value, Tensor) and is_averaged(value.dtype)
 
 
-def _exact(value: Tensor) -> Tensor:
-    """Copy to the CPU, then to double precision, which MPS cannot hold."""
+def is_averaged(dtype: torch.dtype) -> bool:
+    """Whether tensors of this dtype are averaged; others are copied."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def scaled(value: Tensor, coefficient: float, out: Tensor | None = None) -> Tensor:
+    """Return ``coefficient * value`` in double precision, in memory of its own.
+
+    Sums of these are the same bits for any division into blocks; a fused
+    multiplication and addition would be rounded otherwise at the edges of blocks.
+
+    Args:
+        value: any tensor.
+        coefficient: its factor.
+        out: memory for the result, as :func:`exact_like` makes it.
+    """
+    out = exact_like(value) if out is None else out
+    return out.copy_(value.detach().cpu()).mul_(coefficient)
+
+
+def exact_like(value: Tensor) -> Tensor:
+    """Return memory of a tensor's shape in double precision, which MPS cannot hold."""
     wide = torch.complex128 if value.is_complex() else torch.float64
-    return value.detach().cpu().to(wide)
+    return torch.empty(value.shape, dtype=wide)
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, list[int] | None]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from switch_ema._checks import check_count
 from switch_ema._files import write_atomically
 from switch_ema.averaging.offline.profiles import PowerAverage, Profile, solve
-from switch_ema.averaging.offline.soup import combine, require_safetensors
+from switch_ema.averaging.offline.soup import combine
+from switch_ema.averaging.offline.streams import require_safetensors
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
 FORMAT = "switch-ema posthoc 1"

@@ -1,0 +1,281 @@
+"""Checkpoints of one run averaged on disk, into a safetensors file or folder.
+
+Merging the last checkpoints of a training with a constant learning rate does what a
+decay of the learning rate would have done (WSM, https://arxiv.org/abs/2507.17634; PMA,
+https://arxiv.org/abs/2505.12082). Tensors are read, averaged and written in blocks, so
+that models larger than the memory can be merged.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+from switch_ema import __version__
+from switch_ema._checks import check_choice
+from switch_ema._files import write_atomically, write_folder_atomically
+from switch_ema.averaging.offline.checkpoints import (
+    INDEX,
+    USER,
+    Checkpoint,
+    open_checkpoint,
+)
+from switch_ema.averaging.offline.profiles import (
+    DECAYS,
+    Profile,
+    decay_profile,
+    profile_weights,
+    uniform_profile,
+)
+from switch_ema.averaging.offline.soup import (
+    differences,
+    exact_like,
+    is_averaged,
+    scaled,
+)
+from switch_ema.averaging.offline.streams import (
+    TensorInfo,
+    require_safetensors,
+    write_blocks,
+)
+
+MEAN = "mean"
+
+Weights = Union[str, Profile, Sequence[float]]
+"""The name of a profile, a profile, or one weight per checkpoint."""
+
+BESIDE = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+)
+"""What a folder of Transformers or peft needs beside its weights."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What :func:`merge_checkpoints` wrote."""
+
+    path: Path
+    """The safetensors file, or the folder of shards."""
+    record: Path
+    """The JSON file with what it was made from."""
+    coefficients: tuple[float, ...]
+    """The weight of each checkpoint, in the order given."""
+
+
+def merge_checkpoints(
+    checkpoints: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    weights: Weights = MEAN,
+    *,
+    key: str = "",
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Merged:
+    """Average checkpoints of one run on disk: ``sum(c_j * checkpoint_j)``.
+
+    Sums are taken in double precision and rounded once, to the dtype of the files; the
+    mean of float32 files is that of :func:`uniform_soup`, bit for bit. At most one
+    tensor of each checkpoint is in memory, of safetensors files only a block of it.
+    Tensors of whole numbers are those of the last checkpoint. Nothing appears under
+    ``out`` unless all of it could be written.
+
+    Args:
+        checkpoints: from the oldest to the newest: safetensors files, folders or
+            indices of safetensors shards, folders of torch.distributed.checkpoint, or
+            files of ``torch.save`` (which are read with ``weights_only=True``).
+        out: a name that ends in ``.safetensors`` is one file; any other is a folder
+            with the shards, the index and the configuration of the last checkpoint.
+        weights: ``"mean"``; ``"linear"`` (the same), ``"minus-sqrt"`` or ``"cosine"``,
+            the decay of the learning rate that the merge stands for; a profile such as
+            ``power_profile(0.1)``; or one number per checkpoint, such as
+            ``decay_weights([0.8, 0.5, 0.1])`` returns.
+        key: the part of the checkpoints that is merged, such as ``model``.
+        progress: is called with the bytes of the result that are written, and with all.
+
+    Returns:
+        What was written, with a record of what it was made from.
+
+    Raises:
+        ValueError: a checkpoint is damaged or of another model than the first, which
+            names the tensors, or the weights do not fit.
+        FileExistsError: there is something under ``out``.
+    """
+    require_safetensors(USER)
+    if isinstance(checkpoints, (str, os.PathLike)) or not checkpoints:
+        raise ValueError(f"checkpoints must be a list of paths, got {checkpoints!r}.")
+    coefficients = as_coefficients(weights, len(checkpoints))
+    out = Path(out)
+    is_file = out.suffix == ".safetensors"
+    record = out.with_suffix(".merge.json") if is_file else out / "merge.json"
+    for path in (out, record):
+        if path.exists():
+            raise FileExistsError(
+                17, "there is such a file or folder already", str(path)
+            )
+    opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
+    merge = _Merge(opened, coefficients, key, progress)
+    description = json.dumps(_describe(merge, weights), indent=2) + "\n"
+    if is_file:
+        write_atomically(out, partial(merge.write, names=list(merge.tensors)))
+        write_atomically(record, description)
+    else:
+        write_folder_atomically(out, lambda folder: merge.fill(folder, description))
+    return Merged(out, record, tuple(coefficients))
+
+
+def as_coefficients(weights: Weights, count: int) -> list[float]:
+    """Return one coefficient per checkpoint."""
+    if isinstance(weights, str):
+        check_choice("weights", weights, (MEAN, *DECAYS))
+        is_mean = weights == MEAN
+        weights = uniform_profile(count) if is_mean else decay_profile(DECAYS[weights])
+    if callable(weights):
+        return profile_weights(weights, count)
+    numbers = [float(weight) for weight in weights]
+    if len(numbers) != count or not abs(sum(numbers) - 1) < 1e-6:
+        raise ValueError(
+            f"weights must be {count} numbers that sum to 1, one per checkpoint, got "
+            f"{numbers}."
+        )
+    return numbers
+
+
+class _Merge:
+    """Checkpoints of one model, and the tensors of their weighted sum."""
+
+    def __init__(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        coefficients: Sequence[float],
+        key: str,
+        progress: Callable[[int, int], object],
+    ) -> None:
+        self.checkpoints, self.coefficients = checkpoints, coefficients
+        # The names in each checkpoint, by those in the result.
+        self._names = [checkpoint.select(key) for checkpoint in checkpoints]
+        tensors = [
+            {own: checkpoint.tensors[name] for own, name in names.items()}
+            for checkpoint, names in zip(checkpoints, self._names, strict=True)
+        ]
+        for checkpoint, found in zip(checkpoints, tensors, strict=True):
+            _check_alike(checkpoint, found, checkpoints[0], tensors[0])
+        self.tensors: dict[str, TensorInfo] = tensors[0]
+        self._progress = progress
+        self._done, self._total = 0, sum(info.bytes for info in self.tensors.values())
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """Compute a tensor of the result block by block."""
+        readers = [
+            checkpoint.blocks(names[name])
+            for checkpoint, names in zip(self.checkpoints, self._names, strict=True)
+        ]
+        dtype = self.tensors[name].dtype
+        summed = _weighted_sum(readers, self.coefficients)
+        for block in summed if is_averaged(dtype) else readers[-1]:
+            yield block
+            self._done += block.numel() * dtype.itemsize
+            self._progress(self._done, self._total)
+
+    def write(self, path: Path, names: Sequence[str]) -> None:
+        """Write some of the tensors to one file."""
+        write_blocks(path, {name: self.tensors[name] for name in names}, self.blocks)
+
+    def fill(self, folder: Path, record: str) -> None:
+        """Write files as those of the last checkpoint are, and what goes with them."""
+        last, plain = self.checkpoints[-1], {n: o for o, n in self._names[-1].items()}
+        places: dict[str, str] = {}
+        for file, names in last.files().items():
+            chosen = [plain[name] for name in names if name in plain]
+            self.write(folder / file, chosen)
+            places |= dict.fromkeys(chosen, file)
+        if len(set(places.values())) > 1:
+            index = {"metadata": {"total_size": self._total}, "weight_map": places}
+            (folder / f"model{INDEX}").write_text(json.dumps(index, indent=2) + "\n")
+        beside = last.path if last.path.is_dir() else last.path.parent
+        for pattern in BESIDE:
+            for found in beside.glob(pattern):
+                shutil.copy(found, folder)
+        (folder / "merge.json").write_text(record)
+
+
+def _weighted_sum(
+    readers: Sequence[Iterator[Tensor]], coefficients: Sequence[float]
+) -> Iterator[Tensor]:
+    """Sum blocks in memory that is used again for each of them."""
+    first, *others = readers
+    total = term = None
+    for block in first:
+        if total is None or term is None:  # the first block is the largest
+            total, term = exact_like(block), exact_like(block)
+        size = block.numel()
+        result = scaled(block, coefficients[0], out=total[:size])
+        for reader, coefficient in zip(others, coefficients[1:], strict=True):
+            result.add_(scaled(next(reader), coefficient, out=term[:size]))
+        yield result
+
+
+def _check_alike(
+    checkpoint: Checkpoint,
+    found: dict[str, TensorInfo],
+    first: Checkpoint,
+    expected: dict[str, TensorInfo],
+) -> None:
+    """Raise ValueError unless names, shapes and dtypes are those of the first."""
+    shapes, others = (
+        {name: list(info.shape) for name, info in tensors.items()}
+        for tensors in (expected, found)
+    )
+    said = differences(shapes, others, "shape") or differences(
+        {name: info.dtype for name, info in expected.items()},
+        {name: info.dtype for name, info in found.items()},
+        "dtype",
+    )
+    if said:
+        raise ValueError(
+            f"{checkpoint.path} is of another model than {first.path}; {said}."
+        )
+
+
+def _describe(merge: _Merge, weights: Weights) -> dict[str, Any]:
+    """Say what the result is made from."""
+    return {
+        "made_by": f"switch-ema {__version__}, torch {torch.__version__}",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "weights": weights if isinstance(weights, str) else "as given",
+        "rule": "sum of coefficient * checkpoint in float64, rounded to the dtype",
+        "checkpoints": [
+            {
+                "path": str(checkpoint.path.absolute()),
+                "coefficient": coefficient,
+                "modified": _modified(checkpoint.path),
+            }
+            for checkpoint, coefficient in zip(
+                merge.checkpoints, merge.coefficients, strict=True
+            )
+        ],
+        "tensors": len(merge.tensors),
+        "parameters": sum(
+            i.elements for i in merge.tensors.values() if is_averaged(i.dtype)
+        ),
+        "copied_from_the_last": [
+            name for name, i in merge.tensors.items() if not is_averaged(i.dtype)
+        ],
+    }
+
+
+def _modified(path: Path) -> str:
+    seconds = path.stat().st_mtime
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

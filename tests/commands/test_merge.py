@@ -1,0 +1,52 @@
+"""`switch-ema merge`: the weights it prints, and its sentences."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+
+@pytest.fixture
+def steps(tmp_path):
+    paths = [tmp_path / f"step-{n}.safetensors" for n in (20, 100, 300)]
+    for value, path in enumerate(paths):
+        save_file({"w": torch.full((2,), float(value))}, path)
+    return paths
+
+
+def test_a_decay_is_merged_and_printed(call, steps, tmp_path):
+    arguments = ("--out", "m.safetensors", "--decay", 0.75, 0.25)
+    code, out, _ = call("merge", *steps, *arguments)
+    assert code == 0
+    assert load_file(tmp_path / "m.safetensors")["w"].tolist() == [1.0, 1.0]
+    assert [line.split("│")[2].strip() for line in out.splitlines() if "step" in line]
+    assert "0.25" in out and "0.5" in out
+    assert "Record: m.merge.json" in out
+
+
+@pytest.mark.parametrize("profile", ["mean", "linear", "minus-sqrt", "cosine", "power"])
+def test_profiles(profile, call, steps, tmp_path):
+    code, _, _ = call("merge", *steps, "--out", "m.safetensors", "--profile", profile)
+    assert code == 0
+    value = load_file(tmp_path / "m.safetensors")["w"][0].item()
+    middle = 1 - {"minus-sqrt": 0.4, "power": -0.9}.get(profile, 0)
+    assert value == pytest.approx(middle, abs=0.1)
+
+
+def test_mistakes_are_one_sentence(call, steps, tmp_path):
+    other = tmp_path / "other.safetensors"
+    save_file({"w": torch.zeros(3)}, other)
+    cases = {
+        "order of their numbers": [*steps[::-1], "--profile", "cosine"],
+        "at least 2 checkpoints": steps[:1],
+        "takes 2 numbers for 3 checkpoints, got 1": [*steps, "--decay", 0.5],
+        "takes the place": [*steps, "--decay", 1, 0.5, "--profile", "power"],
+        "sigma_rel must be in": [*steps, "--profile", "power", "--sigma-rel", 2],
+        "w is [3], expected [2]": [*steps, other],
+        "No such file": [*steps, tmp_path / "absent.safetensors"],
+    }
+    for sentence, arguments in cases.items():
+        code, _, err = call("merge", *arguments, "--out", "m.safetensors")
+        assert code == 2 and sentence in err and "Traceback" not in err
+        assert not list(tmp_path.glob("m.*"))
+    code, _, err = call("merge", *steps, "--out", steps[0])
+    assert code == 2 and "there is such a file" in err
