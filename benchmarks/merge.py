@@ -10,15 +10,15 @@ the disk before the next one begins, and that is not timed except in the merge i
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,25 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import save_file
 
+from switch_ema import merge_checkpoints
+
 MERGE = "merge"
 COPY = "cp of all"
 LEAST = "read all, write one"
 
-CODE = """
-import json, sys, time
-from pathlib import Path
-from switch_ema import merge_checkpoints
 
-def status(field):
+def measured_merge(paths: list[Path], out: Path) -> dict[str, float]:
+    """Merge in a process of its own, whose memory is watched."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    before, began = memory("VmRSS"), time.perf_counter()
+    merge_checkpoints(paths, out)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "peak_bytes": memory("VmHWM") - before}
+
+
+def memory(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(l.split()[1]) * 1024 for l in lines if l.startswith(field))
-
-Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
-before, began = status("VmRSS"), time.perf_counter()
-merge_checkpoints(sys.argv[2:], sys.argv[1])
-seconds = time.perf_counter() - began
-print(json.dumps({"seconds": seconds, "peak_bytes": status("VmHWM") - before}))
-"""
+    return next(int(n.split()[1]) * 1024 for n in lines if n.startswith(field))
 
 
 def write_checkpoints(model: str, count: int, folder: Path) -> list[Path]:
@@ -62,10 +62,8 @@ def write_checkpoints(model: str, count: int, folder: Path) -> list[Path]:
 
 
 def merge(paths: list[Path], out: Path) -> dict[str, float]:
-    command = [sys.executable, "-c", CODE, str(out), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    measured: dict[str, float] = json.loads(done.stdout)
-    return measured
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:
+        return process.submit(measured_merge, paths, out).result()
 
 
 def copy(paths: list[Path], out: Path) -> dict[str, float]:

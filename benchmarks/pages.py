@@ -20,7 +20,7 @@ ROOT = records.RESULTS.parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
-    *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging")),
+    *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging", "teachers")),
 ]
 NAMES = {
     "resnet50": "ResNet-50",
@@ -201,6 +201,20 @@ def merge(results: Results) -> str:
     return f"{table(header, rows)}\n\n{sentence} {where(results)}"
 
 
+def teacher(results: Results) -> str:
+    rows = [
+        [f"{NAMES[model]}, {call}", f"{timing['ms']:.1f} ms", f"{timing['ratio']:.3f}"]
+        for model, timings in results["models"].items()
+        for call, timing in timings.items()
+    ]
+    sentence = (
+        f"{results['batch']} images of 224 x 224, medians of {results['repeats']} "
+        "interleaved repeats, of the half with the lower load; one thread."
+    )
+    header = ["", "forward pass", "against the model's own"]
+    return f"{table(header, rows)}\n\n{sentence} {where(results)}"
+
+
 def middle(runs: list[dict[str, float]], field: str) -> float:
     return statistics.median(run[field] for run in runs)
 
@@ -230,6 +244,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "precision": ("precision", precision),
     "cluster": ("cluster", cluster),
     "merge": ("merge", merge),
+    "teacher": ("teacher", teacher),
 }
 
 

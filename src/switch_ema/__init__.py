@@ -65,6 +65,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ConstantAfter",
     "StateMismatch",
     "Suggestion",
+    "Teacher",
     "load_weights",
     "save_averaged",
     "suggest",

@@ -1,14 +1,12 @@
-"""A teacher is the averaged model, and nothing else: against loops with deep copies."""
+"""Methods that teach, in the training loop: against loops with deep copies."""
 
 import copy
 import dataclasses
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from switch_ema import EMA, SWA
 from switch_ema.averaging.methods.reference import ReferenceEMA, ReferenceSwitchEMA
 from switch_ema.averaging.schedules.decay import cosine
 from switch_ema.bench.errors import UsageError
@@ -19,83 +17,14 @@ from switch_ema.bench.task import Recipe
 from switch_ema.bench.tasks.registry import TASKS
 from switch_ema.bench.tasks.ssl.byol import BYOL
 from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
-from switch_ema.bench.teacher import Teacher, as_teacher
+from switch_ema.bench.teacher import as_teacher
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.loop import Place, Training
 
 
-def network():
-    torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
-    return nn.ModuleDict({"body": body, "head": nn.Linear(4, 2)})
-
-
-def state_of(model):
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
 def same(first, second):
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
-def moved(model, averager):
-    """Let the student go somewhere else, so that the average differs from it."""
-    with torch.no_grad():
-        for tensor in model.state_dict().values():
-            tensor.add_(1)
-    averager.update()
-
-
-def test_without_an_average_the_student_teaches_without_gradient():
-    model, x = network(), torch.randn(5, 3)
-    before = state_of(model)
-    taught = Teacher(model)(x, part="body")
-    assert not taught.requires_grad
-    assert same(before, model.state_dict()), "statistics stay as they were"
-    assert torch.equal(taught, model["body"](x))
-
-
-def test_the_average_teaches_as_a_copy_with_its_weights_would():
-    model, x = network(), torch.randn(5, 3)
-    averager = EMA(model, decay=0.75)
-    moved(model, averager)
-    copied = copy.deepcopy(model)
-    copied.load_state_dict(averager.averaged_state_dict())
-    for mode in (False, True):  # training notes statistics down in the copy
-        model.train(mode), copied.train(mode)
-        taught = Teacher(model, averager)(x, part="body")
-        assert torch.equal(taught, copied["body"](x))
-        assert not torch.equal(taught, model["body"](x))
-        assert not taught.requires_grad
-
-
-def test_teaching_changes_neither_student_nor_average():
-    model, x = network(), torch.randn(5, 3)
-    averager = EMA(model, decay=0.75)
-    moved(model, averager)
-    student, average = state_of(model), averager.averaged_state_dict()
-    Teacher(model, averager)(x, part="body")
-    assert same(student, model.state_dict())
-    assert same(average, averager.averaged_state_dict())
-
-
-def test_parts_that_are_not_averaged_are_the_students():
-    model, x = network(), torch.randn(5, 3)
-    averager = EMA(model, decay=0.75, exclude="body")
-    moved(model, averager)
-    before = state_of(model)
-    taught = Teacher(model, averager)(x, part="body")
-    assert same(before, model.state_dict())
-    assert torch.equal(taught, model["body"](x))
-
-
-def test_until_there_is_an_average_the_student_teaches():
-    model, x = network(), torch.randn(5, 3)
-    averager = SWA(model, start=1)
-    moved(model, averager)
-    averager.end_epoch()
-    assert torch.equal(Teacher(model, averager)(x, part="body"), model["body"](x))
 
 
 def fitted(text, **options):

@@ -27,13 +27,15 @@ SMALLEST = {
     "distributed": ["--models", "tiny", "--json", "{json}"],
     "precision": ["--models", "tiny", "--steps", "300", "--json", "{json}"],
     "cluster": ["--workers", "1", "--cells", "2", "--epochs", "1", "--json", "{json}"],
+    "teacher": ["--models", "tiny", "--batch", "1", "--json", "{json}"],
     "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
 
 
 def tiny() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 4))
+    pool = nn.AdaptiveAvgPool2d(4)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), pool, nn.Linear(4, 4))
 
 
 @pytest.fixture

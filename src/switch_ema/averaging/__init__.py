@@ -58,6 +58,7 @@ from switch_ema.averaging.schedules.windows import fraction, half_life, power
 from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.suggest import Suggestion, suggest
+from switch_ema.averaging.view.teacher import Teacher
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
     # Methods
@@ -112,6 +113,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ConstantAfter",
     "StateMismatch",
     "Suggestion",
+    "Teacher",
     "load_weights",
     "save_averaged",
     "suggest",

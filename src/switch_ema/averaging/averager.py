@@ -45,6 +45,7 @@ from switch_ema.averaging.step.hooks import (
 )
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.stage import Block, stage_of
+from switch_ema.averaging.view.teacher import Teacher
 
 # Each rank looks at its own shard, so other ranks may have switched. To go on would
 # train a mixture; what is left is to stop, as after any other error of one rank, or to
@@ -473,6 +474,21 @@ class Averager(ABC):
             for slot, tensor in zip(shadow.slots, tensors, strict=True)
             for name in slot.names
         }
+
+    def teacher(self, *, training: bool | None = None) -> Teacher:
+        """Return the averaged model as a function; the model is not touched by it.
+
+        Args:
+            training: whether it runs in training mode; None is the mode of the model.
+        """
+        return Teacher(self._model, self.averaged_tensors, training=training)
+
+    def call(self, *inputs: Any, **keywords: Any) -> Any:
+        """Run the model with the averaged weights, without exchanging them.
+
+        There is no gradient, and the model's mode is kept; see :meth:`teacher`.
+        """
+        return self.teacher()(*inputs, **keywords)
 
     def save_averaged(self, path: str | os.PathLike[str]) -> None:
         """Write the averaged model to a safetensors file; see :mod:`.export`."""

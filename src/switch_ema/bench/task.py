@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.view.teacher import Teacher
 from switch_ema.bench.recipe import Metric, Recipe
-from switch_ema.bench.teacher import Teacher
 
 __all__ = [
     "Batches",
@@ -193,7 +193,8 @@ class SelfTeachingTask(Task):
 
     def teacher(self, model: nn.Module) -> Teacher:
         """Return the teacher that makes the targets for a student."""
-        return Teacher(model, self.averager)
+        averager = self.averager
+        return Teacher(model, averager.averaged_tensors) if averager else Teacher(model)
 
 
 class Batches:
