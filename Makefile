@@ -72,7 +72,7 @@ bench: $(VENV)/.peers
 
 # Kills, damaged files and hostile input, minutes; docs/reliability.md has the figures.
 chaos: setup
-	$(RUN) -m tests.chaos.bench
+	$(RUN) -m tests.chaos
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

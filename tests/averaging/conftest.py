@@ -2,10 +2,10 @@
 
 import pytest
 
-from switch_ema import Steps, constant
 from switch_ema.averaging.kernels import native
 from switch_ema.averaging.kernels.native import library
 from switch_ema.averaging.registry import METHODS, create_averager
+from tests.averaging.helpers import quick_options
 
 KINDS = ["c", "torch"] if native.is_available() else ["torch"]
 
@@ -27,20 +27,11 @@ def arithmetic(request):
 @pytest.fixture(params=METHODS)
 def make(request, tmp_path):
     """A maker of averagers of one method, acting often enough to be seen."""
-    fast = {
-        "ema": {"decay": constant(0.8)},
-        "switch-ema": {"decay": constant(0.8)},
-        "swa": {},
-        "lawa": {"k": 2},
-        "pswa": {"period": 2},
-        "lookahead": {"k": 2},
-        "literal-eq3": {"decay": constant(0.8), "every": Steps(4)},
-        "posthoc-ema": {"folder": tmp_path, "every": Steps(1000)},
-    }
+    quick = quick_options(tmp_path)
 
     def maker(model, optimizer=None, **options):
         return create_averager(
-            request.param, model, optimizer, **fast[request.param], **options
+            request.param, model, optimizer, **quick[request.param], **options
         )
 
     return maker

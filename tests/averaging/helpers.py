@@ -1,9 +1,27 @@
 """Small real trainings that the tests share."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from switch_ema import Steps, constant
+
+
+def quick_options(folder: Path) -> dict[str, dict[str, Any]]:
+    """Options of each method with which it acts often enough to be seen."""
+    return {
+        "ema": {"decay": constant(0.8)},
+        "switch-ema": {"decay": constant(0.8)},
+        "swa": {},
+        "lawa": {"k": 2},
+        "pswa": {"period": 2},
+        "lookahead": {"k": 2},
+        "literal-eq3": {"decay": constant(0.8), "every": Steps(4)},
+        "posthoc-ema": {"folder": folder, "every": Steps(1000)},
+    }
 
 
 def scalar_model(value: float = 0.0) -> nn.Module:

@@ -1,10 +1,7 @@
-"""Kills, damage and hostile input: what the bench promises, tried many times.
+"""What the bench promises after kills, damage and hostile input, tried many times."""
 
-``make chaos`` runs all of it and prints one line per kind; docs/reliability.md keeps
-the figures. ``test_bench.py`` runs a short form with the other tests.
-"""
-
-import argparse
+import fcntl
+import itertools
 import json
 import os
 import random
@@ -12,10 +9,12 @@ import resource
 import shutil
 import signal
 import sqlite3
+import statistics
+import struct
+import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,40 +34,13 @@ from switch_ema.bench.report.sections import (
 )
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_spec, parse_task
-from switch_ema.bench.train import checkpoints
+from switch_ema.bench.train import checkpoints, loop
+from tests.chaos.outcomes import DAMAGE, Outcome, Times, in_child
 
 STORED = Path(__file__).parents[1] / "bench" / "stored" / "run-0.1.0"
 SMALL = CompareConfig(
     tasks=("moons",), methods=("plain", "ema", "switch-ema"), seeds=2, epochs=3
 )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How often something was tried, and how often the promise was broken."""
-
-    name: str
-    tried: int
-    broken: int
-    note: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name:55} {self.tried:6} tried, {self.broken} broken {self.note}"
-
-
-def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
-    """Run something in a forked process, killed after so many seconds if given."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with suppress(BaseException):
-            work()
-            code = 0
-        os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
 
 
 def creation_kills(count: int, seed: int = 0) -> Outcome:
@@ -93,47 +65,6 @@ def creation_kills(count: int, seed: int = 0) -> Outcome:
             for file in Path(folder).iterdir():
                 file.unlink()
     return Outcome("kills while a store is made", count, broken, f"({killed} in time)")
-
-
-DAMAGE: dict[str, Callable[[bytearray, random.Random], bytearray]] = {}
-
-
-def damage(function: Callable[[bytearray, random.Random], bytearray]) -> None:
-    """Register a kind of damage."""
-    DAMAGE[function.__name__.replace("_", " ")] = function
-
-
-@damage
-def a_page_of_zeros(content: bytearray, rng: random.Random) -> bytearray:
-    page = rng.randrange(-(-len(content) // 4096)) * 4096
-    content[page : page + 4096] = bytes(len(content[page : page + 4096]))
-    return content
-
-
-@damage
-def one_bit(content: bytearray, rng: random.Random) -> bytearray:
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    return content
-
-
-@damage
-def cut_off(content: bytearray, rng: random.Random) -> bytearray:
-    return content[: rng.randrange(len(content))]
-
-
-@damage
-def two_pages_exchanged(content: bytearray, rng: random.Random) -> bytearray:
-    a, b = (rng.randrange(len(content) // 4096) * 4096 for _ in range(2))
-    content[a : a + 4096], content[b : b + 4096] = (
-        content[b : b + 4096],
-        content[a : a + 4096],
-    )
-    return content
-
-
-@damage
-def something_else(content: bytearray, rng: random.Random) -> bytearray:
-    return bytearray(rng.randbytes(rng.choice((0, 1, 100, 5000))))
 
 
 def damaged_checkpoints(count: int, kind: str) -> Outcome:
@@ -348,12 +279,114 @@ def full_disks(count: int) -> Outcome:
     return Outcome("full disks", count, broken)
 
 
-def everything(scale: float) -> Iterator[Outcome]:
-    """Try all kinds of mishaps, so many times the usual number."""
+_SHUT_DOWN, _WITHOUT_THE_LOG = 0x8004587D, 2
+"""An order to a file system: stop at once, as if the power were gone."""
 
-    def times(number: int) -> int:
-        return max(2, int(number * scale))
 
+def power_cuts(count: int, seed: int = 0) -> Outcome:
+    """After a power cut there is the last checkpoint that was reported, or a newer one.
+
+    A file system on an image is stopped while checkpoints and a store are written:
+    what was not forced to the disk is lost.
+    """
+    rng, broken, unreported = random.Random(seed), 0, 0
+    with TemporaryDirectory() as folder:
+        image, disk = Path(folder) / "image", Path(folder) / "disk"
+        disk.mkdir()
+        try:
+            with image.open("wb") as file:
+                file.truncate(64 << 20)
+            _call("mkfs.ext4", "-q", "-F", image)
+            _call("mount", "-o", "loop", image, disk)
+        except (OSError, subprocess.CalledProcessError):
+            note = "(skipped: it takes root, mkfs.ext4 and a loop device)"
+            return Outcome("power cuts while checkpoints are written", 0, 0, note)
+        try:
+            for _ in range(count):
+                reported = _write_until_the_cut(disk, rng.uniform(0.05, 0.4))
+                _call("umount", disk)
+                _call("mount", "-o", "loop", image, disk)
+                try:
+                    found = checkpoints.read(disk / "cell.pt")
+                    last = -1 if found is None else found["epoch"]
+                    with closing(Results(disk / "results.sqlite", create=True)):
+                        broken += last < reported
+                    unreported += last > reported
+                except UsageError as error:
+                    broken += 1
+                    print(f"  {error}")
+        finally:
+            _call("umount", disk)
+    note = f"({unreported} newer than reported)"
+    return Outcome("power cuts while checkpoints are written", count, broken, note)
+
+
+def _call(*command: object) -> None:
+    subprocess.run([str(part) for part in command], check=True, capture_output=True)
+
+
+def _write_until_the_cut(disk: Path, seconds: float) -> int:
+    """Write checkpoints of growing epochs; returns the last that was reported."""
+    found = checkpoints.read(disk / "cell.pt")
+    first = 0 if found is None else found["epoch"] + 1
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        weights = torch.randn(100_000)
+        with closing(Results(disk / "results.sqlite", create=True)) as results:
+            for epoch in range(first, first + 10_000):
+                checkpoints.save(disk / "cell.pt", {"epoch": epoch, "weights": weights})
+                os.write(writer, struct.pack("q", epoch))
+                results.set_meta("epoch", str(epoch))
+
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    time.sleep(seconds)
+    folder = os.open(disk, os.O_RDONLY)
+    fcntl.ioctl(folder, _SHUT_DOWN, struct.pack("I", _WITHOUT_THE_LOG))
+    os.close(folder)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as pipe:
+        reports = pipe.read()
+    return struct.unpack("q", reports[-8:])[0] if reports else first - 1
+
+
+def long_trainings(epochs: int) -> Outcome:
+    """The last epochs of a long training take no longer than the first."""
+    times, save = [time.perf_counter()], loop.save_checkpoint
+
+    def save_and_look(training: loop.Training) -> None:
+        save(training)
+        times.append(time.perf_counter())
+
+    config = CompareConfig(tasks=("moons",), methods=("plain",), seeds=1, epochs=epochs)
+    loop.save_checkpoint = save_and_look
+    try:
+        with TemporaryDirectory() as folder:
+            options = RunOptions(
+                out=Path(folder), name="long", executor="inline", device="cpu"
+            )
+            run = run_comparison(config, options, keeps_trajectory=False)
+    finally:
+        loop.save_checkpoint = save
+    if run.error is not None:
+        raise run.error
+    lengths = [after - before for before, after in itertools.pairwise(times)]
+    tenth = max(1, epochs // 10)
+    early = statistics.median(lengths[tenth : 2 * tenth])
+    ratio = statistics.median(lengths[-tenth:]) / early
+    note = f"(the last tenth takes {ratio:.2f} times as long as the second)"
+    return Outcome("epochs of one training", epochs, int(ratio > 1.5), note)
+
+
+def everything(times: Times) -> Iterator[Outcome]:
+    """Try all mishaps of a bench."""
     yield creation_kills(times(300))
     for kind in DAMAGE:
         yield damaged_checkpoints(times(400), kind)
@@ -363,20 +396,5 @@ def everything(scale: float) -> Iterator[Outcome]:
     yield damaged_sections(times(1000))
     yield full_disks(times(100))
     yield kills_at_writes(times(14))
-
-
-def main() -> None:
-    """Print one line per kind; the exit code tells whether a promise was broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0)
-    scale = parser.parse_args().scale
-    torch.set_num_threads(1)
-    broken = 0
-    for outcome in everything(scale):
-        print(outcome, flush=True)
-        broken += outcome.broken
-    raise SystemExit(broken > 0)
-
-
-if __name__ == "__main__":
-    main()
+    yield power_cuts(times(60))
+    yield long_trainings(times(2000))

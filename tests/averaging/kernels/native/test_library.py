@@ -14,6 +14,7 @@ from torch import nn
 
 from switch_ema import EMA, constant
 from switch_ema.averaging.kernels.native import library as module
+from tests.averaging.kernels.native.compilers import BROKEN_COMPILERS, broken_compiler
 
 compiled = module.library.__wrapped__
 """The same without the memory of an earlier answer."""
@@ -193,26 +194,9 @@ def test_where_there_are_no_files_in_memory_a_private_folder_serves(kept, monkey
     assert list(kept.parent.iterdir()) == [kept]
 
 
-BROKEN_COMPILERS = {
-    "ends well without a file": "exit 0",
-    "writes something else": 'echo hello > "$out"',
-    "is killed": "kill -9 $$",
-    "takes for ever": "exec sleep 100",
-    "cuts its file off": 'cc "$@" && truncate -s 9000 "$out"',
-    "writes zeros": 'cc "$@" && dd if=/dev/zero of="$out" bs=4096 seek=1 count=2 '
-    "conv=notrunc 2>/dev/null",
-    "leaves our functions out": 'echo "int x;" | cc -shared -x c - -o "$out"',
-    "makes a folder": 'mkdir "$out"',
-}
-
-
 @pytest.mark.parametrize("how", BROKEN_COMPILERS)
 def test_a_broken_compiler_is_as_none(cache, tmp_path, monkeypatch, how):
-    compiler = tmp_path / "broken-cc"
-    output = 'for out in "$@"; do :; done'  # the last argument
-    compiler.write_text(f"#!/bin/sh\n{output}\n{BROKEN_COMPILERS[how]}\n")
-    compiler.chmod(0o700)
-    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("CC", broken_compiler(tmp_path / "broken-cc", how))
     if how == "takes for ever":
         monkeypatch.setattr(module, "_TIMEOUT", 0.2)
     assert compiled(torch.float32) is None
