@@ -1,5 +1,6 @@
 """How detectors are trained: in the paper, and small."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -129,6 +130,6 @@ def small_recipe(
         epochs=epochs,
         schedule="one-cycle",
         clip=5.0,
-        evaluate_every=max(epochs // 3, 1),
+        evaluate_every=math.ceil(epochs / 2),
         methods=decays.options(),
     )

@@ -52,8 +52,9 @@ VERSIONS = {
 }
 SMALL = Recipe(
     # 187 steps an epoch: a switch keeps two thirds of an epoch's progress.
-    epochs=6,
+    epochs=12,
     schedule="cosine",
+    evaluate_every=3,
     methods={"ema": {"decay": 0.984}, "switch-ema": {"decay": 0.984}},
 )
 PAPER = Recipe(
