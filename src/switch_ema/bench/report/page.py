@@ -29,6 +29,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
+from switch_ema.bench.report.pictures import Pictures, arrange
 from switch_ema.bench.report.rows import (
     Row,
     baseline_of,
@@ -87,8 +88,7 @@ class Section:
     cost_note: str
     trivial: str
     shares: list[str]
-    samples: list[tuple[str, list[tuple[str, str]]]]
-    """For each method its pictures: caption and data address."""
+    pictures: Pictures | None
 
     @property
     def figures(self) -> list[Figure]:
@@ -229,17 +229,8 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         cost_note=shared_cost_sentence(task),
         trivial=trivial_sentence(task),
         shares=share_sentences(task),
-        samples=_samples(task),
+        pictures=arrange(task.samples),
     )
-
-
-def _samples(task: TaskSummary) -> list[tuple[str, list[tuple[str, str]]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
-    for picture in task.samples:
-        content = base64.b64encode(picture.png).decode()
-        address = f"data:image/png;base64,{content}"
-        found.setdefault(picture.method, []).append((picture.caption, address))
-    return list(found.items())
 
 
 def _environment() -> Environment:
