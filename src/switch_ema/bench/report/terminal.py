@@ -71,8 +71,9 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         else:
             _print_results(task, console)
         _print_lines(console, direct_verdict(task))
-        _print_lines(console, [("baseline", text) for text in share_sentences(task)])
-        _print_trouble(task, console)
+        _print_notes(task, console)
+        if task.origin:
+            _print_lines(console, [("baseline", _origin(task))])
 
 
 def print_comparison(summary: ComparisonSummary, console: Console) -> None:
@@ -195,8 +196,12 @@ def _conditions(task: TaskSummary) -> str:
         f"better. Differences{f' in {unit}' if unit else ''}: positive is better."
     )
     if task.origin:
-        text += f" Initial weights: {task.origin.rstrip('.')}."
+        text += f" {_origin(task)}"
     return printable(text)
+
+
+def _origin(task: TaskSummary) -> str:
+    return printable(f"Initial weights: {task.origin.rstrip('.')}.")
 
 
 def _table() -> Table:
