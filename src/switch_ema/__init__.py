@@ -1,7 +1,8 @@
 """switch-ema: weight averaging for PyTorch as a plug-in of three lines.
 
 The names are imported from :mod:`switch_ema.averaging` when the first of them is used,
-so that the command line can print its help without importing torch.
+so that the command line can print its help without importing torch. Those in
+``_ELSEWHERE`` are imported one by one.
 """
 
 from importlib import import_module
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from switch_ema.averaging import *
+    from switch_ema.bench.judge import judge
 
 __version__ = "0.1.0"
 
@@ -71,14 +73,25 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "suggest",
     "swa_budget",
     "unwrap",
+    # On your own runs
+    "judge",
 ]
+
+_ELSEWHERE = {"judge": "switch_ema.bench.judge"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        from switch_ema._extras import needed
+
+        with needed(None, extra="bench", user=f"switch_ema.{name}"):
+            globals()[name] = getattr(import_module(_ELSEWHERE[name]), name)
+        return globals()[name]
     if name not in __all__ and name != "averaging":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     averaging = import_module("switch_ema.averaging")
-    globals().update({public: getattr(averaging, public) for public in __all__})
+    ours = [public for public in __all__ if public not in _ELSEWHERE]
+    globals().update({public: getattr(averaging, public) for public in ours})
     return globals()[name]
 
 

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "compare": "switch_ema.commands.compare:Compare",
     "report": "switch_ema.commands.compare:Report",
     "runs": "switch_ema.commands.compare:Runs",
+    "judge": "switch_ema.commands.judge:Judge",
     "reproduce": "switch_ema.commands.reproduce:Reproduce",
     "landscape": "switch_ema.commands.landscape:Landscape",
     "boundary": "switch_ema.commands.boundary:Boundary",

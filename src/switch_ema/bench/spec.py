@@ -148,7 +148,7 @@ def parse_task(text: str) -> Spec:
     """Read a task's name, or file and class, with options.
 
     >>> parse_task("my/task.py:Wine:size=50")
-    Spec(name='my/task.py:Wine', options={'size': 50})
+    Spec(name='my/task.py:Wine', options={'size': 50}, changes=())
     """
     found = IN_FILE.fullmatch(text)
     if found is None:
@@ -156,6 +156,17 @@ def parse_task(text: str) -> Spec:
     path, name, options = found["path"], found["name"] or "", found["options"]
     given = parse_spec(f"{name}:{options}").options if options else {}
     return Spec(f"{path}:{name}" if name else path, given)
+
+
+def task_slug(*tasks: str) -> str:
+    """Name a folder after tasks.
+
+    >>> task_slug("my/task.py:Wine", "images:noise=0.3")
+    'task-images-noise-0'
+    """
+    stems = [Path(task.partition(".py:")[0]).stem for task in tasks]
+    # Letters of all scripts: a name that has no Latin ones is a name, too.
+    return re.sub(r"[\W_]+", "-", "-".join(stems)).strip("-")[:40] or "run"
 
 
 def is_file(spec: Spec) -> bool:

@@ -3,16 +3,14 @@
 import dataclasses
 import hashlib
 import json
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.spec import KINDS, fingerprint, parse_variation
+from switch_ema.bench.spec import KINDS, fingerprint, parse_variation, task_slug
 from switch_ema.bench.text import read_json
 
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
@@ -145,9 +143,7 @@ class CompareConfig:
 
         A task in a file that has been edited since is another task.
         """
-        tasks = [Path(task.partition(".py:")[0]).stem for task in self.tasks]
-        # Letters of all scripts: a name that has no Latin ones is a name, too.
-        slug = re.sub(r"[\W_]+", "-", "-".join(tasks)).strip("-")[:40] or "run"
+        slug = task_slug(*self.tasks)
         text = self.to_json() + self.sources
         return f"{slug}-{hashlib.sha1(text.encode()).hexdigest()[:6]}"
 

@@ -190,10 +190,13 @@ def _conditions(task: TaskSummary) -> str:
     metric = task.metrics[0]
     direction = "higher" if metric.higher_is_better else "lower"
     unit = difference_unit(metric)
-    text = (
-        f"{task.description.rstrip('.')}. Trained by {task.optimizer} for "
-        f"{counted(task.epochs, 'epoch')}; {metric.name} decides, {direction} is "
-        f"better. Differences{f' in {unit}' if unit else ''}: positive is better."
+    text = f"{task.description.rstrip('.')}. "
+    if task.optimizer:
+        epochs = counted(task.epochs, "epoch")
+        text += f"Trained by {task.optimizer} for {epochs}; "
+    text += (
+        f"{metric.name} decides, {direction} is better. "
+        f"Differences{f' in {unit}' if unit else ''}: positive is better."
     )
     if task.origin:
         text += f" {_origin(task)}"

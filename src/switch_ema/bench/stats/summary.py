@@ -29,6 +29,7 @@ class TaskSummary:
     """As typed, options included."""
     description: str
     optimizer: str
+    """Empty where it is not known, as of log files."""
     epochs: int
     metrics: tuple[Metric, ...]
     """The first one decides."""

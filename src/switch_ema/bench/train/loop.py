@@ -32,7 +32,7 @@ from switch_ema.bench.optimizers.changes import change_optimizer
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import Change, parse_method_spec
+from switch_ema.bench.spec import Change, parse_method_spec, task_slug
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     SeedBatchTask,
@@ -391,7 +391,11 @@ class Training:
 
     def _start_trackers(self) -> None:
         if self.place.trackers:
-            self.accelerator.init_trackers(f"{self.cell.id}")
+            # Named so that `switch-ema judge` can tell tasks and seeds apart.
+            seed = f"seed-{self.cell.seeds[0]}"
+            self.accelerator.init_trackers(
+                f"{task_slug(self.cell.task)}-{seed}-{self.cell.id}"
+            )
 
     def _log(self) -> None:
         evaluated = self.cell.recipe.is_evaluated(self.epoch)

@@ -1,0 +1,271 @@
+"""Judges log files: the statistics of a comparison on trainings of any program."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.logs.naming import pair_logs
+from switch_ema.bench.logs.reading import Series, as_log, read_log
+from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.tables import as_markdown
+from switch_ema.bench.report.words import best_sentence
+from switch_ema.bench.stats.paired import MethodResult, compare
+from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.text import counted, listed
+from switch_ema.bench.usable import is_usable
+
+_LOWER = {"loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll"}
+_LOWER |= {"fid", "fvd", "wer", "cer", "eer", "bpb", "bpc"}
+_AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
+_AXES |= {"wall_time", "lr", "learning_rate"}
+"""Columns that no comparison is about."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What :func:`judge` has found; its text is a table in Markdown."""
+
+    summary: ComparisonSummary
+    """All numbers, as those of a comparison."""
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence: what is best, by how much, how sure."""
+        return best_sentence(self.summary.tasks[0])
+
+    @property
+    def results(self) -> dict[str, MethodResult]:
+        """Mean, paired difference, interval and verdict of each method."""
+        task = self.summary.tasks[0]
+        return {r.method: r for r in task.results[task.metrics[0].name]}
+
+    @property
+    def problems(self) -> list[str]:
+        """What was left out, one sentence each."""
+        return self.summary.tasks[0].problems
+
+    def __str__(self) -> str:
+        """Return the table, and what was left out."""
+        problems = "".join(f"\n{problem}\n" for problem in self.problems)
+        return as_markdown(self.summary) + problems
+
+
+def judge(
+    logs: Mapping[str, Iterable[str | os.PathLike[str]]],
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    lower_is_better: bool | None = None,
+    unit: str = "",
+    name: str = "logs",
+) -> Judgement:
+    """Compare methods by the log files of their trainings, paired by seed.
+
+    The last value of each log decides, as in ``switch-ema compare``: a two-sided paired
+    t-test, corrected over the methods (Holm), with intervals and a verdict. Logs are
+    CSV, JSON lines, JSON (Transformers' ``trainer_state.json``) or TensorBoard's event
+    files. A log with fewer values than the longest is an unfinished training, which is
+    left out and named.
+
+    Args:
+        logs: by method its files, one for each seed. They are paired by the seeds in
+            their paths (``seed-3.csv``, ``seed_3/metrics.csv``), else by their order.
+        metric: the column; by default the only one that all logs have.
+        baseline: what the others are compared with; by default the method "plain",
+            else the first one.
+        lower_is_better: by default what the name says: losses and errors.
+        unit: shown with the values, such as "%".
+        name: the title of the table.
+
+    Returns:
+        The result; ``print`` shows its table.
+
+    Raises:
+        UsageError: what is wrong with the logs, in one sentence.
+
+    Example::
+
+        print(switch_ema.judge({"plain": ["plain/0.csv", ...], "ema": [...]}))
+    """
+    files = {
+        method: [as_log(Path(path)) for path in own] for method, own in logs.items()
+    }
+    series = {path: read_log(path) for own in files.values() for path in own}
+    chosen = metric or _only_metric(series)
+    curves = _Curves.of(files, series, chosen)
+    usual = PLAIN if PLAIN in curves.values else next(iter(curves.values))
+    wanted = baseline or usual
+    if wanted not in curves.values:
+        raise UsageError(
+            f"there is no log of the baseline {wanted!r}; the methods are "
+            f"{', '.join(curves.values)}."
+        )
+    if len(curves.values) < 2:
+        raise UsageError(
+            f"all logs are of one method, {wanted}; name the methods, as in "
+            "plain=logs/a*.csv ema=logs/b*.csv."
+        )
+    lower = _is_lower(chosen) if lower_is_better is None else lower_is_better
+    task = _summarized(
+        curves, Metric(name=chosen, higher_is_better=not lower, unit=unit), wanted, name
+    )
+    return Judgement(ComparisonSummary(name, [task], config="{}"))
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """The values of the logs by method and seed."""
+
+    values: dict[str, dict[int, list[float]]]
+    paths: dict[tuple[str, int], Path]
+    paired: str
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        files: Mapping[str, Sequence[Path]],
+        series: Mapping[Path, Series],
+        metric: str,
+    ) -> "_Curves":
+        own: dict[str, dict[Path, list[float]]] = {}
+        for group, paths in files.items():
+            for path in paths:
+                for method, values in _values(group, path, series[path], metric):
+                    own.setdefault(method, {})[path] = values
+        seeds, paired = pair_logs({m: list(found) for m, found in own.items()})
+        by_seed = {
+            method: {seeds[path]: curve for path, curve in found.items()}
+            for method, found in own.items()
+        }
+        where = {(m, seeds[path]): path for m, found in own.items() for path in found}
+        return cls(by_seed, where, paired)
+
+
+def _values(
+    group: str, path: Path, series: Series, metric: str
+) -> list[tuple[str, list[float]]]:
+    """Return the values of the metric in one log, by method.
+
+    A log that ``switch-ema`` has written holds several methods, as ``ema/accuracy``.
+    """
+    if metric in series:
+        return [(group, series[metric])]
+    found = [
+        (column.removesuffix(f"/{metric}"), values)
+        for column, values in series.items()
+        if _metric_of(column) == metric
+    ]
+    if not found:
+        known = sorted({_metric_of(column) for column in series} - _AXES)
+        there = f"it has {', '.join(known)}" if known else "it has no numbers"
+        raise UsageError(f"{path} has no {metric!r}; {there}.")
+    return found
+
+
+def _metric_of(column: str) -> str:
+    """Leave out the method of a column of ours.
+
+    >>> _metric_of("switch-ema_decay_0.9/accuracy"), _metric_of("val/accuracy")
+    ('accuracy', 'val/accuracy')
+    """
+    method, _, metric = column.rpartition("/")
+    return metric if re.split(r"[:@_]", method)[0] in DESCRIPTIONS else column
+
+
+def _only_metric(series: Mapping[Path, Series]) -> str:
+    names = [{_metric_of(column) for column in own} - _AXES for own in series.values()]
+    common = sorted(set.intersection(*names)) if names else []
+    if len(common) == 1:
+        return common[0]
+    if not common:
+        raise UsageError("the logs have no column in common; choose one by metric.")
+    raise UsageError(f"choose a metric; all logs have {listed(common)}.")
+
+
+def _is_lower(metric: str) -> bool:
+    """Tell by its name whether a metric is better when it is lower.
+
+    >>> _is_lower("eval_loss"), _is_lower("val/Acc@1"), _is_lower("err1")
+    (True, False, True)
+    """
+    return bool(_LOWER & set(re.split(r"[^a-z]+", metric.lower())))
+
+
+def _summarized(
+    curves: _Curves, metric: Metric, baseline: str, name: str
+) -> TaskSummary:
+    ordered = {baseline: curves.values[baseline], **curves.values}
+    longest = max(len(c) for own in ordered.values() for c in own.values())
+    problems = _problems(curves, ordered, metric.name, longest, baseline)
+    logs = sum(map(len, ordered.values()))
+    values = counted(longest, "value")
+    direction = "higher" if metric.higher_is_better else "lower"
+    return TaskSummary(
+        task=name,
+        description=(
+            f"{logs} logs with {values} of {metric.name} each ({direction} is better), "
+            f"paired {curves.paired}"
+        ),
+        optimizer="",
+        epochs=longest,
+        metrics=(metric,),
+        curves={metric.name: ordered},
+        results={
+            metric.name: compare(
+                ordered, higher_is_better=metric.higher_is_better, baseline=baseline
+            )
+        },
+        costs=[],
+        problems=problems,
+    )
+
+
+def _problems(
+    curves: _Curves,
+    values: Mapping[str, Mapping[int, Sequence[float]]],
+    metric: str,
+    longest: int,
+    baseline: str,
+) -> list[str]:
+    """Name what does not count; refuse where nothing would be left of a method."""
+    problems = []
+    for method, own in values.items():
+        lengths = [len(curve) for curve in own.values()]
+        if max(lengths) < longest:
+            most = counted(max(lengths), "value")
+            raise UsageError(
+                f"the logs of {method} have at most {most} of {metric}, those "
+                f"of other methods up to {longest}: they are not of trainings of the "
+                "same length."
+            )
+        if not own.keys() & values[baseline].keys():
+            raise UsageError(
+                f"no log of {method} has the seed of one of {baseline}: "
+                f"{_spelled(own)} against {_spelled(values[baseline])}."
+            )
+        for seed, curve in own.items():
+            path = curves.paths[method, seed]
+            if len(curve) < longest:
+                problems.append(
+                    f"{path} has {len(curve)} of {longest} values of {metric}; it is "
+                    "left out as unfinished."
+                )
+            elif not is_usable(curve[-1]):
+                problems.append(
+                    f"{path} ends with {curve[-1]:g}, which cannot be counted with."
+                )
+            elif seed not in values[baseline]:
+                problems.append(
+                    f"{path} has no partner: there is no log of {baseline} with seed "
+                    f"{seed}."
+                )
+    return problems
+
+
+def _spelled(seeds: Iterable[int]) -> str:
+    return listed(map(str, sorted(seeds)))

@@ -1,0 +1,74 @@
+"""`switch-ema judge`: the statistics of a comparison on existing log files."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.text import printable
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compare existing log files: one per seed and method, from any trainer.
+
+    The last value of each log decides, by the statistics of switch-ema compare. Reads
+    CSV (Lightning, timm), JSON lines, JSON (trainer_state.json of Transformers) and
+    TensorBoard's event files. The method is the first part of the paths in which they
+    differ, or is named; the seed is read from the path, else the order pairs.
+
+    - switch-ema judge plain/*.csv ema/*.csv --metric val_accuracy
+    - switch-ema judge plain=logs/version_[0-4] ema=logs/version_[5-9] --metric val_loss
+    - switch-ema judge runs/NAME/trackers/digits-*
+    """
+
+    logs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="LOG [LOG ...]")
+    ]
+    """Files, folders or NAME=PATTERN."""
+    metric: str | None = None
+    """The column that is compared; None: the only one that all logs have."""
+    baseline: str | None = None
+    """Method that the others are compared with; None: plain, else the first one."""
+    lower_is_better: bool = False
+    """Say so where the name of the metric does not: losses and errors do."""
+    higher_is_better: bool = False
+    """The opposite."""
+    unit: str = ""
+    """Unit of the metric, such as %."""
+    title: str = "logs"
+    """Title of the table."""
+    format: Literal["table", "md", "csv", "latex"] = "table"
+    """How the results are printed."""
+    verbose: bool = False
+    """Print every verdict in words, and how it was reached."""
+
+    def __call__(self, console: Console) -> None:
+        """Read the logs and print the table."""
+        from switch_ema.bench.judge import judge
+        from switch_ema.bench.logs.naming import group_logs
+        from switch_ema.bench.report.tables import FORMATS
+        from switch_ema.bench.report.terminal import print_comparison, print_findings
+
+        if self.lower_is_better and self.higher_is_better:
+            raise UsageError("a metric is better lower or higher, not both.")
+        given = self.lower_is_better or self.higher_is_better
+        found = judge(
+            group_logs(self.logs),
+            metric=self.metric,
+            baseline=self.baseline,
+            lower_is_better=self.lower_is_better if given else None,
+            unit=self.unit,
+            name=self.title,
+        ).summary
+        if self.format != "table":
+            print(FORMATS[self.format](found), end="")
+        elif self.verbose:
+            print_comparison(found, console)
+        else:
+            print_findings(found, console)
+            description = printable(found.tasks[0].description)
+            console.print(Text(f"{description}.", style="dim"))

@@ -1,0 +1,119 @@
+"""Existing logs get the statistics of a comparison."""
+
+import subprocess
+import sys
+
+import pytest
+
+import switch_ema
+from switch_ema.bench.compare import run_comparison
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.judge import judge
+from switch_ema.bench.logs.naming import group_logs
+from switch_ema.bench.report.rows import make_rows
+from switch_ema.bench.stats.paired import compare
+
+PLAIN = {0: [1.0, 2.0137], 1: [1.0, 2.5391], 2: [1.0, 3.5023]}
+EMA = {0: [1.0, 2.9871], 1: [1.0, 3.5519], 2: [2.0, 4.4147]}
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Write logs by method and seed; return the paths by method."""
+
+    def write(**methods):
+        found = {}
+        for method, seeds in methods.items():
+            for seed, curve in seeds.items():
+                path = tmp_path / method / f"seed-{seed}.csv"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text("epoch,score\n" + "".join(f"0,{v}\n" for v in curve))
+                found.setdefault(method, []).append(path)
+        return found
+
+    return write
+
+
+def test_the_numbers_are_those_of_the_paired_statistics(logs):
+    found = switch_ema.judge(logs(plain=PLAIN, ema=EMA), metric="score")
+    curves = {"plain": PLAIN, "ema": EMA}
+    expected = compare(curves, higher_is_better=True)
+    assert list(found.results.values()) == expected
+    assert found.results["ema"].verdict == "helps"
+    assert found.sentence.startswith("ema is best: +0.97") and found.problems == []
+    assert found.sentence in str(found) and "| ema |" in str(found)
+
+
+def test_direction_and_baseline(logs):
+    paths = logs(first=PLAIN, second=EMA)
+    lower = judge(paths, metric="score", lower_is_better=True)
+    assert lower.results["second"].verdict == "hurts"
+    other = judge(paths, metric="score", baseline="second")
+    assert other.results["first"].verdict == "hurts"
+    with pytest.raises(
+        UsageError, match="baseline 'third'; the methods are first, sec"
+    ):
+        judge(paths, metric="score", baseline="third")
+
+
+def test_the_only_metric_needs_no_name(logs):
+    assert judge(logs(plain=PLAIN, ema=EMA)).summary.tasks[0].metrics[0].name == "score"
+
+
+def test_what_does_not_count_is_named(logs):
+    short = EMA | {1: [1.0], 3: [1.0, 2.0], 2: [1.0, float("nan")]}
+    found = judge(logs(plain=PLAIN, ema=short), metric="score")
+    told = [problem.partition("seed-")[2] for problem in found.problems]
+    assert told == [
+        "1.csv has 1 of 2 values of score; it is left out as unfinished.",
+        "2.csv ends with nan, which cannot be counted with.",
+        "3.csv has no partner: there is no log of plain with seed 3.",
+    ]
+    assert found.results["ema"].verdict == "too few seeds"
+
+
+@pytest.mark.parametrize(
+    ("methods", "metric", "sentence"),
+    [
+        ({"plain": PLAIN}, "score", "all logs are of one method, plain"),
+        ({"plain": PLAIN, "ema": EMA}, "loss", "has no 'loss'; it has score"),
+        (
+            {"plain": PLAIN, "ema": {0: [1.0]}},
+            "score",
+            "logs of ema have at most 1 value of score, those of other methods up to 2",
+        ),
+        (
+            {"plain": PLAIN, "ema": {7: [1.0, 2.0]}},
+            "score",
+            "no log of ema has the seed of one of plain: 7 against 0, 1 and 2",
+        ),
+    ],
+)
+def test_bad_logs_are_one_sentence(logs, methods, metric, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        judge(logs(**methods), metric=metric)
+
+
+def test_logs_of_a_comparison_give_its_table(config, tmp_path):
+    """TensorBoard keeps float32, so the last digits may differ, the cells may not."""
+    options = RunOptions(
+        out=tmp_path,
+        name="run",
+        executor="inline",
+        device="cpu",
+        track=("tensorboard",),
+    )
+    (task,) = run_comparison(config, options).summary.tasks
+    logs = group_logs([str(tmp_path / "run" / "trackers" / "tiny-*")])
+    (judged,) = judge(logs, metric="error").summary.tasks
+    cells = {row.method: row for row in make_rows(task, task.metrics[0])}
+    judged_cells = {row.method: row for row in make_rows(judged, judged.metrics[0])}
+    assert judged_cells == cells and len(cells) == len(config.methods)
+
+
+def test_judging_imports_no_task_and_no_trainer():
+    code = "import sys, switch_ema; switch_ema.judge; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"accelerate", "timm", "torchvision"} & set(run.stdout.split())

@@ -1,0 +1,35 @@
+"""`switch-ema judge` prints the tables of a comparison."""
+
+import pytest
+
+
+@pytest.fixture
+def logs(tmp_path):
+    for method, gain in (("plain", 0.0), ("ema", 0.9)):
+        for seed in range(3):
+            path = tmp_path / method / f"seed-{seed}.csv"
+            path.parent.mkdir(exist_ok=True)
+            value = 2 + seed + gain * (1 + 0.0173 * seed**2)
+            path.write_text(f"epoch,acc,loss\n0,1,3\n1,{value},{value}\n")
+
+
+def test_it_prints_table_and_pairing(logs, call):
+    code, out, _ = call("judge", "plain", "ema", "--metric", "acc")
+    assert code == 0 and "ema is best: +0.93" in out
+    assert "6 logs with 2 values of acc each (higher is better), paired by the" in out
+    code, out, _ = call("judge", "plain", "ema", "--metric", "loss", "--verbose")
+    assert code == 0 and "lower is better" in out and "ema hurts" in out
+
+
+def test_formats_and_directions(logs, call):
+    arguments = ("judge", "plain", "ema", "--metric", "acc", "--format", "csv")
+    code, out, _ = call(*arguments, "--lower-is-better", "--title", "mine")
+    assert code == 0 and out.splitlines()[2].startswith("mine,acc,,False,ema,")
+    code, _, err = call(*arguments, "--lower-is-better", "--higher-is-better")
+    assert code == 2 and "not both" in err
+
+
+def test_bad_input_is_one_sentence(logs, call):
+    code, out, err = call("judge", "plain", "ema")
+    assert (code, out) == (2, "")
+    assert err == "switch-ema: choose a metric; all logs have acc and loss.\n"
