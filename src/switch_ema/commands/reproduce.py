@@ -22,6 +22,7 @@ class Reproduce:
     - switch-ema reproduce --list
     - switch-ema reproduce table-3 --rows resnet18 'swin-*'
     - switch-ema reproduce table-13 figure-decay
+    - switch-ema reproduce all --budget 30min
     - switch-ema reproduce table-2 --scale paper --dry-run
     - switch-ema reproduce table-2 --scale paper --executor ray
     - switch-ema reproduce --write-docs docs/results.md
@@ -30,12 +31,16 @@ class Reproduce:
     tables: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TABLE ...]")
     ] = ()
-    """Names of tables, such as table-3; --list shows them."""
+    """Names of tables and figures, such as table-3; --list shows them. "all" is every
+    one of them, in one run with one page."""
     rows: tuple[str, ...] = ()
     """Names of rows or patterns such as 'resnet50-*'; all by default."""
     settings: Annotated[RowSettings, tyro.conf.arg(name="")] = field(
         default_factory=RowSettings
     )
+    budget: str | None = None
+    """For all: the time there is, such as 90s, 30min or 2h; it chooses rows and
+    seeds."""
     out: Path = Path("runs")
     """Folder that the folders of the tables are made in."""
     jobs: int = 0

@@ -3,7 +3,6 @@
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +11,14 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
-from switch_ema.bench.paper.ablation_section import ablation_section
-from switch_ema.bench.paper.ablations import Ablation
 from switch_ema.bench.paper.estimate import estimate_seconds
+from switch_ema.bench.paper.parts import part_section
 from switch_ema.bench.paper.reproduce import (
     RowPlan,
-    collect_rows,
-    damaged_rows,
     plan_rows,
     row_line,
     run_rows,
@@ -31,13 +26,9 @@ from switch_ema.bench.paper.reproduce import (
     select_tables,
     table_folder,
 )
-from switch_ema.bench.paper.section import (
-    heading,
-    markdown_page,
-    reproduction_section,
-)
+from switch_ema.bench.paper.section import heading, markdown_page
 from switch_ema.bench.paper.tables import PaperTable
-from switch_ema.bench.report.numbers import fixed
+from switch_ema.bench.report.numbers import duration, fixed
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
 from switch_ema.bench.report.sections import (
     AnalysisSection,
@@ -48,13 +39,23 @@ from switch_ema.bench.report.sections import (
 from switch_ema.bench.results.folder import REPORT
 from switch_ema.commands.watching import Bar
 
+ALL = "all"
+"""Stands for every table and figure."""
+
 if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce
 
 
 def reproduce(flags: "Reproduce", console: Console) -> None:
     """Do what the flags ask for: list, write stored results, or train rows."""
-    tables = select_tables(flags.tables)
+    if ALL in flags.tables and not flags.list:
+        from switch_ema.commands.everything import reproduce_everything
+
+        reproduce_everything(flags, console)
+        return
+    if flags.budget is not None:
+        raise UsageError("budget is for `switch-ema reproduce all`.")
+    tables = select_tables([name for name in flags.tables if name != ALL])
     if flags.list:
         for table in tables:
             _print_paper(table, flags.rows, console)
@@ -71,14 +72,7 @@ def reproduce(flags: "Reproduce", console: Console) -> None:
 
 def _run(flags: "Reproduce", tables: Sequence[PaperTable], console: Console) -> None:
     plans = plan_rows(tables, flags.rows, flags.settings, flags.out)
-    # The weights are not needed for a table, and of this many they take space.
-    options = RunOptions(
-        jobs=flags.jobs,
-        executor=flags.executor,
-        address=flags.address,
-        device=flags.device,
-        keep_checkpoints="none",
-    )
+    options = run_options(flags)
     _print_plan(flags, plans, options, console)
     if flags.dry_run:
         return
@@ -87,6 +81,16 @@ def _run(flags: "Reproduce", tables: Sequence[PaperTable], console: Console) -> 
     finally:  # also after Ctrl-C: the table of what has finished
         for table in tables:
             _show(flags, table, console)
+
+
+def run_options(flags: "Reproduce") -> RunOptions:
+    """Return how rows are trained; each table says whose weights are kept."""
+    return RunOptions(
+        jobs=flags.jobs,
+        executor=flags.executor,
+        address=flags.address,
+        device=flags.device,
+    )
 
 
 def _print_plan(
@@ -108,35 +112,20 @@ def _print_plan(
                 escape(", ".join(plan.config.tasks)),
                 escape(", ".join(plan.config.methods)),
                 str(plan.config.seeds),
-                _duration(seconds) if measured else "not measured",
+                duration(seconds) if measured else "not measured",
             )
     console.print(table)
     if measured:
         console.print(
-            f"About {_duration(total)} in all, from one epoch of each row or from "
+            f"About {duration(total)} in all, from one epoch of each row or from "
             "what its trainings took before."
         )
 
 
 def _section(flags: "Reproduce", table: PaperTable) -> AnalysisSection:
     scale = flags.settings.scale
-    rows = collect_rows(table, flags.out, scale)
     command = ["switch-ema", "reproduce", table.name, "--scale", scale]
-    if isinstance(table, Ablation):
-        with needed(None, extra="analysis", user="An ablation", error=UsageError):
-            section = ablation_section(
-                table,
-                rows,
-                scale=scale,
-                command=shlex.join(command),
-                folder=table_folder(flags.out, table, scale),
-            )
-    else:
-        section = reproduction_section(
-            table, rows, scale=scale, command=shlex.join(command)
-        )
-    problems = damaged_rows(table, flags.out, scale)
-    return replace(section, paragraphs=[*section.paragraphs, *problems])
+    return part_section(table, flags.out, scale, shlex.join(command))
 
 
 def _show(flags: "Reproduce", table: PaperTable, console: Console) -> None:
@@ -147,12 +136,17 @@ def _show(flags: "Reproduce", table: PaperTable, console: Console) -> None:
     for sentence in section.paragraphs:
         console.print(escape(sentence))
     folder = table_folder(flags.out, table, flags.settings.scale)
+    path = write_part(section, folder, table)
+    console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def write_part(section: AnalysisSection, folder: Path, table: PaperTable) -> Path:
+    """Store the section of a table and write the page of its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     save_section(section, folder)
     title = f"Ours beside the paper's {table.name.replace('-', ' ')}"
     # Read back with its pictures, which are files until then.
-    path = write_analysis_page(title, load_sections(folder), folder / REPORT)
-    console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+    return write_analysis_page(title, load_sections(folder), folder / REPORT)
 
 
 def _write_docs(
@@ -194,58 +188,70 @@ def train_rows(plans: Sequence[RowPlan], options: RunOptions, console: Console) 
 
 
 def _print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print a table that fits into 80 columns: no lines between, headings broken."""
-    table = Table(
-        title=escape(sheet.caption),
+    """Print a table that fits into 80 columns."""
+    table = _narrow_table(sheet.caption)
+    for index, name in enumerate(sheet.header):
+        _add_column(table, name, number=index > 0)
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _narrow_table(title: str) -> Table:
+    """Make a table without lines between its columns."""
+    return Table(
+        title=escape(title),
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
     )
-    for index, name in enumerate(sheet.header):
-        heading = escape(textwrap.fill(name, 7, break_long_words=False))
-        justify: JustifyMethod = "right" if index else "left"
-        table.add_column(heading, justify=justify, no_wrap=index > 0)
-    for row in sheet.rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+
+
+def _add_column(table: Table, name: str, *, number: bool) -> None:
+    """Add a column; the headings of numbers are broken, the numbers never."""
+    heading = escape(textwrap.fill(name, 7, break_long_words=False) if number else name)
+    justify: JustifyMethod = "right" if number else "left"
+    table.add_column(heading, justify=justify, no_wrap=number)
 
 
 def _print_paper(table: PaperTable, patterns: Sequence[str], console: Console) -> None:
-    """Print a table as the paper has it, a line for each metric of a row."""
-    methods = [cell.method for cell in table.rows[0].metrics[0].values]
+    """Print a table as the paper has it, a line for each metric of a row.
+
+    Methods of which the paper prints no number have no column.
+    """
+    chosen = [
+        (row, one) for _, row in select_rows([table], patterns) for one in row.metrics
+    ]
+    methods = [
+        cell.method
+        for cell in table.rows[0].metrics[0].values
+        if any(one.value(cell.method) is not None for _, one in chosen)
+    ]
+    has_gains = any(one.printed_gain is not None for _, one in chosen)
     title, several = f"{table.name}: {table.title}", len(table.metric_names) > 1
     if not several:
         title += f", {heading(table.rows[0].metrics[0])}"
-    printed = Table("row", "in the paper", title=escape(title), title_justify="left")
+    printed = _narrow_table(title)
+    # What has to be typed is never cut.
+    printed.add_column("row", no_wrap=True)
+    _add_column(printed, "in the paper", number=False)
     if several:
-        printed.add_column("metric")
-    for method in methods:
-        printed.add_column(table.columns.get(method, method), justify="right")
-    printed.add_column("Gains", justify="right")
-    for _, row in select_rows([table], patterns):
-        for one in row.metrics:
-            values = (one.value(method) for method in methods)
-            cells = ["-" if v is None else fixed(v, one.decimals) for v in values]
-            if several:
-                cells = [escape(heading(one)), *cells]
+        _add_column(printed, "metric", number=False)
+    for name in [table.columns.get(method, method) for method in methods]:
+        _add_column(printed, name, number=True)
+    if has_gains:
+        _add_column(printed, "Gains", number=True)
+    for row, one in chosen:
+        cells = [escape(heading(one))] if several else []
+        for method in methods:
+            value = one.value(method)
+            cells.append("-" if value is None else fixed(value, one.decimals))
+        if has_gains:
             gain = one.printed_gain
             told = "-" if gain is None else fixed(gain, one.gain_decimals, "+")
-            printed.add_row(row.name, escape(row.title), *cells, told)
+            cells.append(told)
+        printed.add_row(row.name, escape(row.title), *cells)
     console.print(printed)
-
-
-def _duration(seconds: float) -> str:
-    """Spell a duration roughly.
-
-    >>> _duration(0), _duration(42.4), _duration(150), _duration(9000)
-    ('done', '43 s', '3 min', '2.5 h')
-    """
-    if seconds <= 0:
-        return "done"
-    if seconds < 100:
-        return f"{int(seconds) + 1} s"
-    if seconds < 5400:
-        return f"{-(-seconds // 60):.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    console.print()

@@ -9,6 +9,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -58,6 +59,70 @@ def _named(cell: Cell) -> str:
     first, last = cell.seeds[0], cell.seeds[-1]
     seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
     return shortened(printable(f"{cell.task}: {methods}, {seeds}"), 48)
+
+
+class TwoBars:
+    """One display for many comparisons: a bar of all of them, and one of the present.
+
+    The first bar counts seconds, since comparisons differ in length.
+    """
+
+    def __init__(self, console: Console, expected: float, done: float) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[told]}"),
+        )
+        self._progress = Progress(*columns, console=console)
+        self._all = self._progress.add_task(
+            "all", total=expected, completed=int(done), told=""
+        )
+        self._now = self._progress.add_task("", total=None, told="")
+
+    def __enter__(self) -> "TwoBars":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def begin(self, title: str, told: str) -> None:
+        """Say what is done next, and beside the first bar how far everything is."""
+        self._progress.update(self._all, told=told)
+        self._progress.reset(
+            self._now, description=escape(title), total=None, told="begins"
+        )
+
+    def end(self, expected: float, told: str) -> None:
+        """Count what was expected of the comparison that has ended."""
+        self._progress.update(self._all, advance=expected, told=told)
+
+    def watcher(self) -> Watcher:
+        """Return what shows the epochs of the present comparison."""
+        return _Second(self._progress, self._now)
+
+
+class _Second(Watcher):
+    """The epochs of one comparison, in a bar that is there already."""
+
+    def __init__(self, progress: Progress, bar: TaskID) -> None:
+        self._progress, self._bar = progress, bar
+
+    @contextmanager
+    def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
+        """Count epochs during a round of trainings."""
+        total = sum(cell.recipe.epochs for cell in cells)
+        finished: dict[str, int] = {}
+        self._progress.update(self._bar, total=total or None, told=f"0/{total} epochs")
+
+        def on_epoch(cell: Cell, epoch: int) -> None:
+            finished[cell.id] = epoch
+            count = sum(finished.values())
+            self._progress.update(
+                self._bar, completed=count, told=f"{count}/{total} epochs"
+            )
+
+        yield on_epoch
 
 
 class TalkingBar(Bar):

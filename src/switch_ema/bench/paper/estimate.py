@@ -35,6 +35,13 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     return setup + sum(took[cell.methods] for cell in todo) / max(jobs, 1)
 
 
+def measured_seconds(plan: RowPlan, device: str | None) -> float:
+    """Measure one epoch and tell what the whole row takes, one training at a time."""
+    cells = make_plan(plan.config)
+    epoch = _measure_epoch(cells[0], device)
+    return sum(epoch.seconds(cell) for cell in cells)
+
+
 def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:
     """Return the time of finished trainings by their methods, and what is left."""
     cells = make_plan(plan.config)

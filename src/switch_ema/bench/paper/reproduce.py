@@ -75,19 +75,37 @@ def plan_rows(
     settings: RowSettings,
     out: Path,
 ) -> list[RowPlan]:
-    """Plan one comparison for each row, and refuse folders that hold another one."""
-    plans = [
-        RowPlan(
-            table=table,
-            row=row,
-            config=row_config(row, settings),
-            folder=table_folder(out, table, settings.scale) / row.name,
-        )
-        for table, row in select_rows(tables, patterns)
-    ]
-    for plan in plans:
-        _refuse_other_settings(plan)
-    return plans
+    """Plan one comparison for each row, and refuse folders that hold another one.
+
+    A row that several tables show is planned once.
+    """
+    plans: dict[Path, RowPlan] = {}
+    for table, row in select_rows(tables, patterns):
+        plan = plan_row(table, row, settings, out)
+        plans.setdefault(plan.folder, plan)
+    return list(plans.values())
+
+
+def plan_row(
+    table: PaperTable, row: PaperRow, settings: RowSettings, out: Path
+) -> RowPlan:
+    """Plan the comparison of one row, and refuse a folder that holds another one."""
+    if table.seeds is not None:
+        settings = replace(settings, seeds=table.seeds)
+    plan = RowPlan(
+        table=table,
+        row=row,
+        config=row_config(row, settings),
+        folder=row_folder(out, table, row, settings.scale),
+    )
+    _refuse_other_settings(plan)
+    return plan
+
+
+def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
+    """Return the folder of a row: below that of its table."""
+    home = TABLES[row.home] if row.home else table
+    return table_folder(out, home, scale) / row.name
 
 
 def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
@@ -131,11 +149,21 @@ def run_rows(
             with 1, and the row.
     """
     for number, plan in enumerate(plans, start=1):
-        place = replace(options, out=plan.folder.parent, name=plan.folder.name)
+        place = replace(
+            options,
+            out=plan.folder.parent,
+            name=plan.folder.name,
+            keep_checkpoints=plan.table.keeps,
+        )
         started = time.perf_counter()
         summary, error = None, None
         try:
-            run = run_comparison(plan.config, place, watcher=watcher_of(number, plan))
+            run = run_comparison(
+                plan.config,
+                place,
+                watcher=watcher_of(number, plan),
+                keeps_trajectory=plan.table.keeps_trajectory,
+            )
             summary = run.summary
             if run.error is not None:
                 raise run.error
@@ -165,7 +193,7 @@ def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow
     """Read what is stored of a table; rows without a finished baseline are left out."""
     found = []
     for row in table.rows:
-        folder = table_folder(out, table, scale) / row.name
+        folder = row_folder(out, table, row, scale)
         if not (folder / RESULTS).is_file():
             continue
         try:
@@ -187,7 +215,7 @@ def damaged_rows(table: PaperTable, out: Path, scale: str) -> list[str]:
     """Say of which rows the stored results cannot be read, and why."""
     told = []
     for row in table.rows:
-        folder = table_folder(out, table, scale) / row.name
+        folder = row_folder(out, table, row, scale)
         if (folder / RESULTS).is_file():
             try:
                 _read_row(folder)

@@ -7,7 +7,7 @@ trains a row, and the section with our results beside the paper's needs nothing 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from switch_ema.bench.decays import Decays
 from switch_ema.bench.recipe import Metric
@@ -122,6 +122,9 @@ class PaperRow:
     """The first one decides, as in a comparison."""
     baseline: str = "plain"
     """What the printed gain is measured from: the cell that the paper sets in grey."""
+    home: str = ""
+    """Name of the table whose folder the row is stored in; empty: the one that lists
+    it. A figure that shows a row of a table trains nothing of its own."""
 
     def __post_init__(self) -> None:
         methods = [cell.method for cell in self.metrics[0].values]
@@ -168,6 +171,12 @@ class PaperTable:
     """The paper's name of each method, by ours."""
     small_note: str = ""
     """What a reader must know about the rows at the small scale."""
+    seeds: int | None = None
+    """Seeds of each row at any scale; None: as many as are asked for."""
+    keeps: Literal["none", "first", "all"] = "none"
+    """Whose weights are kept, for what is measured after the training."""
+    keeps_trajectory: bool = False
+    """Whether the weights of every epoch are kept, too."""
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]

@@ -77,6 +77,21 @@ def seconds(value: float) -> str:
     return fixed(value, 2 if value < 10 else 1 if value < 100 else 0)
 
 
+def duration(value: float, none: str = "done") -> str:
+    """Spell a duration roughly; what takes no time is said in another word.
+
+    >>> duration(0), duration(42.4), duration(150), duration(9000)
+    ('done', '43 s', '3 min', '2.5 h')
+    """
+    if value <= 0:
+        return none
+    if value < 100:
+        return f"{math.ceil(value)} s"
+    if value < 5400:
+        return f"{math.ceil(value / 60)} min"
+    return f"{value / 3600:.1f} h"
+
+
 def with_unit(metric: Metric) -> str:
     """Name a metric and its unit, for headings and axes."""
     return f"{metric.name} ({metric.unit})" if metric.unit else metric.name

@@ -1,0 +1,48 @@
+"""Rows and seeds that fit into a given time."""
+
+import pytest
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.paper.budget import Offer, choose_rows, read_duration
+
+
+def offer(part, row, seed, **more):
+    return Offer(part=part, row=row, start=1.0, seed=seed, **more)
+
+
+OFFERS = [
+    offer("a", "slow", 100),
+    offer("a", "quick", 10),
+    offer("b", "only", 20),
+    offer("c", "wide", 1, fixed_seeds=24),
+]
+
+
+def chosen(budget):
+    found = choose_rows(OFFERS, budget)
+    assert sum(one.seconds for one in found) <= budget
+    return {f"{one.offer.part} {one.offer.row}": one.seeds for one in found}
+
+
+def test_every_part_gets_its_cheapest_row_first():
+    assert chosen(31 + 61 + 25) == {"a quick": 3, "b only": 3, "c wide": 24}
+
+
+def test_too_little_time_costs_seeds_and_then_the_most_expensive_parts():
+    assert chosen(90) == {"a quick": 2, "b only": 2, "c wide": 24}
+    assert chosen(60) == {"a quick": 3, "c wide": 24}
+    assert chosen(0.5) == {}
+
+
+def test_more_time_buys_rows_and_then_seeds():
+    assert chosen(117 + 301) == {"a quick": 3, "b only": 3, "c wide": 24, "a slow": 3}
+    seeds = chosen(117 + 301 + 20 + 40)
+    assert seeds == {"a quick": 5, "b only": 5, "c wide": 24, "a slow": 3}
+
+
+def test_durations_are_read():
+    found = [read_duration(text) for text in ("90s", "30 min", "0.5h")]
+    assert found == [90, 1800, 1800]
+    for wrong in ("soon", "30", "-5min", "0s", "5 days"):
+        with pytest.raises(UsageError, match="such as 90s, 30min or 2h"):
+            read_duration(wrong)
