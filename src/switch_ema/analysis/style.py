@@ -10,10 +10,17 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from switch_ema._files import write_atomically
+from switch_ema.analysis.looks import Look, looks_of
 
-COLOURS = ("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4", "#7a2fe0", "#664c19")
-"""The first is the baseline's. The same as in the report's page."""
-DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
+COLOURS = (
+    *("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4"),
+    *("#7a2fe0", "#664c19", "#b3202c", "#00808a", "#7d7a00"),
+)
+"""``analysis.looks`` says whose they are. The same as in the style sheet of pages."""
+DASHES: tuple[Any, ...] = (
+    *("-", (0, (7, 3)), (0, (2, 2)), (0, (8, 2, 2, 2))),
+    *((0, (4, 1)), (0, (10, 3))),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: one column and the whole page of a two-column paper."""
@@ -34,6 +41,8 @@ _STYLE: Any = {
     "legend.frameon": False,
     "lines.linewidth": 1.5,
     "savefig.dpi": 200,
+    # Text that can be searched and edited: TrueType, not outlines.
+    "pdf.fonttype": 42,
     # The same figure gives the same file, whenever it is drawn.
     "svg.hashsalt": "switch-ema",
     "svg.fonttype": "path",
@@ -47,21 +56,28 @@ def paper_style() -> Iterator[None]:
         yield
 
 
-def look(index: int) -> dict[str, Any]:
-    """Return colour and dash of the method at this place, as arguments of ``plot``."""
-    rounds, place = divmod(index, len(COLOURS))
-    return {
-        "color": COLOURS[place],
-        "linestyle": DASHES[(index + rounds) % len(DASHES)],
-    }
+def line_of(look: Look) -> dict[str, Any]:
+    """Return colour and dash of a method, as arguments of ``plot``."""
+    return {"color": COLOURS[look.colour], "linestyle": DASHES[look.dash]}
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a figure as PNG and as SVG; return both paths."""
+def colour_of(method: str) -> str:
+    """Return the colour of a method."""
+    return COLOURS[looks_of([method])[method].colour]
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
+    """Write a figure as PNG, SVG and PDF; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    without_date: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    }
+    paths = []
     with paper_style():
-        for path, no_date in ((png, {"Software": None}), (svg, {"Date": None})):
-            save = partial(figure.savefig, format=path.suffix[1:], metadata=no_date)
-            write_atomically(path, save)
-    return png, svg
+        for kind, metadata in without_date.items():
+            paths.append(folder / f"{name}.{kind}")
+            save = partial(figure.savefig, format=kind, metadata=metadata)
+            write_atomically(paths[-1], save)
+    return tuple(paths)

@@ -24,7 +24,7 @@ class Landscape:
 
     For the first seed of every task: the loss and the metric that decides along a
     random direction and on the line between two methods, the plane in which training
-    moved, sharpness and calibration. Writes pictures for papers (PNG and SVG) and a
+    moved, sharpness and calibration. Writes pictures for papers (PNG, SVG, PDF) and a
     section of the run's report.
     """
 

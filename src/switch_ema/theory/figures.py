@@ -9,7 +9,16 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from switch_ema.analysis.style import MARKERS, PAGE, look, paper_style
+from switch_ema.analysis.looks import looks_of
+from switch_ema.analysis.style import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    PAGE,
+    colour_of,
+    line_of,
+    paper_style,
+)
 from switch_ema.theory.checks import Check
 from switch_ema.theory.maps import SwitchMap
 from switch_ema.theory.periodic import Losses
@@ -38,19 +47,19 @@ def draw_checks(rows: Sequence[Check]) -> Figure:
     with paper_style():
         figure = Figure(figsize=(PAGE, 3.2))
         axes = figure.add_subplot()
-        for index, quantity in enumerate(dict.fromkeys(row.quantity for row in rows)):
-            chosen = [row for row in rows if row.quantity == quantity]
+        looks = looks_of(row.quantity.removeprefix("V of ") for row in rows)
+        for name, look in looks.items():
+            chosen = [row for row in rows if row.quantity.removeprefix("V of ") == name]
             rates = [row.setting.rate * row.setting.curvature for row in chosen]
             every = chosen[0].setting.every
-            name = quantity.removeprefix("V of ")
             label = name if every is None else f"{name} (T = {every})"
-            style = look(index)
+            style = line_of(look)
             axes.plot(rates, [row.exact for row in chosen], label=label, **style)
             axes.errorbar(
                 rates,
                 [row.simulated for row in chosen],
                 [2 * row.standard_error for row in chosen],
-                fmt=MARKERS[index % len(MARKERS)],
+                fmt=MARKERS[look.marker],
                 color=style["color"],
                 markersize=3.5,
                 capsize=2,
@@ -80,8 +89,9 @@ def draw_races(races: Sequence[Race]) -> Figure:
                     steps - (steps % race.every == 0)
                 ],
             }
-            for index, (label, losses) in enumerate(curves.items()):
-                axes.plot(steps, losses, label=label, **look(index))
+            looks = looks_of(curves)
+            for label, losses in curves.items():
+                axes.plot(steps, losses, label=label, **line_of(looks[label]))
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xlabel("steps")
@@ -148,9 +158,7 @@ def draw_bounds(
         left, right = figure.subplots(1, 2)
         for index, name in enumerate(("SGD", "EMA", "Switch EMA")):
             errors = [one.errors[index] for one in found]
-            left.plot(
-                rates, errors, label=f"error of {name}", color=look(index)["color"]
-            )
+            left.plot(rates, errors, label=f"error of {name}", color=colour_of(name))
         claims = {
             "bound of SGD": [one.sgd for one in found],
             r"bound of EMA, $\alpha=1-d$": [one.ema for one in found],
@@ -159,7 +167,7 @@ def draw_bounds(
         }
         for (label, values), index in zip(claims.items(), (0, 1, 4, 2), strict=True):
             dashes = (0, (5, 2 + index))
-            color = look(index)["color"]
+            color = COLOURS[index]
             left.plot(rates, values, label=label, color=color, linestyle=dashes)
         left.set(xscale="log", yscale="log")
         left.set(xlabel="learning rate", ylabel="expected loss, steady")
@@ -167,8 +175,9 @@ def draw_bounds(
         left.legend(fontsize=6, ncols=2, loc="upper left")
         low, high = left.get_ylim()
         left.set_ylim(low, high * 60)  # room for the legend
-        for index, (label, (intervals, sigma)) in enumerate(gains.items()):
-            right.plot(intervals, sigma, label=label, **look(index + 1))
+        for index, (label, (intervals, sigma)) in enumerate(gains.items(), start=1):
+            own = {"color": COLOURS[index], "linestyle": DASHES[index]}
+            right.plot(intervals, sigma, label=label, **own)
         right.axhline(1, color="black", linewidth=0.8)
         right.set(
             xscale="log", xlabel="interval T (steps)", ylabel=r"measured $\sigma_T$"

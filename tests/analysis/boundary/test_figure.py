@@ -9,6 +9,7 @@ from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.measures import Grid, accuracy, measure_boundaries
 from switch_ema.analysis.boundary.summary import MethodBoundaries
 from switch_ema.analysis.intervals import interval
+from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.style import save_figure
 
 SEEDS, LABELLED, TESTED = 3, 8, 20
@@ -48,7 +49,8 @@ def test_one_panel_per_method_with_the_seeds_own_boundary():
     _, axes = panels(methods, seed=2)
     assert len(axes) == 2
     for ax, own in zip(axes, methods, strict=True):
-        assert ax.get_title() == f"{own.method}\naccuracy {own.accuracy[2]:.1f}%"
+        name = display_name(own.method)
+        assert ax.get_title() == f"{name}\naccuracy {own.accuracy[2]:.1f}%"
         thin, boundary = lines_of(ax)
         np.testing.assert_allclose(boundary.get_segments()[0][:, 0], 0.2)
         assert len(thin.get_segments()) == 2
@@ -109,7 +111,7 @@ def test_missing_values_are_counted():
 def test_long_names_are_folded():
     _, (ax,) = panels([method("switch-ema:decay=0.99,switch_every=2", 9)])
     first = ax.get_title().splitlines()[:2]
-    assert first == ["switch-ema:", "decay=0.99,"]
+    assert first == ["Switch EMA,", "decay 0.99, switch every"]
     assert max(map(len, ax.get_title().splitlines())) <= 24
 
 

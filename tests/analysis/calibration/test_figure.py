@@ -39,7 +39,7 @@ def test_legend_names_methods_with_their_error():
 
 def test_many_methods_are_drawn_without_touching_the_diagram(tmp_path):
     figure = draw_reliability(methods(7))
-    png, svg = save_figure(figure, tmp_path, "reliability")
+    png, svg, _ = save_figure(figure, tmp_path, "reliability")
     assert png.stat().st_size and svg.stat().st_size
     below = figure.axes[1].get_tightbbox().y0
     assert figure.legends[0].get_window_extent().y1 <= below

@@ -5,7 +5,7 @@ import pytest
 from switch_ema.analysis.sharpness.figure import draw_sharpness
 from switch_ema.analysis.sharpness.measures import NoiseCurve
 from switch_ema.analysis.sharpness.spectrum import Estimate
-from switch_ema.analysis.style import COLOURS, save_figure
+from switch_ema.analysis.style import colour_of, save_figure
 
 EIGENVALUES = {"plain": (9.0, 4.0, 2.0), "Switch EMA": (3.0, 1.0, -0.5)}
 
@@ -20,7 +20,7 @@ def test_lines_are_the_numbers():
     curves = {"plain": curve(2.0), "Switch EMA": curve(1.0)}
     left, right = draw_sharpness(EIGENVALUES, curves).axes
     for index, name in enumerate(curves):
-        assert left.lines[index].get_color() == COLOURS[index]
+        assert left.lines[index].get_color() == colour_of(name)
         assert tuple(left.lines[index].get_ydata()) == EIGENVALUES[name]
         expected = [increase.mean for increase in curves[name].increases]
         assert list(right.lines[index].get_ydata()) == expected
@@ -34,7 +34,7 @@ def test_negative_eigenvalues_are_visible(tmp_path):
     curves = {"plain": curve(2.0), "Switch EMA": curve(1.0)}
     figure = draw_sharpness(EIGENVALUES, curves)
     assert figure.axes[0].get_ylim()[0] < -0.5
-    png, svg = save_figure(figure, tmp_path, "sharpness")
+    png, svg, _ = save_figure(figure, tmp_path, "sharpness")
     assert png.stat().st_size and svg.stat().st_size
 
 

@@ -136,7 +136,7 @@ def test_nasty_names_are_only_text(browser: Any, address: str) -> None:
     text = browser.execute_script(
         "return document.querySelector('#task-2-pairs .annotation-text').textContent"
     )
-    assert text.startswith("ema:decay=0.9,tag=</script><img src=x")
+    assert text.startswith("EMA, decay 0.9, tag </script><img src x")
     injected = "return document.querySelectorAll('main img, main script, h1 i').length"
     assert browser.execute_script(injected) == 0
 

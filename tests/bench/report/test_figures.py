@@ -8,12 +8,14 @@ from importlib.resources import files
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 import pytest
 
+from switch_ema.analysis.looks import COLOURS
+from switch_ema.analysis.style import COLOURS as style_colours
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.curves import Band, visible_range
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure
-from switch_ema.bench.report.looks import COLOURS, make_looks
+from switch_ema.bench.report.looks import make_looks
 from switch_ema.bench.stats.paired import paired_differences
 from switch_ema.bench.task import Metric
 from tests.bench.report.synthetic import (
@@ -61,7 +63,7 @@ def test_captions_say_n_and_what_the_band_is() -> None:
 def test_a_diverged_seed_leaves_the_mean_and_is_told() -> None:
     task = make_diverged_task()
     figure = convergence(task, ACCURACY, make_looks([task]), "x")
-    line = next(t for t in figure.traces if t.get("name") == "lookahead")
+    line = next(t for t in figure.traces if t.get("name") == "Lookahead")
     assert all(map(math.isfinite, line["y"]))
     assert "n = 8" in line["customdata"][0].replace("\xa0", " ")
     assert "n = 7" in line["customdata"][-1].replace("\xa0", " ")
@@ -108,6 +110,7 @@ def test_every_colour_stands_out_from_the_background() -> None:
     light, dark = dict(found[: len(found) // 2]), dict(found[len(found) // 2 :])
     assert light.keys() == dark.keys()
     text = ("ink", "muted", "link", "good", "bad", "open")
+    assert [light[f"method-{i}"] for i in range(COLOURS)] == list(style_colours)
     for scheme in (light, dark):
         for name in text:
             assert contrast(scheme[name], scheme["paper"]) >= 4.5, name

@@ -16,6 +16,7 @@ from switch_ema.analysis.boundary.contours import Floats
 from switch_ema.analysis.boundary.measures import CONFIDENCE, Grid
 from switch_ema.analysis.boundary.summary import MethodBoundaries, named
 from switch_ema.analysis.intervals import Interval, interval
+from switch_ema.analysis.looks import display_name, looks_of
 from switch_ema.analysis.style import COLOURS, PAGE, paper_style
 
 CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
@@ -59,10 +60,11 @@ def draw_boundaries(
             layout=ConstrainedLayoutEngine(h_pad=0.08),
         )
         axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        looks = looks_of(method.method for method in methods)
         for index, method in enumerate(methods):
             ax = axes.flat[index]
             dots = _draw_points(ax, method, x[seed], y[seed], x_test[seed], seed)
-            _draw_lines(ax, method, COLOURS[index % len(COLOURS)], seed)
+            _draw_lines(ax, method, COLOURS[looks[method.method].colour], seed)
             ax.set(xlim=(grid.x[0], grid.x[-1]), ylim=(grid.y[0], grid.y[-1]))
             ax.set_aspect("equal")
             ax.grid(False)
@@ -92,16 +94,18 @@ def draw_measures(
         axes = figure.subplots(
             len(heights), len(measures), squeeze=False, height_ratios=heights
         )
+        looks = looks_of(method.method for method in methods)
+        colours = [COLOURS[look.colour] for look in looks.values()]
         for column, measure in enumerate(measures):
             values = [method.values(measure) for method in methods]
             names = [_folded(method.method) for method in methods]
             top = axes[0, column]
-            _draw_strips(top, names, values, COLOURS, labels=column == 0)
+            _draw_strips(top, names, values, colours, labels=column == 0)
             top.set_xlabel(named(measure))
             if others:
                 below = axes[1, column]
                 shifts = [own - base.values(measure) for own in values[1:]]
-                _draw_strips(below, names[1:], shifts, COLOURS[1:], labels=column == 0)
+                _draw_strips(below, names[1:], shifts, colours[1:], labels=column == 0)
                 below.axvline(0, color=COLOURS[0], linewidth=0.8, zorder=0)
                 below.set_xlabel(f"difference to {_folded(base.method)}")
         keys = _strip_keys(len(base.boundaries))
@@ -208,9 +212,9 @@ def _strip_keys(seeds: int) -> list[Line2D]:
 
 def _folded(name: str) -> str:
     """Break a method's name before its options, and again where it stays long."""
-    method, _, options = name.partition(":")
-    lines = wrap(options.replace(",", ", "), 24)
-    return "\n".join([f"{method}:" if lines else method, *lines])
+    method, _, options = display_name(name).partition(", ")
+    lines = wrap(options, 24)
+    return "\n".join([f"{method}," if lines else method, *lines])
 
 
 def _mixed(count: int) -> Any:

@@ -6,7 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from switch_ema.analysis.calibration.measures import Bin, calibration_error
-from switch_ema.analysis.style import COLUMN, MARKERS, look, paper_style
+from switch_ema.analysis.looks import Look, looks_of
+from switch_ema.analysis.style import COLUMN, MARKERS, line_of, paper_style
 
 
 def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
@@ -24,9 +25,9 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
             2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
         )
         top.plot([0, 1], [0, 1], color="0.6", linewidth=1, zorder=1)
-        for index, (name, bins) in enumerate(methods.items()):
-            _accuracy(top, index, name, bins)
-            _shares(bottom, index, bins)
+        for name, look in looks_of(methods).items():
+            _accuracy(top, look, methods[name])
+            _shares(bottom, look, methods[name])
         top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
         bottom.set(
             xlabel="confidence",
@@ -38,7 +39,7 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
         return figure
 
 
-def _accuracy(axes: Axes, index: int, name: str, bins: Sequence[Bin]) -> None:
+def _accuracy(axes: Axes, look: Look, bins: Sequence[Bin]) -> None:
     filled = [b for b in bins if b.count]
     accuracy = [b.accuracy for b in filled]
     axes.errorbar(
@@ -49,20 +50,20 @@ def _accuracy(axes: Axes, index: int, name: str, bins: Sequence[Bin]) -> None:
             [max(b.accuracy - b.accuracy_low, 0) for b in filled],
             [max(b.accuracy_high - b.accuracy, 0) for b in filled],
         ],
-        label=f"{name} (ECE {100 * calibration_error(tuple(bins)):.1f}%)",
-        marker=MARKERS[index % len(MARKERS)],
+        label=f"{look.name} (ECE {100 * calibration_error(tuple(bins)):.1f}%)",
+        marker=MARKERS[look.marker],
         markersize=3.5,
         elinewidth=0.7,
         capsize=1.5,
-        **look(index),
+        **line_of(look),
     )
 
 
-def _shares(axes: Axes, index: int, bins: Sequence[Bin]) -> None:
+def _shares(axes: Axes, look: Look, bins: Sequence[Bin]) -> None:
     total = sum(b.count for b in bins)
     axes.stairs(
         [100 * b.count / total for b in bins],
         [bins[0].low, *(b.high for b in bins)],
         linewidth=1.2,
-        **look(index),
+        **line_of(look),
     )

@@ -1,6 +1,6 @@
 """Drawings of loss landscapes: lines in two panels, and planes with trajectories."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from matplotlib.lines import Line2D
 
 from switch_ema.analysis.landscape.directions import Floats
 from switch_ema.analysis.landscape.surface import LandscapeLine, LandscapeSurface, Notes
+from switch_ema.analysis.looks import Look, display_name, looks_of
 from switch_ema.analysis.style import (
     COLUMN,
     MARKERS,
     PAGE,
-    look,
+    line_of,
     paper_style,
 )
 
@@ -35,17 +36,18 @@ def draw_line(line: LandscapeLine) -> Figure:
     with paper_style():
         figure = Figure(figsize=(COLUMN, 0.6 + 1.6 * len(names)))
         panels = figure.subplots(len(names), sharex=True, squeeze=False)[:, 0]
+        looks = looks_of(line.labels)
         for panel, name in zip(panels, names, strict=True):
-            for index, values in enumerate(line.values[name]):
-                _draw_curve(panel, line, values, index)
+            for label, values in zip(line.labels, line.values[name], strict=True):
+                _draw_curve(panel, line, values, looks[label])
             panel.set_ylabel(UNITS.get(name, name))
         panels[-1].set_xlabel("step along the direction")
-        _add_legend(figure, line.labels)
+        _add_legend(figure, looks.values())
     return figure
 
 
-def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, index: int) -> None:
-    style = _style(index)
+def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, look: Look) -> None:
+    style = _style(look)
     middle = int(np.abs(line.steps).argmin())
     # Few markers, for readers without colours, and one of them at the centre.
     stride = max(line.steps.size // 8, 1)
@@ -54,10 +56,10 @@ def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, index: int) ->
     panel.plot(line.steps[middle], values[middle], **point)
 
 
-def _style(index: int) -> dict[str, Any]:
+def _style(look: Look) -> dict[str, Any]:
     """Return a solid line, in which a gap cannot be taken for a dash."""
-    marker = MARKERS[index % len(MARKERS)]
-    return {**look(index), "linestyle": "-", "marker": marker, "markersize": 4}
+    marker = MARKERS[look.marker]
+    return {**line_of(look), "linestyle": "-", "marker": marker, "markersize": 4}
 
 
 def draw_surfaces(
@@ -75,7 +77,7 @@ def draw_surfaces(
     shown = [surfaces] if isinstance(surfaces, LandscapeSurface) else list(surfaces)
     values = np.concatenate([each.values[name].ravel() for each in shown])
     levels, scale = _levels(values, spread=name == "loss")
-    labels = list(dict.fromkeys(label for each in shown for label in each.paths))
+    labels = looks_of(label for each in shown for label in each.paths)
     width = min((COLUMN + 0.6) * len(shown), PAGE)
     # What is left of the width beside the colour bar and the labels of the axes.
     height = ((width - 0.8) / len(shown) - 0.6) * max(map(_aspect, shown))
@@ -89,13 +91,13 @@ def draw_surfaces(
             panel.contour(filled, colors="white", linewidths=0.4)
             _frame(panel, surface)
             for label, path in surface.paths.items():
-                _draw_path(panel, path, labels.index(label))
+                _draw_path(panel, path, labels[label])
         bar = figure.colorbar(filled, ax=list(panels), format="%.3g", pad=0.02)
         bar.set_ticks(levels[::3].tolist())
         bar.set_ticks([], minor=True)
         bar.set_label(UNITS.get(name, name))
         if labels:
-            _add_legend(figure, labels)
+            _add_legend(figure, labels.values())
     return figure
 
 
@@ -125,7 +127,7 @@ def _frame(panel: Axes, surface: LandscapeSurface) -> None:
         ylim=surface.y[[0, -1]],
         xlabel=_axis(surface.notes, 0),
         ylabel=_axis(surface.notes, 1),
-        title=f"centre: {surface.label}" if surface.label else "",
+        title=f"centre: {display_name(surface.label)}" if surface.label else "",
     )
 
 
@@ -140,8 +142,8 @@ def _axis(notes: Notes, index: int) -> str:
     return f"step along direction {index + 1}"
 
 
-def _draw_path(panel: Axes, path: Floats, index: int) -> None:
-    style = _style(index)
+def _draw_path(panel: Axes, path: Floats, look: Look) -> None:
+    style = _style(look)
     panel.plot(*path.T, color="white", linewidth=2.6, zorder=3)
     panel.plot(*path.T, **{**style, "marker": ".", "markersize": 3}, zorder=4)
     finite = path[np.isfinite(path).all(1)]
@@ -157,16 +159,13 @@ def _draw_path(panel: Axes, path: Floats, index: int) -> None:
         )
 
 
-def _add_legend(figure: Figure, labels: Sequence[str]) -> None:
+def _add_legend(figure: Figure, looks: Collection[Look]) -> None:
     """Put the legend above everything, with as many columns as fit."""
-    inches = 0.55 + 0.075 * max(map(len, labels))
+    inches = 0.55 + 0.075 * max(len(look.name) for look in looks)
     figure.legend(
-        handles=[
-            Line2D([], [], label=label, **_style(index))
-            for index, label in enumerate(labels)
-        ],
+        handles=[Line2D([], [], label=look.name, **_style(look)) for look in looks],
         loc="outside upper center",
-        ncols=max(1, min(len(labels), int(figure.get_figwidth() / inches))),
+        ncols=max(1, min(len(looks), int(figure.get_figwidth() / inches))),
     )
 
 

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from switch_ema.analysis.looks import Look, looks_of
 from switch_ema.analysis.sharpness.measures import NoiseCurve
-from switch_ema.analysis.style import MARKERS, PAGE, look, paper_style
+from switch_ema.analysis.style import MARKERS, PAGE, line_of, paper_style
 
 _STRENGTH = {
     "none": r"standard deviation $\sigma$ of the noise on all weights",
@@ -37,9 +38,9 @@ def draw_sharpness(
     with paper_style():
         figure = Figure(figsize=(PAGE, 0.4 * PAGE))
         left, right = figure.subplots(1, 2)
-        for index, name in enumerate(eigenvalues):
-            _spectrum(left, index, name, eigenvalues[name])
-            _increase(right, index, curves[name])
+        for name, look in looks_of(eigenvalues).items():
+            _spectrum(left, look, eigenvalues[name])
+            _increase(right, look, curves[name])
         longest = max(len(values) for values in eigenvalues.values())
         left.set(
             xlabel="rank",
@@ -55,26 +56,26 @@ def draw_sharpness(
         return figure
 
 
-def _spectrum(axes: Axes, index: int, name: str, values: Sequence[float]) -> None:
+def _spectrum(axes: Axes, look: Look, values: Sequence[float]) -> None:
     axes.plot(
         range(1, len(values) + 1),
         values,
-        label=name,
-        marker=MARKERS[index % len(MARKERS)],
+        label=look.name,
+        marker=MARKERS[look.marker],
         markersize=4,
-        **look(index),
+        **line_of(look),
     )
 
 
-def _increase(axes: Axes, index: int, curve: NoiseCurve) -> None:
+def _increase(axes: Axes, look: Look, curve: NoiseCurve) -> None:
     mean = np.array([increase.mean for increase in curve.increases])
     error = np.array([increase.error for increase in curve.increases])
-    axes.plot(curve.sigmas, mean, **look(index))
+    axes.plot(curve.sigmas, mean, **line_of(look))
     axes.fill_between(
         curve.sigmas,
         mean - error,
         mean + error,
-        color=look(index)["color"],
+        color=line_of(look)["color"],
         alpha=0.2,
         linewidth=0,
     )

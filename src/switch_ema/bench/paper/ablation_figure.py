@@ -8,12 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from switch_ema.analysis.style import COLOURS, PAGE, paper_style
+from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.style import PAGE, colour_of, paper_style
 from switch_ema.bench.paper.ablation_points import Point
 from switch_ema.bench.report.numbers import fixed
 
-NAMES = {"plain": "plain", "ema": "EMA", "switch-ema": "Switch EMA"}
-_COLOUR = {"plain": COLOURS[0], "ema": COLOURS[1], "switch-ema": COLOURS[2]}
 _CLEAR = 2.0
 """Gains of this many half widths of their intervals have the strongest colour."""
 
@@ -102,11 +101,11 @@ def _panel(axes: Axes, panel: Panel) -> None:
         mean = np.array([point.mean for point in points])
         error = np.array([point.error for point in points])
         ticks |= dict(zip(x.tolist(), (f"{p.value:g}" for p in points), strict=True))
-        colour = _COLOUR.get(name, COLOURS[3])
+        colour = colour_of(name)
         axes.fill_between(
             x, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0
         )
-        axes.plot(x, mean, color=colour, label=NAMES.get(name, name))
+        axes.plot(x, mean, color=colour, label=display_name(name))
         for place, point in zip(x, points, strict=True):
             axes.plot(
                 place,
@@ -118,9 +117,9 @@ def _panel(axes: Axes, panel: Panel) -> None:
             )
     if panel.baseline is not None:
         mean_, error_ = panel.baseline
-        axes.axhline(mean_, color=_COLOUR["plain"], linestyle=":", label="plain")
+        axes.axhline(mean_, color=colour_of("plain"), linestyle=":", label="plain")
         axes.axhspan(
-            mean_ - error_, mean_ + error_, color=_COLOUR["plain"], alpha=0.1, lw=0
+            mean_ - error_, mean_ + error_, color=colour_of("plain"), alpha=0.1, lw=0
         )
     places = sorted(ticks)
     axes.set_xticks(places, [ticks[place] for place in places], rotation=60, fontsize=6)

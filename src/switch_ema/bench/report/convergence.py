@@ -1,5 +1,6 @@
 """The curves: one metric against the epochs, one line per method."""
 
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
@@ -55,7 +56,7 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
         height=360,
         traces=traces,
         layout={"xaxis": x_axis, "yaxis": y_axis},
-        legend=[(method, looks[method]) for method in bands],
+        legend=[(display_name(method), looks[method]) for method in bands],
         is_cut=shown is not None,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.text import printable
@@ -52,7 +53,7 @@ def rows_layout(labels: list[str], title: str) -> Json:
         "yaxis": {"visible": False, "range": [0.62 - len(labels), 0.62]},
         "annotations": [
             {
-                "text": plain(shortened(label, 44)),
+                "text": label(name),
                 "xref": "paper",
                 "x": 0,
                 "xanchor": "left",
@@ -60,7 +61,7 @@ def rows_layout(labels: list[str], title: str) -> Json:
                 "yanchor": "bottom",
                 "showarrow": False,
             }
-            for row, label in enumerate(labels)
+            for row, name in enumerate(labels)
         ],
     }
 
@@ -74,7 +75,7 @@ def range_of(n: list[int]) -> str:
 
 def label(name: str) -> str:
     """Spell a method's name for legend and hover text."""
-    return plain(shortened(name, 44))
+    return plain(shortened(display_name(name), 44))
 
 
 def plain(text: str) -> str:

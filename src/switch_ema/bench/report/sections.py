@@ -18,7 +18,7 @@ SECTIONS, FIGURES = "sections", "figures"
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure, as PNG and SVG in the folder of figures."""
+    """A figure, as PNG, SVG and PDF in the folder of figures."""
 
     name: str
     """Name of the files, without ending."""

@@ -1,0 +1,108 @@
+"""What methods are called and how they look: the same in every figure and page.
+
+A method has one display name and one colour, whatever it is compared with. Variants of
+a method, such as other decays, have its colour and differ in dashes and markers. The
+colours themselves are in ``style.py`` and, for both schemes of pages, in the style
+sheet of reports.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+COLOURS, DASHES, MARKERS = 10, 6, 7
+"""How many there are of each."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one curve is drawn; numbers are places in the lists of who draws."""
+
+    name: str
+    """For legends and titles."""
+    colour: int
+    dash: int
+    marker: int
+
+
+_KNOWN = {
+    "plain": ("plain", 0),
+    "plain-again": ("plain again", 0),
+    "ema": ("EMA", 1),
+    "switch-ema": ("Switch EMA", 2),
+    "swa": ("SWA", 3),
+    "lookahead": ("Lookahead", 4),
+    "lawa": ("LAWA", 5),
+    "pswa": ("PSWA", 6),
+    "posthoc-ema": ("post-hoc EMA", 7),
+    "literal-eq3": ("Eq. 3, literal", 8),
+    "sam": ("SAM", 5),
+    "sasam": ("SASAM", 6),
+    "adan": ("Adan", 9),
+}
+"""Display name and colour by the name that is typed."""
+_ALIASES = {name: method for method, (name, _) in _KNOWN.items()} | {
+    "SGD": "plain",
+    "Eq. 3": "literal-eq3",
+}
+
+
+def display_name(label: str) -> str:
+    """Spell a method for a figure; what is no method of ours stays as it is.
+
+    >>> display_name("switch-ema"), display_name("ema:decay=0.99,update_every=2")
+    ('Switch EMA', 'EMA, decay 0.99, update every 2')
+    """
+    method, _, options = label.partition(":")
+    if method not in _KNOWN:
+        return label
+    spelled = [option.replace("_", " ").replace("=", " ") for option in _split(options)]
+    return ", ".join([_KNOWN[method][0], *spelled])
+
+
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """Give every curve of a figure its look.
+
+    >>> found = looks_of(["ema", "switch-ema:decay=0.9", "switch-ema:decay=0.99"])
+    >>> [(look.colour, look.dash) for look in found.values()]
+    [(1, 1), (2, 2), (2, 3)]
+    """
+    labels = list(dict.fromkeys(labels))
+    methods = {label: _method(label) for label in labels}
+    fixed = {_KNOWN[method][1] for method in methods.values() if method in _KNOWN}
+    free = [colour for colour in range(COLOURS) if colour not in fixed] or [0]
+    used: set[tuple[int, int]] = set()
+    looks, others = {}, 0
+    for label, method in methods.items():
+        if method in _KNOWN:
+            colour = _KNOWN[method][1]
+        else:
+            colour = free[others % len(free)]
+            others += 1
+        turns = (turn for turn in range(DASHES) if (colour, colour + turn) not in used)
+        turn = next(turns, 0)
+        used.add((colour, colour + turn))
+        looks[label] = Look(
+            display_name(label),
+            colour,
+            (colour + turn) % DASHES,
+            (colour + turn) % MARKERS,
+        )
+    return looks
+
+
+def _method(label: str) -> str:
+    """Find the method behind a label, be it typed or displayed."""
+    name = label.partition(":")[0]
+    return name if name in _KNOWN else _ALIASES.get(name.partition(",")[0], name)
+
+
+def _split(options: str) -> list[str]:
+    """Divide options at commas that are in no brackets."""
+    parts, depth = [""], 0
+    for character in options:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part for part in parts if part]
