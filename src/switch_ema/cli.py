@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "runs": "switch_ema.commands.compare:Runs",
     "judge": "switch_ema.commands.judge:Judge",
     "reproduce": "switch_ema.commands.reproduce:Reproduce",
+    "figure": "switch_ema.commands.figure:FigureCommand",
     "landscape": "switch_ema.commands.landscape:Landscape",
     "boundary": "switch_ema.commands.boundary:Boundary",
     "theory": "switch_ema.commands.theory:Theory",

@@ -21,6 +21,7 @@ from switch_ema.bench.paper.everything import (
     run_everything,
     save_everything,
 )
+from switch_ema.bench.paper.figures.figure import PaperFigure
 from switch_ema.bench.paper.parts import part_section
 from switch_ema.bench.paper.reproduce import (
     RowOutcome,
@@ -53,6 +54,7 @@ def reproduce_everything(flags: "Reproduce", console: Console) -> None:
         return
     expected = sum(row.expected for row in run.rows)
     done = sum(row.expected for row in run.rows if row.state == "done")
+    is_finished = False
     try:
         with TwoBars(console, expected, done) as bars:
 
@@ -63,8 +65,9 @@ def reproduce_everything(flags: "Reproduce", console: Console) -> None:
             for row, outcome in run_everything(run, folder, options, watch):
                 bars.end(row.expected, _told(run))
                 _tell(row, outcome, console)
+        is_finished = True
     finally:  # also after Ctrl-C: the page of what has finished
-        path = _write(flags, run, folder, console)
+        path = _write(flags, run, folder, console, is_finished=is_finished)
         console.print(f"Report: {escape(str(path))}", soft_wrap=True)
     failed = [str(row) for row in run.rows if row.state == "failed"]
     if failed:
@@ -130,7 +133,14 @@ def _tell(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
         console.print(escape(f"{line} ({outcome.seconds:.0f} s)"), soft_wrap=True)
 
 
-def _write(flags: "Reproduce", run: Everything, folder: Path, console: Console) -> Path:
+def _write(
+    flags: "Reproduce",
+    run: Everything,
+    folder: Path,
+    console: Console,
+    *,
+    is_finished: bool,
+) -> Path:
     """Make the sections of all parts, and one page of them."""
     scale = flags.settings.scale
     command = ["switch-ema", "reproduce", ALL, "--scale", scale]
@@ -139,14 +149,16 @@ def _write(flags: "Reproduce", run: Everything, folder: Path, console: Console) 
     sections = []
     with console.status("Measuring and drawing") as status:
         for table in TABLES.values():
-            status.update(f"Measuring and drawing {table.name}")
-            started = time.perf_counter()
             own = table_folder(folder, table, scale)
-            section = part_section(table, folder, scale, shlex.join(command))
-            write_part(section, own, table)
+            # After Ctrl-C nobody wants to wait for landscapes.
+            if is_finished or not isinstance(table, PaperFigure):
+                status.update(f"Measuring and drawing {table.name}")
+                started = time.perf_counter()
+                section = part_section(table, folder, scale, shlex.join(command))
+                write_part(section, own, table)
+                run.drawing[table.name] = round(time.perf_counter() - started, 1)
+                save_everything(run, folder)
             sections += load_sections(own)
-            run.drawing[table.name] = round(time.perf_counter() - started, 1)
-            save_everything(run, folder)
     first = overview_section(run, list(TABLES.values()), shlex.join(command))
     for sheet in first.sheets:
         print_sheet(sheet, console)

@@ -16,6 +16,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.estimate import estimate_seconds
+from switch_ema.bench.paper.figures.figure import PaperFigure
 from switch_ema.bench.paper.parts import part_section
 from switch_ema.bench.paper.reproduce import (
     RowPlan,
@@ -152,7 +153,9 @@ def write_part(section: AnalysisSection, folder: Path, table: PaperTable) -> Pat
 def _write_docs(
     flags: "Reproduce", tables: Sequence[PaperTable], path: Path, console: Console
 ) -> None:
-    sections = [_section(flags, table) for table in tables]
+    # Pages of Markdown have no pictures.
+    shown = [table for table in tables if not isinstance(table, PaperFigure)]
+    sections = [_section(flags, table) for table in shown]
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, markdown_page(sections, command))

@@ -6,7 +6,12 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
-from switch_ema.analysis.boundary.measures import Grid, accuracy, measure_boundaries
+from switch_ema.analysis.boundary.measures import (
+    Grid,
+    accuracy,
+    calibration_errors,
+    measure_boundaries,
+)
 from switch_ema.analysis.boundary.summary import MethodBoundaries
 from switch_ema.analysis.intervals import interval
 from switch_ema.analysis.looks import display_name
@@ -31,6 +36,7 @@ def method(name, steepness, shifts=(0.0, 0.1, 0.2)):
         boundaries=measure_boundaries(predict, GRID),
         probabilities=p,
         accuracy=accuracy(p, Y_TEST),
+        calibration_error=calibration_errors(p, Y_TEST),
     )
 
 

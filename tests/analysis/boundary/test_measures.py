@@ -9,6 +9,7 @@ from switch_ema.analysis.boundary.measures import (
     Boundary,
     Grid,
     accuracy,
+    calibration_errors,
     measure_boundaries,
 )
 
@@ -158,3 +159,9 @@ def test_bad_input():
         Grid.around([[0, 0], [1, 1]], size=5)
     with pytest.raises(ValueError, match="points must"):
         Grid.around([[1, 1], [1, 1]])
+
+
+def test_calibration_error_is_the_distance_of_accuracy_and_confidence():
+    p = np.array([[0.95] * 4, [0.95, 0.05, 0.95, 0.05], [np.nan] * 4])
+    found = calibration_errors(p, [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]])
+    np.testing.assert_allclose(found, [45, 5, np.nan])

@@ -22,6 +22,7 @@ def method(name, widths, accuracy=None):
         boundaries=tuple(Boundary(width=width) for width in widths),
         probabilities=np.zeros((len(widths), 4)),
         accuracy=np.array(accuracy or [90.0] * len(widths)),
+        calibration_error=np.array([5.0] * len(widths)),
     )
 
 
@@ -57,6 +58,7 @@ def test_every_measure_of_every_method_is_there():
 def test_accuracy_is_a_measure_and_unknown_ones_are_refused():
     one = method("plain", [1.0, 2.0], [80.0, 90.0])
     assert one.values("accuracy").tolist() == [80, 90]
+    assert one.values("calibration_error").tolist() == [5, 5]
     with pytest.raises(ValueError, match=r"measure must be in .*, got 'beauty'"):
         one.values("beauty")
 

@@ -8,7 +8,6 @@ from PIL import Image
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.ablation_points import points_of
 from switch_ema.bench.paper.ablation_section import ablation_section
-from switch_ema.bench.paper.contrasts import measured_metrics
 from switch_ema.bench.paper.presets import RowSettings, row_config
 from switch_ema.bench.paper.reproduce import ReproducedRow
 from switch_ema.bench.plan.config import CompareConfig
@@ -89,7 +88,7 @@ def test_the_figure_varies_both_decays_over_plain_training():
 def test_settings_within_noise_are_told_from_worse_ones():
     # T = 1 is the best, T = 0.5 within noise of it, 2 and 5 clearly worse.
     own = found(TABLE_13.rows[0], (91.0, 90.95, 89.0, 80.0))
-    points = points_of(TABLE_13, own, measured_metrics(own)[0])
+    points = points_of(TABLE_13, own.task, own.task.metrics[0])
     assert list(points) == ["switch-ema"]
     told = [(p.value, p.is_best, p.within_noise) for p in points["switch-ema"]]
     assert told == [
@@ -102,7 +101,7 @@ def test_settings_within_noise_are_told_from_worse_ones():
 
 def test_where_lower_is_better_the_lowest_is_the_best():
     own = found(TABLE_13.rows[0], (91.0, 90.95, 89.0, 80.0), ERROR)
-    points = points_of(TABLE_13, own, measured_metrics(own)[0])["switch-ema"]
+    points = points_of(TABLE_13, own.task, own.task.metrics[0])["switch-ema"]
     assert [p.value for p in points if p.is_best] == [5.0]
     assert [p.value for p in points if p.within_noise is False] == [0.5, 1.0, 2.0]
 

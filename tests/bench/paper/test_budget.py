@@ -40,6 +40,12 @@ def test_more_time_buys_rows_and_then_seeds():
     assert seeds == {"a quick": 5, "b only": 5, "c wide": 24, "a slow": 3}
 
 
+def test_a_row_that_a_figure_shows_comes_before_the_cheapest():
+    shown = offer("a", "slow", 100, is_shown=True)
+    found = choose_rows([shown, *OFFERS[1:]], 117 + 301 - 31)
+    assert [one.offer.row for one in found] == ["slow", "only", "wide"]
+
+
 def test_durations_are_read():
     found = [read_duration(text) for text in ("90s", "30 min", "0.5h")]
     assert found == [90, 1800, 1800]

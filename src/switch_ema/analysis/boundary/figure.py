@@ -80,7 +80,7 @@ def draw_boundaries(
 
 def draw_measures(
     methods: Sequence[MethodBoundaries],
-    measures: Sequence[str] = ("accuracy", "local_width", "roughness"),
+    measures: Sequence[str] = ("accuracy", "local_width", "calibration_error"),
 ) -> Figure:
     """Draw every seed as a dot, and the mean with its 95% interval, per method.
 

@@ -23,6 +23,7 @@ from math import log, nan
 from typing import cast
 
 import numpy as np
+import torch
 from contourpy import ContourGenerator, contour_generator
 from numpy.typing import ArrayLike
 from scipy.ndimage import map_coordinates  # type: ignore[import-untyped]
@@ -35,6 +36,11 @@ from switch_ema.analysis.boundary.contours import (
     mean_distance,
     roughness_of,
     sample,
+)
+from switch_ema.analysis.calibration.measures import (
+    Predictions,
+    calibration_error,
+    reliability,
 )
 
 Predict = Callable[[Floats], ArrayLike]
@@ -160,6 +166,28 @@ def accuracy(probabilities: ArrayLike, classes: ArrayLike) -> Floats:
     p = np.asarray(probabilities, dtype=float)
     accurate = np.asarray((p > 0.5) == (np.asarray(classes) == 1)).mean(-1) * 100
     return np.where(np.isfinite(p).all(-1), accurate, nan)
+
+
+def calibration_errors(probabilities: ArrayLike, classes: ArrayLike) -> Floats:
+    """Return the expected calibration error of each seed in percent (10 bins).
+
+    NaN where a p is NaN.
+
+    Args:
+        probabilities: of class 1, (seeds, points).
+        classes: 0 or 1, of the same shape.
+    """
+    found = []
+    for own, labels in zip(np.asarray(probabilities), np.asarray(classes), strict=True):
+        if not np.isfinite(own).all():
+            found.append(nan)
+            continue
+        both = torch.as_tensor(np.stack([1 - own, own], axis=1))
+        predictions = Predictions.from_probabilities(
+            both, torch.as_tensor(labels).long()
+        )
+        found.append(100 * calibration_error(reliability(predictions, 10)))
+    return np.array(found)
 
 
 def _measure(field: Floats, grid: Grid, scale: float) -> Boundary:

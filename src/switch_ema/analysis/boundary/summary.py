@@ -12,6 +12,7 @@ from switch_ema.analysis.intervals import Interval, interval
 
 MEASURES = {
     "accuracy": "%",
+    "calibration_error": "%",
     "width": "data units",
     "local_width": "data units",
     "roughness": "rad per data unit",
@@ -32,6 +33,8 @@ class MethodBoundaries:
     """Probability of class 1 at the test points, (seeds, points)."""
     accuracy: Floats
     """In percent, (seeds,)."""
+    calibration_error: Floats
+    """Expected calibration error in percent, (seeds,)."""
 
     def values(self, measure: str) -> Floats:
         """Return one of ``MEASURES`` of every seed."""
@@ -39,6 +42,8 @@ class MethodBoundaries:
             raise ValueError(f"measure must be in {[*MEASURES]}, got {measure!r}.")
         if measure == "accuracy":
             return self.accuracy
+        if measure == "calibration_error":
+            return self.calibration_error
         return np.array([getattr(one, measure) for one in self.boundaries])
 
 

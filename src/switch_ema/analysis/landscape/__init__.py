@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         draw_line as draw_line,
     )
     from switch_ema.analysis.landscape.figure import (
+        draw_lines as draw_lines,
+    )
+    from switch_ema.analysis.landscape.figure import (
         draw_surfaces as draw_surfaces,
     )
     from switch_ema.analysis.landscape.surface import (
@@ -78,6 +81,7 @@ _HOMES = {
     "evaluate_points": "evaluation",
     "caption": "figure",
     "draw_line": "figure",
+    "draw_lines": "figure",
     "draw_surfaces": "figure",
 }
 

@@ -1,6 +1,6 @@
 """Drawings of loss landscapes: lines in two panels, and planes with trajectories."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,50 @@ def draw_line(line: LandscapeLine) -> Figure:
         panels[-1].set_xlabel("step along the direction")
         _add_legend(figure, looks.values())
     return figure
+
+
+def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
+    """Draw a panel for each line: the loss left, and right the other measured name.
+
+    The loss is solid, the other dashed; both in the colour of the method.
+
+    Args:
+        lines: by the title of their panel; at least one.
+    """
+    if not lines:
+        raise ValueError("lines must hold at least one line, got none.")
+    looks = looks_of(label for line in lines.values() for label in line.labels)
+    columns = min(3, len(lines))
+    rows = -(-len(lines) // columns)
+    with paper_style():
+        width = PAGE * max(columns, 2) / 3
+        figure = Figure(figsize=(width, 0.7 + 1.9 * rows))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for panel in grid.flat[len(lines) :]:
+            panel.set_axis_off()
+        for panel, (title, line) in zip(grid.flat, lines.items(), strict=False):
+            _draw_twins(panel, line, looks)
+            panel.set_title(title)
+        _add_legend(figure, looks.values())
+    return figure
+
+
+def _draw_twins(panel: Axes, line: LandscapeLine, looks: Mapping[str, Look]) -> None:
+    small: dict[str, Any] = {"fontsize": 7}
+    for name in sorted(line.values, key=lambda name: name != "loss"):
+        own = panel if name == "loss" else panel.twinx()
+        dashes = "-" if name == "loss" else (0, (3, 2))
+        for label, values in zip(line.labels, line.values[name], strict=True):
+            style = {**_style(looks[label]), "linestyle": dashes, "markersize": 3}
+            own.plot(
+                line.steps, values, **style, markevery=max(line.steps.size // 4, 1)
+            )
+        own.set_ylabel(UNITS.get(name, name), **small)
+        own.tick_params(labelsize=6)
+        if own is not panel:
+            own.grid(False)
+            own.spines["right"].set_visible(True)
+    panel.set_xlabel("step along the direction", **small)
 
 
 def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, look: Look) -> None:

@@ -17,6 +17,7 @@ from switch_ema.analysis.boundary.measures import (
     Boundary,
     Grid,
     accuracy,
+    calibration_errors,
     measure_boundaries,
 )
 from switch_ema.analysis.boundary.summary import MethodBoundaries
@@ -224,4 +225,5 @@ def _join(label: str, parts: Sequence[_Trained], y_test: Floats) -> MethodBounda
         boundaries=tuple(one for part in parts for one in part.boundaries),
         probabilities=probabilities,
         accuracy=accuracy(probabilities, y_test),
+        calibration_error=calibration_errors(probabilities, y_test),
     )

@@ -1,11 +1,13 @@
 """The paper's tables as data, and the settings that their rows were trained with.
 
 To add a table, write a file of data beside this one and add the table to ``TABLES``.
+Figures have a registry of their own, in ``figures``.
 """
 
-from switch_ema.bench.paper.ablations import make_ablations
+from switch_ema.bench.paper.ablations import make_table_13
 from switch_ema.bench.paper.classification import TABLE_2, TABLE_3
 from switch_ema.bench.paper.detection import TABLE_6, TABLE_7
+from switch_ema.bench.paper.figures import make_figures
 from switch_ema.bench.paper.generation import TABLE_8
 from switch_ema.bench.paper.language import TABLE_11, TABLE_12
 from switch_ema.bench.paper.regression import TABLE_10
@@ -21,5 +23,6 @@ TABLES: dict[str, PaperTable] = {
         *(TABLE_10, TABLE_11, TABLE_12),
     )
 }
-TABLES |= {ablation.name: ablation for ablation in make_ablations(TABLES)}
+TABLES["table-13"] = make_table_13(TABLES)
+TABLES |= {figure.name: figure for figure in make_figures(TABLES)}
 """By the name that the command line gives them."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import sqrt
 
 from switch_ema.bench.paper.ablations import Ablation
-from switch_ema.bench.paper.contrasts import MeasuredMetric
-from switch_ema.bench.paper.reproduce import ReproducedRow
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
+from switch_ema.bench.stats.summary import TaskSummary
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Point:
 
 
 def points_of(
-    table: Ablation, found: ReproducedRow, measured: MeasuredMetric
+    table: Ablation, task: TaskSummary, metric: Metric
 ) -> dict[str, list[Point]]:
     """Return the settings of each method on one task, by the value of the option."""
     families: dict[str, list[tuple[float, str]]] = {}
-    results = {result.method: result for result in measured.results}
+    results = {result.method: result for result in task.results[metric.name]}
     for label, result in results.items():
-        setting = table.setting_of(found.row.method_of(label))
+        setting = table.setting_of(label)
         if setting is not None and result.last.n:
             families.setdefault(setting[0], []).append((setting[1], label))
-    better = measured.ours.higher_is_better
-    curves = found.task.curves[measured.ours.name]
+    better = metric.higher_is_better
+    curves = task.curves[metric.name]
     points: dict[str, list[Point]] = {}
     for name, settings in families.items():
         choose = max if better else min

@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switch_ema.bench.paper.ablation_points import Point, points_of
 from switch_ema.bench.paper.ablations import Ablation
 from switch_ema.bench.paper.contrasts import MeasuredMetric, measured_metrics
 from switch_ema.bench.paper.reproduce import ReproducedRow
 from switch_ema.bench.paper.section import digits_in, reproduction_section
-from switch_ema.bench.report.numbers import NONE, fixed, with_unit
+from switch_ema.bench.report.numbers import NONE, digits_of, fixed, with_unit
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
-from switch_ema.bench.stats.paired import LEVEL
+from switch_ema.bench.stats.paired import LEVEL, MethodResult
+from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed
+
+if TYPE_CHECKING:
+    from switch_ema.bench.paper.ablation_figure import Panel
 
 HEAT_MAP = (
     "Gains over the setting that the paper recommends, ± half the width of the "
@@ -45,7 +50,7 @@ def ablation_section(
     """
     section = reproduction_section(table, rows, scale=scale, command=command)
     found = [(row, measured_metrics(row)[0]) for row in rows]
-    points = [points_of(table, row, measured) for row, measured in found]
+    points = [points_of(table, row.task, measured.ours) for row, measured in found]
     if not any(points):
         return section
     lines = [
@@ -119,12 +124,7 @@ def _picture(
     folder: Path,
 ) -> Picture:
     # matplotlib takes a second to import, and a table needs none.
-    from switch_ema.analysis.style import save_figure
-    from switch_ema.bench.paper.ablation_figure import (
-        Panel,
-        draw_curves,
-        draw_heat_map,
-    )
+    from switch_ema.bench.paper.ablation_figure import Panel
 
     panels = [
         Panel(
@@ -133,27 +133,74 @@ def _picture(
             higher_is_better=measured.ours.higher_is_better,
             digits=digits_in(measured),
             points=own,
-            baseline=_without_option(table, row, measured),
+            baseline=_without_option(table, measured.results),
         )
         for (row, measured), own in zip(found, points, strict=True)
         if own
     ]
+    return _drawn(table, panels, folder, table.name)
+
+
+def draw_ablation(
+    table: Ablation,
+    tasks: Sequence[tuple[str, TaskSummary]],
+    methods: tuple[str, ...],
+    folder: Path,
+    name: str,
+) -> Picture | None:
+    """Draw tasks of any runs as an ablation is drawn; None if nothing is varied.
+
+    Args:
+        table: what is varied, and how it is drawn.
+        tasks: titles of panels, and what was found.
+        methods: which methods, without their options; none: all.
+        folder: where the folder of figures is, or is made.
+        name: of the files.
+    """
+    from switch_ema.bench.paper.ablation_figure import Panel
+
+    panels = []
+    for title, task in tasks:
+        metric = task.metrics[0]
+        results = task.results[metric.name]
+        points = points_of(table, task, metric)
+        points = {m: own for m, own in points.items() if not methods or m in methods}
+        if points:
+            panels.append(
+                Panel(
+                    title=title,
+                    metric=with_unit(metric),
+                    higher_is_better=metric.higher_is_better,
+                    digits=digits_of(metric, results),
+                    points=points,
+                    baseline=_without_option(table, results),
+                )
+            )
+    return _drawn(table, panels, folder, name) if panels else None
+
+
+def _drawn(
+    table: Ablation, panels: "Sequence[Panel]", folder: Path, name: str
+) -> Picture:
+    from switch_ema.analysis.style import save_figure
+    from switch_ema.bench.paper.ablation_figure import draw_curves, draw_heat_map
+
     is_map = table.shown == "heat map"
     figure = draw_heat_map(panels, table.symbol) if is_map else draw_curves(panels)
-    save_figure(figure, folder / FIGURES, table.name)
+    save_figure(figure, folder / FIGURES, name)
     return Picture(
-        name=table.name,
+        name=name,
         caption=HEAT_MAP if is_map else CURVES,
         alternative=f"{table.title}: {table.shown} of {counted(len(panels), 'task')}",
     )
 
 
 def _without_option(
-    table: Ablation, row: ReproducedRow, measured: MeasuredMetric
+    table: Ablation, results: Sequence[MethodResult]
 ) -> tuple[float, float] | None:
     """Return mean and standard error of the method that has not the option."""
-    for result in measured.results:
-        if table.setting_of(row.row.method_of(result.method)) is None:
+    for result in results:
+        if table.setting_of(result.method) is None:
             last = result.last
             return last.mean, (last.sd or 0.0) / max(last.n, 1) ** 0.5
     return None

@@ -53,12 +53,9 @@ DECAYS = {
 """The ranges of Figure 5."""
 
 
-def make_ablations(tables: Mapping[str, PaperTable]) -> tuple[Ablation, Ablation]:
-    """Make both ablations from the rows of other tables."""
-    return _table_13(tables), _figure_decay(tables)
+def make_table_13(tables: Mapping[str, PaperTable]) -> Ablation:
+    """Make the ablation of the interval from the rows of other tables."""
 
-
-def _table_13(tables: Mapping[str, PaperTable]) -> Ablation:
     def row(table: str, name: str, title: str, cells: str) -> PaperRow:
         return _varied(tables[table], name, title, INTERVALS, cells, INTERVALS[1])
 
@@ -85,7 +82,8 @@ def _table_13(tables: Mapping[str, PaperTable]) -> Ablation:
     )
 
 
-def _figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
+def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
+    """Make the ablation of the decays from the rows of other tables."""
     methods = (
         "plain",
         *(f"{name}:decay={value}" for name in DECAYS for value in DECAYS[name]),

@@ -1,4 +1,139 @@
-"""What rows take."""
+"""What the rows take, for plans that have to fit into a given time.
 
-SECONDS: dict[str, dict[str, float]] = {}
-START_SECONDS = 5.0
+Seconds of one core for one seed of all methods of a row at the small scale, measured
+as processor time of one epoch on a machine of 2 cores. They tell how rows compare
+with each other; how fast a machine is, one epoch of one row tells when a plan is made.
+"""
+
+START_SECONDS = 6.0
+"""Processes and imports before a row begins, and its pages after it."""
+
+SECONDS: dict[str, dict[str, float]] = {
+    "table-2": {
+        "resnet50-sgd": 24.4,
+        "resnet50-sam": 48.3,
+        "resnet50-lars": 35.2,
+        "resnet50-lamb": 29.5,
+        "deit-t-adamw": 21.5,
+        "deit-s-adamw": 25.6,
+        "swin-t-adamw": 44.4,
+        "convnext-t-adamw": 33.6,
+        "moganet-b-adamw": 89.7,
+        "deit-s-lamb": 25.9,
+        "deit-b-lamb": 32.4,
+        "deit-s-adan": 19.5,
+        "deit-b-adan": 24.0,
+        "convnext-t-adan": 22.5,
+    },
+    "table-3": {
+        "vgg13-bn": 21.2,
+        "resnet18": 23.0,
+        "resnext50-32x4d": 37.2,
+        "resnet101": 43.8,
+        "wrn28-10": 28.1,
+        "densenet121": 48.3,
+        "deit-s": 41.6,
+        "mlp-mixer": 85.9,
+        "swin-t": 75.6,
+        "swin-s": 107.8,
+        "convnext-t": 48.5,
+        "convnext-s": 63.5,
+        "moganet-s": 130.8,
+    },
+    "table-4": {
+        "simclr-cifar100": 55.4,
+        "simclr-stl10": 54.5,
+        "moco-v2-cifar100": 54.8,
+        "moco-v2-stl10": 66.3,
+        "byol-cifar100": 94.4,
+        "byol-stl10": 104.1,
+        "barlow-twins-cifar100": 30.7,
+        "barlow-twins-stl10": 42.1,
+        "moco-v3-cifar100": 88.2,
+        "moco-v3-stl10": 88.2,
+        "simmim-cifar100": 49.9,
+        "simmim-stl10": 49.9,
+        "a2mim-cifar100": 51.4,
+        "a2mim-stl10": 51.4,
+    },
+    "table-5": {
+        "byol": 104.1,
+        "moco-v3": 88.2,
+        "simmim": 89.7,
+        "mae": 85.6,
+    },
+    "table-6": {
+        "mask-rcnn-2x": 66.7,
+        "cascade-mask-rcnn-3x": 44.2,
+        "cascade-mask-rcnn-9x": 111.5,
+    },
+    "table-7": {
+        "retinanet-r50-2x": 55.0,
+        "retinanet-swin-t-1x": 115.9,
+        "yolox-s": 108.4,
+    },
+    "table-8": {
+        "cifar10": 166.4,
+        "celeba": 166.4,
+    },
+    "table-9": {
+        "simvp": 46.6,
+        "simvp-v2": 55.9,
+        "convlstm": 48.2,
+        "predrnn": 58.7,
+    },
+    "table-10": {
+        "rcf-mnist-resnet18": 51.5,
+        "rcf-mnist-resnet50": 65.5,
+        "agedb-resnet50": 54.9,
+        "agedb-convnext-t": 57.8,
+        "imdb-wiki-resnet50": 54.9,
+        "imdb-wiki-convnext-t": 57.8,
+    },
+    "table-11": {
+        "lstm-sgd": 45.3,
+        "lstm-adam": 41.1,
+        "lstm-adabelief": 42.4,
+    },
+    "table-12": {
+        "bert-yelp": 60.5,
+        "bert-wikitext": 40.0,
+    },
+    "table-13": {
+        "wrn28-10": 37.5,
+        "moco-v3-cifar100": 88.2,
+        "simmim-stl10": 99.8,
+        "deit-s-adamw": 51.2,
+        "cifar10": 221.9,
+        "agedb-resnet50": 109.8,
+        "bert-yelp": 121.0,
+    },
+    "figure-landscape": {
+        "wrn28-10": 18.7,
+        "swin-s": 71.9,
+        "resnext50-32x4d": 24.8,
+        "convnext-s": 42.3,
+        "deit-s-adamw": 25.6,
+        "convnext-t-adamw": 33.6,
+    },
+    "figure-plane": {
+        "circles": 12.0,
+    },
+    "figure-boundary": {  # 24 seeds train as one model
+        "circles": 0.5,
+        "moons": 0.5,
+    },
+    "figure-decay": {
+        "wrn28-10": 46.8,
+        "deit-s-adamw": 64.0,
+        "simclr-cifar100": 138.5,
+        "simmim-stl10": 124.8,
+        "cifar10": 277.3,
+        "retinanet-r50-2x": 137.5,
+        "mask-rcnn-2x": 166.8,
+        "imdb-wiki-resnet50": 137.2,
+        "simvp": 116.5,
+        "bert-yelp": 151.2,
+    },
+}
+"""By table or figure, and row."""

@@ -175,6 +175,7 @@ def all_rows() -> list[tuple[PaperTable, PaperRow]]:
 def make_offers(speed: float, options: RunOptions) -> list[Offer]:
     """Price all rows on a machine that takes ``speed`` times the declared seconds."""
     jobs = 1 if options.executor == "inline" else options.jobs or default_jobs()
+    shown = {(row.home, row.name) for table in TABLES.values() for row in table.rows}
     return [
         Offer(
             part=table.name,
@@ -182,6 +183,7 @@ def make_offers(speed: float, options: RunOptions) -> list[Offer]:
             start=speed * START_SECONDS,
             seed=speed * SECONDS[table.name][row.name] / jobs,
             fixed_seeds=table.seeds,
+            is_shown=(table.name, row.name) in shown,
         )
         for table, row in all_rows()
     ]

@@ -1,6 +1,6 @@
 """The section of any table or figure of the paper, made from what is stored."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +8,18 @@ from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.ablation_section import ablation_section
 from switch_ema.bench.paper.ablations import Ablation
+from switch_ema.bench.paper.figures.figure import Draw, DrawnRun, PaperFigure
 from switch_ema.bench.paper.reproduce import (
     collect_rows,
     damaged_rows,
+    row_folder,
     table_folder,
 )
 from switch_ema.bench.paper.section import reproduction_section
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.sections import AnalysisSection
-
-OnPart = Callable[[str], None]
-"""Told what is measured or drawn next."""
+from switch_ema.bench.results.folder import RESULTS
+from switch_ema.bench.text import listed
 
 
 def part_section(
@@ -33,6 +34,8 @@ def part_section(
         command: what makes the section again.
     """
     folder = table_folder(out, table, scale)
+    if isinstance(table, PaperFigure):
+        return _figure_section(table, out, scale, command)
     rows = collect_rows(table, out, scale)
     if isinstance(table, Ablation):
         with needed(None, extra="analysis", user="An ablation", error=UsageError):
@@ -43,3 +46,40 @@ def part_section(
         section = reproduction_section(table, rows, scale=scale, command=command)
     problems = damaged_rows(table, out, scale)
     return replace(section, paragraphs=[*section.paragraphs, *problems])
+
+
+def _figure_section(
+    figure: PaperFigure, out: Path, scale: str, command: str
+) -> AnalysisSection:
+    folders = {row.name: row_folder(out, figure, row, scale) for row in figure.rows}
+    there = [row for row in figure.rows if (folders[row.name] / RESULTS).is_file()]
+    missing = [row.name for row in figure.rows if row not in there]
+    section = AnalysisSection(
+        key=figure.name, title=f"Figure: {figure.title}", command=command
+    )
+    notes = [figure.small_note] if figure.small_note and scale == "small" else []
+    if missing:
+        notes.append(f"Not trained: {listed(missing)}.")
+    runs = [DrawnRun(row.title, folders[row.name]) for row in there]
+    if runs:
+        folder = table_folder(out, figure, scale)
+        section = draw_section(section, figure.draw, runs, (), folder)
+    return replace(section, paragraphs=[*notes, *section.paragraphs])
+
+
+def draw_section(
+    section: AnalysisSection,
+    draw: Draw,
+    runs: Sequence[DrawnRun],
+    methods: tuple[str, ...],
+    folder: Path,
+) -> AnalysisSection:
+    """Draw runs, and fill the section with the pictures and what is said of them."""
+    with needed(None, extra="bench,analysis", user="A figure", error=UsageError):
+        drawing = draw(runs, methods, folder)
+    return replace(
+        section,
+        paragraphs=drawing.paragraphs,
+        sheets=drawing.sheets,
+        pictures=drawing.pictures,
+    )

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
-from switch_ema.analysis.boundary.summary import summarize
+from switch_ema.analysis.boundary.summary import MEASURES, summarize
 from switch_ema.analysis.intervals import Interval
 from switch_ema.analysis.style import save_figure
 from switch_ema.bench.analyses.boundary import BoundaryComparison
 from switch_ema.bench.report.numbers import NONE, fixed
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
 
-SHOWN = ("accuracy", "width", "local_width", "roughness", "length")
+SHOWN = ("accuracy", "calibration_error", "width", "local_width", "roughness", "length")
 TABLE_HEADER = (
     *("measure", "method", "mean", "95% CI", "n"),
     *("difference", "95% CI", "pairs"),
@@ -21,8 +21,10 @@ DEFINITIONS = (
     "Width: mean distance, across the boundary, between the confidences of 25% and "
     "75%; only of seeds that reach both. Local width: the same from the slope at the "
     "boundary, for every seed that has one. Roughness: how much the boundary turns "
-    "back and forth per unit of length; lines and circles have none. A wide boundary "
-    "may be a robust one or one that is not trained to the end: see the accuracy."
+    "back and forth per unit of length; lines and circles have none. Calibration "
+    "error: mean distance of accuracy and confidence on the test points, over 10 bins. "
+    "A wide boundary may be a robust one or one that is not trained to the end: see "
+    "the accuracy."
 )
 
 
@@ -63,15 +65,15 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
                 name=measures,
                 caption=f"All {seeds} seeds: each dot is a seed, bars are 95% "
                 "intervals of the mean and of the paired difference to the first.",
-                alternative="Accuracy, width and roughness of every seed and method",
+                alternative="Accuracy, width and calibration of every seed and method",
             ),
         ],
         sheets=[
             Sheet(
                 caption="Mean over seeds and paired difference to the first method, "
                 "each with its 95% interval, not corrected for their number. Accuracy "
-                "in percent, lengths in units of the data, roughness in radians per "
-                "unit.",
+                "and calibration error in percent, lengths in units of the data, "
+                "roughness in radians per unit.",
                 header=list(TABLE_HEADER),
                 rows=[list(row) for row in table_rows(comparison)],
             )
@@ -89,7 +91,7 @@ def table_rows(
     """
     rows: list[tuple[str, ...]] = []
     for measure, method, value, paired in summarize(comparison.methods, measures):
-        digits = 2 if measure == "accuracy" else 3
+        digits = 2 if MEASURES[measure] == "%" else 3
         row = (measure.replace("_", " "), method, *_spelled(value, digits))
         if paired is None:
             rows.append((*row, "baseline", "", ""))

@@ -1,0 +1,88 @@
+"""Metrics against the epochs: a panel for each task, the same colours in all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from switch_ema.analysis.looks import Look, looks_of
+from switch_ema.analysis.style import PAGE, line_of, paper_style
+
+_PER_ROW = 4
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method: mean over seeds and its standard error, epoch by epoch."""
+
+    epochs: Sequence[int]
+    mean: Sequence[float]
+    error: Sequence[float]
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """One task."""
+
+    title: str
+    metric: str
+    """Name of the metric, with its unit and direction."""
+    curves: Mapping[str, Curve]
+    """By method."""
+    shown: tuple[float, float] | None = None
+    """The part of the vertical axis that is shown; None: all of it."""
+
+
+def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
+    """Draw mean and standard error of every method against the epochs.
+
+    Raises:
+        ValueError: there is no panel, or none of them has a curve.
+    """
+    looks = looks_of(label for panel in panels for label in panel.curves)
+    if not looks:
+        raise ValueError("panels must have a curve, there is none.")
+    columns = min(_PER_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    width = PAGE * max(columns, 2) / _PER_ROW
+    with paper_style():
+        figure = Figure(figsize=(width, 0.45 + 1.85 * rows))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            _draw_panel(axes, panel, looks)
+        handles = [
+            Line2D([], [], label=look.name, **line_of(look)) for look in looks.values()
+        ]
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(4, len(handles))
+        )
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: CurvePanel, looks: Mapping[str, Look]) -> None:
+    for label, curve in panel.curves.items():
+        style = line_of(looks[label])
+        mean, error = np.array(curve.mean), np.array(curve.error)
+        axes.fill_between(
+            curve.epochs,
+            mean - error,
+            mean + error,
+            color=style["color"],
+            alpha=0.2,
+            linewidth=0,
+        )
+        marker = "." if len(curve.epochs) < 4 else ""
+        axes.plot(curve.epochs, mean, marker=marker, **style)
+    if panel.shown is not None:
+        axes.set_ylim(panel.shown)
+    axes.set_title(panel.title, fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_xlabel("epoch", fontsize=7)
+    axes.set_ylabel(panel.metric, fontsize=7)
+    axes.tick_params(labelsize=6)

@@ -1,0 +1,84 @@
+"""`switch-ema figure`: the paper's figures, of its own tasks or of any runs."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.paper.figures import FIGURES
+from switch_ema.commands.reproduce import Reproduce
+
+
+@dataclass(frozen=True)
+class FigureCommand:
+    """Draw a figure of the paper: from finished runs, or trained for it.
+
+    With the folders of runs, these are drawn, several in one picture. Without, what
+    the paper shows is trained at the small scale first, as by `switch-ema reproduce
+    figure-NAME`. Files are PNG, SVG and PDF; text in a PDF is text.
+
+    - switch-ema figure
+    - switch-ema figure convergence runs/digits-3f runs/noisy-digits-7a
+    - switch-ema figure landscape runs/digits-3f --methods plain ema switch-ema
+    - switch-ema figure boundary
+    """
+
+    name: tyro.conf.Positional[str | None] = None
+    """convergence, landscape, plane, boundary or decay; without it, they are listed."""
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")
+    ] = ()
+    """Folders of finished runs, such as runs/NAME."""
+    methods: tuple[str, ...] = ()
+    """Which methods of the runs; by default those of the paper."""
+    out: Path = Path("runs")
+    """Folder that the folder of the figure is made in."""
+
+    def __call__(self, console: Console) -> None:
+        """Draw it."""
+        if self.name is None:
+            _list(console)
+            return
+        if self.name not in FIGURES:
+            raise UsageError(
+                f"unknown figure {self.name!r}; known are {', '.join(FIGURES)}."
+            )
+        if self.runs:
+            self._draw(self.name, console)
+        elif self.methods:
+            raise UsageError("methods chooses among those of runs; give some runs.")
+        else:
+            Reproduce(tables=(f"figure-{self.name}",), out=self.out)(console)
+
+    def _draw(self, name: str, console: Console) -> None:
+        from switch_ema.bench.paper.figures.figure import DrawnRun
+        from switch_ema.bench.paper.parts import draw_section
+        from switch_ema.bench.report.sections import AnalysisSection
+        from switch_ema.commands.pages import publish
+
+        kind, folder = FIGURES[name], self.out / f"figure-{name}"
+        command = ["switch-ema", "figure", name, *map(str, self.runs)]
+        if self.methods:
+            command += ["--methods", *self.methods]
+        section = AnalysisSection(
+            key=name,
+            title=f"As Figure {kind.number} of the paper: {kind.description}",
+            command=shlex.join(command),
+        )
+        runs = [DrawnRun("", run) for run in self.runs]
+        with console.status(f"Measuring and drawing {name}"):
+            section = draw_section(section, kind.draw, runs, self.methods, folder)
+        publish(section, folder, f"Figure: {name}", console)
+
+
+def _list(console: Console) -> None:
+    table = Table("figure", "in the paper", "what it shows", title="Figures")
+    for kind in FIGURES.values():
+        table.add_row(kind.name, f"Figure {kind.number}", escape(kind.description))
+    console.print(table)
