@@ -40,6 +40,7 @@ _KNOWN = {
     "adan": ("Adan", 9),
 }
 """Display name and colour by the name that is typed."""
+_BEST = "+best"  # the end of the name of a method that returns its best average
 _ALIASES = {name: method for method, (name, _) in _KNOWN.items()} | {
     "SGD": "plain",
     "Eq. 3": "literal-eq3",
@@ -51,12 +52,18 @@ def display_name(label: str) -> str:
 
     >>> display_name("switch-ema"), display_name("ema:decay=0.99,update_every=2")
     ('Switch EMA', 'EMA, decay 0.99, update every 2')
+    >>> display_name("ema+best"), display_name("ema@lr*f")
+    ('EMA, best', 'EMA, lr × f')
     """
-    method, _, options = label.partition(":")
+    head, _, options = label.partition(":")
+    name, _, change = head.partition("@")
+    method = name.removesuffix(_BEST)
     if method not in _KNOWN:
         return label
-    spelled = [option.replace("_", " ").replace("=", " ") for option in _split(options)]
-    return ", ".join([_KNOWN[method][0], *spelled])
+    parts = ["best"] if name.endswith(_BEST) else []
+    parts += [part.replace("*", " × ") for part in _split(change)]
+    parts += [option.replace("_", " ") for option in _split(options)]
+    return ", ".join([_KNOWN[method][0], *(part.replace("=", " ") for part in parts)])
 
 
 def looks_of(labels: Iterable[str]) -> dict[str, Look]:
@@ -92,7 +99,7 @@ def looks_of(labels: Iterable[str]) -> dict[str, Look]:
 
 def _method(label: str) -> str:
     """Find the method behind a label, be it typed or displayed."""
-    name = label.partition(":")[0]
+    name = label.partition(":")[0].partition("@")[0].removesuffix(_BEST)
     return name if name in _KNOWN else _ALIASES.get(name.partition(",")[0], name)
 
 
