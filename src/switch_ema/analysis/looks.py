@@ -53,7 +53,7 @@ def display_name(label: str) -> str:
     >>> display_name("switch-ema"), display_name("ema:decay=0.99,update_every=2")
     ('Switch EMA', 'EMA, decay 0.99, update every 2')
     >>> display_name("ema+best"), display_name("ema@lr*f")
-    ('EMA, best', 'EMA, lr × f')
+    ('EMA, best', 'EMA, lr x f')
     """
     head, _, options = label.partition(":")
     name, _, change = head.partition("@")
@@ -61,7 +61,7 @@ def display_name(label: str) -> str:
     if method not in _KNOWN:
         return label
     parts = ["best"] if name.endswith(_BEST) else []
-    parts += [part.replace("*", " × ") for part in _split(change)]
+    parts += [part.replace("*", " x ") for part in _split(change)]
     parts += [option.replace("_", " ") for option in _split(options)]
     return ", ".join([_KNOWN[method][0], *(part.replace("=", " ") for part in parts)])
 
