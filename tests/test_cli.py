@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -52,7 +53,9 @@ def test_compare_report_and_runs(folder, capsys):
     code, _, _ = call(capsys, "report", "runs/mine")
     assert code == 0 and page.exists()
     code, out, _ = call(capsys, "runs")
-    assert code == 0 and "runs/mine" in out and "tiny.py:Tiny" in out
+    assert code == 0 and "mine" in out and "tiny.py:Tiny: too few seeds" in out
+    code, out, _ = call(capsys, "report", "runs/mine", "--format", "csv")
+    assert code == 0 and out.startswith("task,metric,") and out.count("\n") > 2
 
 
 def test_a_stored_configuration_is_repeated(folder, capsys):
@@ -72,7 +75,7 @@ def test_a_run_that_is_damaged_does_not_hide_the_others(folder, capsys):
     (folder / "runs" / "broken" / "results.sqlite").write_text("some notes" * 100)
     code, out, _ = call(capsys, "runs")
     assert code == 0 and "tiny.py:Tiny" in out
-    assert "runs/broken" in out and "unreadable" in out
+    assert "broken" in out and "unreadable" in out
 
 
 def test_commands_in_the_page_can_be_pasted(folder, capsys):
@@ -104,12 +107,24 @@ def test_help_has_examples(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("tsks",), "unknown command 'tsks'; did you mean tasks? The commands are"),
-        (("walk",), "unknown command 'walk'. The commands are compare, report"),
-        (("methods", "emma"), "unknown method 'emma'; known are plain"),
-        (("tasks", "moon"), "unknown task 'moon'; known are noisy-digits"),
-        (("compare", "moon"), "unknown task 'moon'; known are noisy-digits"),
-        (("compare", "--methods", "emma"), "unknown method 'emma'; known are plain"),
+        (("tsks",), "unknown command 'tsks'; did you mean tasks? Known are compare"),
+        (("walk",), "unknown command 'walk'; known are compare, report"),
+        (
+            ("methods", "emma"),
+            "unknown method 'emma'; did you mean ema",
+        ),
+        (
+            ("tasks", "moon"),
+            "unknown task 'moon'; did you mean moons",
+        ),
+        (
+            ("compare", "moon"),
+            "unknown task 'moon'; did you mean moons",
+        ),
+        (
+            ("compare", "--methods", "emma"),
+            "unknown method 'emma'; did you mean ema",
+        ),
         (("compare", "--optimizer", "agd"), "optimizer must be one of sgd"),
         (("compare", "--optimizer", "sgd:rate=1"), "sgd has no option rate"),
         (("compare", "--schedule", "zigzag"), "zigzag"),
@@ -123,9 +138,15 @@ def test_help_has_examples(capsys):
         (("compare", "tiny.py:Tiny:size=3"), "has no option 'size'; its options are"),
         (("compare", "--config", "none.json"), "none.json does not exist"),
         (("compare", "--config", "latin.json"), "latin.json is not UTF-8 text"),
-        (("compare", "--device", "banana"), "device must be cpu or None"),
-        (("landscape", "notes", "--device", "banana"), "device must be cpu or None"),
-        (("reproduce", "table-3", "--device", "banana"), "device must be cpu or None"),
+        (("compare", "--device", "banana"), "device must be cpu, cuda or None"),
+        (
+            ("landscape", "notes", "--device", "banana"),
+            "device must be cpu, cuda or None",
+        ),
+        (
+            ("reproduce", "table-3", "--device", "banana"),
+            "device must be cpu, cuda or None",
+        ),
         (("compare", "--name", "."), "name must be that of one folder, got '.'"),
         (("compare", "--name", "../x"), "name must be that of one folder"),
         (("compare", "--methods", "plain", "ema:device=banana"), "'ema:device=banana'"),
@@ -162,6 +183,38 @@ def test_help_lists_the_commands(capsys, arguments):
         assert name in out
         summary = (load_named(where).__doc__ or "").partition("\n")[0]
         assert describe_named(where) == summary
+    assert out.count("\n") <= 25
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_line_of_help_is_wider_than_a_terminal(capsys, command):
+    code, out, _ = call(capsys, command, "--help")
+    assert code == 0 and len(out.splitlines()) > 3
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_comparison_is_told_in_few_lines(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("compare", "digits:size=100", "--seeds", "3", "--epochs", "2")
+    code, out, _ = call(capsys, *arguments, "--executor", "inline", "--device", "cpu")
+    assert code == 0 and "[97% CI]" in out
+    assert out.count("\n") <= 40
+    code, again, _ = call(capsys, *arguments, "--dry-run")
+    assert code == 0 and re.search(r"About \d+ s of training on one core", again)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "told"),
+    [
+        ("tensorbord", "unknown tracker 'tensorbord'; did you mean tensorboard?"),
+        ("clearml", "--track clearml: its library is not installed"),
+    ],
+)
+def test_trackers_are_checked_before_anything_is_trained(folder, capsys, tracker, told):
+    code, _, err = call(capsys, *TINY, "--track", tracker)
+    assert code == 2 and told in err
+    assert not (folder / "runs").exists()
 
 
 def test_version(capsys):
@@ -176,7 +229,7 @@ def test_options_of_a_task_and_of_a_method(folder, capsys):
     code, out, _ = call(capsys, "methods", "ema")
     assert code == 0 and "update_every" in out
     code, out, _ = call(capsys, "methods", "plain")
-    assert code == 0 and "Options: none" in out
+    assert code == 0 and "no options" in out
 
 
 def test_a_missing_library_is_named(capsys, monkeypatch):

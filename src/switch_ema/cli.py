@@ -3,20 +3,22 @@
 Only the command that is called is imported, so that help and lists need no torch.
 """
 
-import difflib
+import io
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from switch_ema import __version__
 from switch_ema._extras import missing_extra
 from switch_ema._lazy import describe_named, load_named
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import printable
+from switch_ema.bench.text import printable, unknown
 
 COMMANDS: dict[str, str] = {
     "compare": "switch_ema.commands.compare:Compare",
@@ -63,40 +65,51 @@ def main(arguments: list[str] | None = None) -> None:
 def parse(arguments: Sequence[str]) -> Callable[..., Any]:
     """Turn a command line into the command, ready to be called with a console.
 
-    ``--help``, and arguments that cannot be read, print and leave with SystemExit.
+    A command's ``--help``, and arguments that cannot be read, print and leave with
+    SystemExit.
     """
     import tyro
 
-    name, *rest = arguments or ["--help"]
-    if name.startswith("-"):
-        tyro.extras.subcommand_cli_from_dict(
-            {name: _described(name) for name in COMMANDS},
-            prog="switch-ema",
-            description="Weight averaging for PyTorch: does it help on your task?",
-            args=[name, *rest],
-        )
+    name, *rest = arguments
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise UsageError(
-            f"unknown command {name!r}{hint} The commands are {', '.join(COMMANDS)}."
-        )
+        raise unknown("command", name, COMMANDS)
     if name == "compare":
         from switch_ema.commands.compare import refuse_beside_config
 
         refuse_beside_config(arguments)
-    parsed: Callable[..., Any] = tyro.cli(
-        load_named(COMMANDS[name]),
-        prog=f"switch-ema {name}",
-        args=rest,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    with _wrapped() if {"-h", "--help"} & set(rest) else nullcontext():
+        parsed: Callable[..., Any] = tyro.cli(
+            load_named(COMMANDS[name]),
+            prog=f"switch-ema {name}",
+            args=rest,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
     return parsed
+
+
+@contextmanager
+def _wrapped() -> Iterator[None]:
+    """Break the long lines that tyro prints between words."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        for line in re.sub(r"\n{3,}", "\n\n", text.getvalue()).splitlines():
+            indent = "  " if line.startswith("- ") else ""
+            print(
+                textwrap.fill(
+                    line, 80, subsequent_indent=indent, break_on_hyphens=False
+                )
+            )
 
 
 def _run(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["--version"]:
         print(f"switch-ema {__version__}")
+        return
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
         return
     try:
         command = parse(arguments)
@@ -110,14 +123,19 @@ def _run(arguments: Sequence[str]) -> None:
     command(Console())
 
 
-def _described(name: str) -> Callable[[], None]:
-    """Return a function that stands for a command in the list of commands."""
-
-    def command() -> None:
-        raise AssertionError
-
-    command.__doc__ = describe_named(COMMANDS[name])
-    return command
+def _help() -> str:
+    """List the commands, one line each."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {n:{width}}  {describe_named(c)}" for n, c in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: switch-ema COMMAND [OPTIONS]     (COMMAND --help: its options)",
+            "",
+            "Weight averaging for PyTorch: does it help on your task?",
+            "",
+            *lines,
+        ]
+    )
 
 
 @contextmanager

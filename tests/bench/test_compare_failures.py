@@ -41,6 +41,12 @@ def test_a_seed_that_fails_is_named_when_the_others_are_done(moody, tmp_path):
     text = str(failure.value)
     assert text.startswith(f"2 of 6 trainings failed: {moody}, plain, seed 0 and 1 oth")
     assert "KeyError: 'lost key'" in text and text.count("lost key") == 1
+    kept = tmp_path / "run" / "failures"
+    assert text.endswith(f"(tracebacks: {kept})")
+    for path in kept.iterdir():
+        assert path.read_text().startswith("Traceback")
+        assert path.read_text().endswith("KeyError: 'lost key'\n")
+    assert len(list(kept.iterdir())) == 2
     _, results = open_run(tmp_path / "run")
     assert sorted(results.statuses().values()) == ["done"] * 4 + ["failed"] * 2
     results.close()

@@ -107,7 +107,10 @@ def test_steps_are_written_with_it():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("emma", r"unknown method 'emma'; known are plain, .*switch-ema"),
+        (
+            "emma",
+            r"unknown method 'emma'; did you mean ema\? Known are plain",
+        ),
         ("ema:decoy=1", "the options of ema are decay, update_every"),
         ("ema:decay=1.5", r"decay must be in \[0, 1\), got 1.5"),
         ("ema:warmup=slow", "warmup must be 'count' or 'none', got 'slow'"),

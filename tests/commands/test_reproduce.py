@@ -172,7 +172,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
     ("arguments", "message"),
     [
         (("reproduce",), "which table: table-2, table-3, table-4"),
-        (("reproduce", "table-1"), "unknown table 'table-1'; known are table-2"),
+        (("reproduce", "table-1"), "unknown table 'table-1'; did you mean table-"),
         ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
         ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),
         ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.cells import train_cells
-from switch_ema.bench.execute.local import OnEpoch
-from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.execute.local import FAILURES, OnEpoch
+from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.points import Point, sweep_points, trained
@@ -95,6 +95,7 @@ def run_comparison(
     Raises:
         UsageError: the run folder cannot be used, or the plan cannot be trained.
     """
+    check_trackers(options.track)
     cells = plan_comparison(config) if cells is None else cells
     folder = options.out / (options.name or config.default_name)
     error: BaseException | None = None
@@ -187,7 +188,9 @@ class _Rest:
                 elif not self._is_kept(cell):
                     forget(self.folder, cell)
         if failures:
-            raise UsageError(_tell_failures(failures, len(todo)))
+            told = _tell_failures(failures, len(todo))
+            kept = self.folder / FAILURES
+            raise UsageError(f"{told} (tracebacks: {kept})" if kept.is_dir() else told)
 
     def _place(self, cell: Cell, *, measures_trivial: bool) -> Place:
         return Place(

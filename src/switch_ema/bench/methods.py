@@ -28,6 +28,7 @@ from switch_ema.bench.method_names import (
     base_name,
 )
 from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
+from switch_ema.bench.text import unknown
 
 FILTERS = ("include", "exclude")
 SWITCH_EMA = "switch-ema"
@@ -99,9 +100,7 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
     """Read a method and check its options by making it once on a tiny model."""
     spec = parse_method_spec(text)
     if spec.name not in DESCRIPTIONS:
-        raise UsageError(
-            f"unknown method {spec.name!r}; known are {', '.join(DESCRIPTIONS)}."
-        )
+        raise unknown("method", spec.name, DESCRIPTIONS)
     name = base_name(spec.name)
     options = spec.with_defaults(defaults.get(name, {})).options
     # Filters name tensors of the task's model, which the tiny one does not have.
@@ -184,17 +183,24 @@ def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
     )
 
 
-def options_of(name: str) -> list[str]:
-    """List the options that a method takes."""
+def options_of(name: str) -> dict[str, str]:
+    """Return the options that a method takes, with their defaults in a comparison."""
     name = base_name(name)
     if name not in METHODS:
-        return []
-    names: dict[str, None] = {}
-    for cls in METHODS[name].__mro__:
-        if (issubclass(cls, Averager) and cls is not Averager) or cls is Averager:
-            names |= dict.fromkeys(inspect.signature(cls).parameters)
-    own = [n for n in names if n not in ("model", "optimizer", "options", "folder")]
-    return [*own, "warmup"] if "decay" in own else own
+        return {}
+    parameters = inspect.signature(METHODS[name]).parameters
+    found = {
+        key: parameter.default
+        for key, parameter in parameters.items()
+        if key not in ("model", "optimizer", "folder")
+    }
+    given = _options(Spec(name, {}), 1, Path("unused"))
+    found |= {key: given[key] for key in found.keys() & given.keys()}
+    if name == "swa":
+        found["start"] = "3/4 of the epochs"
+    if "decay" in found:
+        found["warmup"] = "count"
+    return {key: _spelled(value) for key, value in found.items()}
 
 
 def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:

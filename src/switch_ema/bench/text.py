@@ -1,5 +1,6 @@
 """How counts, lists and foreign text are written, in messages and in reports."""
 
+import difflib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -24,6 +25,18 @@ def listed(names: Iterable[str], word: str = "and") -> str:
     """
     *most, last = names
     return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UsageError:
+    """Refuse a name that is none of those known, with the one that looks like it.
+
+    >>> print(unknown("method", "switch_ema", ["ema", "switch-ema"]))
+    unknown method 'switch_ema'; did you mean switch-ema? Known are ema, switch-ema.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? Known" if near else "known"
+    return UsageError(f"unknown {kind} {name!r}; {hint} are {', '.join(known)}{more}.")
 
 
 def read_json(text: str | bytes, where: str) -> Any:

@@ -14,7 +14,7 @@ from switch_ema.commands.pages import publish
 
 @dataclass(frozen=True)
 class Boundary:
-    """Train on points in the plane; draw and measure the decision boundaries.
+    """Draw and measure decision boundaries of points in the plane.
 
     The paper's figures 4 (circles) and A1 (moons), with numbers: accuracy, width,
     roughness and length of the boundary over many seeds, with 95% intervals and paired

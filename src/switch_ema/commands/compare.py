@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 from rich.console import Console
@@ -27,7 +27,7 @@ BESIDE_CONFIG = (
 
 @dataclass(frozen=True)
 class Compare:
-    """Find out whether averaging helps: methods x seeds on tasks, with statistics.
+    """Find out whether averaging helps: methods x seeds, and statistics.
 
     Trains every method with the same seeds, initial weights and batches, and writes a
     table, a verdict in words and one page. Methods that only read the weights share
@@ -44,12 +44,10 @@ class Compare:
     - switch-ema compare --config runs/NAME/config.json
     """
 
-    settings: Annotated[CompareConfig, tyro.conf.arg(name="")] = field(
+    settings: CompareConfig = field(
         default_factory=partial(CompareConfig, stack="auto")
     )
-    run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
-        default_factory=RunOptions
-    )
+    run: RunOptions = field(default_factory=RunOptions)
     config: Path | None = None
     """Repeat the comparison whose configuration is stored in this JSON file."""
     verbose: bool = False
@@ -60,6 +58,7 @@ class Compare:
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import plan_comparison, run_comparison
             from switch_ema.bench.report.terminal import print_plan, print_trials
+            from switch_ema.bench.results.estimate import estimate_seconds
             from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.watching import TalkingBar
 
@@ -72,6 +71,7 @@ class Compare:
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
+        console.print(_expected(estimate_seconds(cells, self.run.out)))
         if self.run.dry_run:
             return
         watcher = TalkingBar(console)
@@ -79,6 +79,14 @@ class Compare:
         _show(run.summary, run.folder, console, verbose=self.verbose)
         if run.error is not None:
             raise run.error
+
+
+def _expected(seconds: float | None) -> str:
+    """Say how long the trainings take, one after the other."""
+    if seconds is None:
+        return "How long this takes is shown after the first epochs."
+    time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    return f"About {time} of training on one core, as in earlier runs."
 
 
 def _show(
@@ -120,7 +128,7 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Print a run's results again and write its page anew.
+    """Print a run's results again; write its page, Markdown, CSV, LaTeX.
 
     With --format the results are printed as Markdown, CSV or LaTeX, to paste or to
     redirect into a file, and no page is written.
@@ -147,32 +155,42 @@ class Report:
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs in a folder."""
+    """List the runs in a folder: date, state and verdict."""
 
     out: Path = Path("runs")
     """Folder that holds run folders."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
-        from switch_ema.bench.results.folder import REPORT, RESULTS
+        from switch_ema.bench.results.folder import RESULTS
 
-        table = Table("run", "tasks", "seeds", "trainings", "report", title="Runs")
+        table = Table(title=f"Runs in {escape(str(self.out))}")
+        table.add_column("run", overflow="fold")
+        for name in ("date", "seeds", "trained", "best"):
+            table.add_column(name)
         for file in sorted(self.out.glob(f"*/{RESULTS}")):
-            has_report = "yes" if (file.parent / REPORT).is_file() else "no"
             try:
-                tasks, *numbers = _describe(file.parent)
+                row = _describe(file.parent)
             except UsageError as error:  # the other runs are none the worse for it
-                tasks, numbers = f"unreadable: {error}", ["-", "-"]
-            row = (str(file.parent), tasks, *numbers, has_report)
-            table.add_row(*map(escape, row))
+                row = ("-", "-", "-", f"unreadable: {error}")
+            table.add_row(*map(escape, (file.parent.name, *row)))
         console.print(table)
 
 
-def _describe(folder: Path) -> tuple[str, str, str]:
-    """Return a run's tasks, number of seeds and of trainings."""
+def _describe(folder: Path) -> tuple[str, str, str, str]:
+    """Return a run's date, number of seeds, state and what is best per task."""
+    from switch_ema.bench.compare import summarize_run
+    from switch_ema.bench.report.words import best_of
     from switch_ema.bench.results.folder import open_run
 
     settings, results = open_run(folder)
     with closing(results):
-        trainings = len(results.statuses())
-    return " ".join(settings.tasks), str(settings.seeds), str(trainings)
+        done = len(results.statuses())
+    summary = summarize_run(folder)
+    missing = sum(task.missing for task in summary.tasks)
+    return (
+        summary.environment.get("date", "-"),
+        str(settings.seeds),
+        f"{done} of {done + missing}" if missing else f"all {done}",
+        "\n".join(f"{task.task}: {best_of(task)}" for task in summary.tasks) or "-",
+    )

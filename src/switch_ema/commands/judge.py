@@ -13,7 +13,7 @@ from switch_ema.bench.text import printable
 
 @dataclass(frozen=True)
 class Judge:
-    """Compare existing log files: one per seed and method, from any trainer.
+    """Compare existing log files: one per seed and method.
 
     The last value of each log decides, by the statistics of switch-ema compare. Reads
     CSV (Lightning, timm), JSON lines, JSON (trainer_state.json of Transformers) and

@@ -20,7 +20,7 @@ from switch_ema.commands.pages import name_files, print_sheet
 
 @dataclass(frozen=True)
 class Landscape:
-    """Draw the loss around the weights of a finished comparison, and measure it.
+    """Draw and measure the loss around the weights of a finished run.
 
     For the first seed of every task: the loss and the metric that decides along a
     random direction and on the line between two methods, the plane in which training

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
 from switch_ema.bench.tasks.registry import TASKS, describe_task
+from switch_ema.bench.text import unknown
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """List the tasks; with the name of one, its options and their defaults.
+    """List the tasks; with the name of one, its options.
 
     - switch-ema tasks
     - switch-ema tasks images
@@ -61,14 +61,18 @@ class Methods:
             _print_list("method", DESCRIPTIONS, console)
             return
         if self.method not in DESCRIPTIONS:
-            raise UsageError(
-                f"unknown method {self.method!r}; known are {', '.join(DESCRIPTIONS)}."
-            )
+            raise unknown("method", self.method, DESCRIPTIONS)
         from switch_ema.bench.methods import options_of
 
         console.print(escape(DESCRIPTIONS[self.method]))
-        options = ", ".join(options_of(self.method)) or "none"
-        console.print(f"Options: {escape(options)}")
+        options = options_of(self.method)
+        if not options:
+            console.print("It has no options.")
+            return
+        table = Table("option", "default")
+        for name, default in options.items():
+            table.add_row(name, escape(default))
+        console.print(table)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from switch_ema.bench.report.sections import (
     load_sections,
     save_section,
 )
+from switch_ema.bench.text import counted
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
@@ -33,7 +34,11 @@ def publish(
 
     save_section(section, folder)
     for sheet in section.sheets:
-        print_sheet(sheet, console)
+        if sheet.is_folded:
+            rows = counted(len(sheet.rows), "row")
+            console.print(f"In the page: {escape(sheet.caption)} ({rows})")
+        else:
+            print_sheet(sheet, console)
     for sentence in section.paragraphs:
         console.print(escape(sentence))
     page = write_analysis_page(title, load_sections(folder), folder / "report.html")

@@ -12,7 +12,7 @@ from switch_ema.bench.paper.presets import RowSettings
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train rows of the paper's tables; print ours beside the paper's.
+    """Train the paper's tables; print ours beside the paper's.
 
     Small scale: a small network of the same class on small data, minutes for a row on
     two cores, to be compared in sign and size of the gains. Paper scale: the paper's

@@ -13,7 +13,7 @@ from switch_ema.commands.pages import publish
 
 @dataclass(frozen=True)
 class Theory:
-    """Check the paper's propositions: closed forms against simulations, and figures.
+    """Check the paper's propositions against simulations.
 
     Prints, for a grid of learning rates, decays, curvatures and intervals, the closed
     form, what independent simulated chains give, and their difference in standard

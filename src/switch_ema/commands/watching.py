@@ -46,19 +46,15 @@ class Bar(Watcher):
 
             def on_epoch(cell: Cell, epoch: int) -> None:
                 finished[cell.id] = epoch
-                title = f"{self._title}, now {_named(cell)}"
                 done = sum(finished.values())
-                progress.update(bar, completed=done, description=escape(title))
+                title = escape(self._title_of(cell))
+                progress.update(bar, completed=done, description=title)
 
             yield on_epoch
 
-
-def _named(cell: Cell) -> str:
-    """Name a training in few words: task, methods and seeds."""
-    methods = cell.methods[0] if len(cell.methods) == 1 else f"{cell.methods[0]}, ..."
-    first, last = cell.seeds[0], cell.seeds[-1]
-    seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
-    return shortened(printable(f"{cell.task}: {methods}, {seeds}"), 48)
+    def _title_of(self, cell: Cell) -> str:
+        """Return what stands before the bar, at an epoch of this training."""
+        return self._title
 
 
 class TwoBars:
@@ -126,7 +122,7 @@ class _Second(Watcher):
 
 
 class TalkingBar(Bar):
-    """The bar of one comparison that also says what was done before, or tuned."""
+    """The bar of one comparison: it also says what is trained, was done, or tuned."""
 
     @contextmanager
     def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
@@ -135,6 +131,14 @@ class TalkingBar(Bar):
             self._console.print(f"{done} of {done + len(cells)} trainings are done.")
         with super().training(cells, done) as on_epoch:
             yield on_epoch
+
+    def _title_of(self, cell: Cell) -> str:
+        """Name the training in few words: task, methods and seeds."""
+        more = ", ..." if len(cell.methods) > 1 else ""
+        first, last = cell.seeds[0], cell.seeds[-1]
+        seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        name = f"{cell.task}: {cell.methods[0]}{more}, {seeds}"
+        return f"{self._title}, now {shortened(printable(name), 48)}"
 
     def tuned(self, methods: Sequence[str]) -> None:
         """Name the options that tuning has chosen."""

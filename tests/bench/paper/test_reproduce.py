@@ -56,7 +56,7 @@ def quiet():
 def test_tables_are_chosen_by_name_all_by_default():
     assert select_tables(()) == list(TABLES.values())
     assert select_tables(("table-3", "table-3")) == [TABLE_3]
-    with pytest.raises(UsageError, match="unknown table 'table-1'; known are table-2"):
+    with pytest.raises(UsageError, match="unknown table 'table-1'; did you mean"):
         select_tables(("table-1",))
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import (
     current_process,
@@ -24,6 +25,8 @@ from switch_ema.bench.tasks.loading import explain, told
 from switch_ema.bench.text import printable
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
 
+FAILURES = "failures"
+"""Folder below that of a run: the traceback of each training that failed."""
 OnEpoch = Callable[[Cell, int], None]
 """Told a cell and the epochs it has finished."""
 
@@ -44,9 +47,18 @@ def train_or_explain(
         message = f"{type(error).__name__}: {told(error)}"
     except (Exception, SystemExit) as error:
         message = _describe(error, cell)
+        _keep_traceback(place, cell)
     finally:
         os.chdir(home)
     return CellResult(status="failed", message=printable(message))
+
+
+def _keep_traceback(place: Place, cell: Cell) -> None:
+    """Write the traceback of what is being handled to a file of the run."""
+    path = place.folder / FAILURES / f"{cell.id}.txt"
+    with suppress(OSError, ValueError):  # the message has to do
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc(), encoding="utf-8")
 
 
 def _describe(error: BaseException, cell: Cell) -> str:

@@ -1,12 +1,13 @@
 """How a comparison is run, as far as the numbers do not depend on it."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from switch_ema._extras import missing_extra
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import listed
+from switch_ema.bench.text import listed, unknown
 
 EXECUTORS = ("local", "ray", "inline")
 
@@ -30,7 +31,7 @@ class RunOptions:
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
     device: str | None = None
-    """cpu, or None for what Accelerate finds."""
+    """cpu, cuda, or None for what Accelerate finds."""
     track: tuple[str, ...] = ()
     """Accelerate's trackers, such as tensorboard."""
     keep_checkpoints: str = "first"
@@ -68,12 +69,31 @@ def check_executor(name: str, address: str | None) -> None:
         raise UsageError(missing_extra("Ray", "bench,ray", "--executor ray"))
 
 
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse a tracker that is unknown or not installed, before anything is trained."""
+    if not names:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    there = {str(kind.value) for kind in get_available_trackers()}
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise unknown("tracker", name, LOGGER_TYPE_TO_CLASS)
+        if name not in there:
+            raise UsageError(f"--track {name}: its library is not installed.")
+
+
 def check_device(device: str | None) -> None:
-    """Refuse a device that would be ignored."""
-    if device not in (None, "cpu"):
+    """Refuse a device that is unknown or not there."""
+    if device not in (None, "cpu", "cuda"):
         raise UsageError(
-            f"device must be cpu or None (what Accelerate finds), got {device!r}."
+            f"device must be cpu, cuda or None (what Accelerate finds), got {device!r}."
         )
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("device cuda was asked for, and torch finds no GPU here.")
 
 
 def _is_folder_name(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from switch_ema.bench.models.basic import (
     IMAGE_NETWORKS,
-    STACKS,
     image_network,
     mlp,
     small_cnn,
@@ -19,7 +18,6 @@ __all__ = [
     "IMAGE_NETWORKS",
     "NETWORKS",
     "SCALES",
-    "STACKS",
     "NetworkInfo",
     "Stacked",
     "create_network",

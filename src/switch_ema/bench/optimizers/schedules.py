@@ -86,7 +86,7 @@ def check_schedule(schedule: str | Spec, *, schedule_free: bool = False) -> Spec
     """Check the name and the options, and that a schedule-free optimizer has none.
 
     >>> check_schedule("cosine:final=0.01")
-    Spec(name='cosine', options={'final': 0.01})
+    Spec(name='cosine', options={'final': 0.01}, changes=())
     """
     spec = parse_spec(schedule) if isinstance(schedule, str) else schedule
     if spec.name not in SCHEDULES:

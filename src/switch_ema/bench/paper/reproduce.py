@@ -18,6 +18,7 @@ from switch_ema.bench.report.numbers import fixed, mean_and_spread
 from switch_ema.bench.results.folder import CONFIG, RESULTS, open_run
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.text import unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,9 @@ class ReproducedRow:
 
 def select_tables(names: Sequence[str]) -> list[PaperTable]:
     """Look tables up by their names; all of them if none is given."""
-    unknown = [name for name in names if name not in TABLES]
-    if unknown:
-        raise UsageError(
-            f"unknown table {unknown[0]!r}; known are {', '.join(TABLES)}."
-        )
+    missing = [name for name in names if name not in TABLES]
+    if missing:
+        raise unknown("table", missing[0], TABLES)
     return [TABLES[name] for name in dict.fromkeys(names)] or list(TABLES.values())
 
 

@@ -69,6 +69,17 @@ def best_sentence(task: TaskSummary) -> str:
     return printable(f"Nothing beats {baseline} ({value}): {rest}.")
 
 
+def best_of(task: TaskSummary) -> str:
+    """Name the best method in few words, the baseline where nothing beats it."""
+    results = task.results[task.metrics[0].name]
+    helps = [r for r in results if r.verdict == "helps" and r.difference is not None]
+    if helps:
+        best = max(helps, key=lambda r: r.difference.mean if r.difference else 0.0)
+        return printable(best.method)
+    judged = [r for r in results if r.verdict in _ORDER[:3]]
+    return printable(baseline_of(results)) if judged else "too few seeds"
+
+
 def shift(result: MethodResult, metric: Metric, digits: int) -> str:
     """Spell a difference to the baseline with its interval and number of pairs."""
     difference = result.difference

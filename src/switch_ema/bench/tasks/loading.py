@@ -16,6 +16,7 @@ from switch_ema.bench.spec import KINDS, Spec, file_of, fingerprint, parse_task
 from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.stacked import stack_tasks
+from switch_ema.bench.text import unknown
 
 NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
@@ -128,10 +129,7 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
     elif spec.name in TASKS:
         task_class = import_task(spec.name)
     else:
-        raise UsageError(
-            f"unknown task {spec.name!r}; known are {', '.join(TASKS)}, "
-            "or path/to/file.py:ClassName."
-        )
+        raise unknown("task", spec.name, TASKS, ", or path/to/file.py:ClassName")
     check_options(task_class, spec)
     return task_class, spec
 
