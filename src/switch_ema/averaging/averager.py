@@ -84,6 +84,7 @@ class Averager(ABC):
         device: the device of the shadow; None is beside the model, "cpu" offloads it.
         include: names, globs or a predicate of (name) or (name, tensor): only these
             tensors are averaged; the averaged model has the live values of the others.
+            ``"trainable"`` is what requires a gradient, such as an adapter.
         exclude: the same for the tensors that are not averaged.
         flat: move the model's weights and buffers into one block of memory for the
             fastest update. Use it for models that then stay on their device and in
@@ -468,10 +469,18 @@ class Averager(ABC):
         self._follow_changes()
         self._follow_until_first_step()
         shadow = self._shadow
-        tensors = shadow.averages() if self.has_average else shadow.originals()
+        return self._named(
+            shadow.averages() if self.has_average else shadow.originals()
+        )
+
+    def live_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the live values of the same tensors, also inside ``averaged()``."""
+        return self._named(self._shadow.originals())
+
+    def _named(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         return {
             name: tensor.detach()
-            for slot, tensor in zip(shadow.slots, tensors, strict=True)
+            for slot, tensor in zip(self._shadow.slots, tensors, strict=True)
             for name in slot.names
         }
 

@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.integrations.best import BestBy
+from switch_ema.integrations.sharding import gathered, load_live
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,
@@ -48,7 +47,8 @@ class SwitchEMACallback(TrainerCallback):
     ``from_pretrained`` give it; the live weights stand beside it in ``switch_ema.pt``,
     from which ``resume_from_checkpoint`` goes on, bit for bit. After ``train`` the
     model holds the live weights, or with ``load_best_model_at_end`` the best averaged
-    ones. Models sharded by FSDP or DeepSpeed are not supported.
+    ones. Under FSDP2 each process averages its own shards, and one writes the whole.
+    FSDP1 and DeepSpeed are not supported.
 
     Args:
         method: a name of ``switch_ema.METHODS``.
@@ -94,6 +94,9 @@ class SwitchEMACallback(TrainerCallback):
         self._trainer = trainer
         run_on_average(trainer, "evaluation_loop", self._shown)
         run_on_average(trainer, "save_model", self._shown)
+        if trainer.is_fsdp_enabled:
+            # It also writes the model, which load_best_model_at_end then reads.
+            run_on_average(trainer, "_save_optimizer_and_scheduler", self._shown)
         save, train = trainer.save_model, trainer.train
 
         def save_model(output_dir: str | None = None, *args: Any, **kw: Any) -> None:
@@ -117,15 +120,21 @@ class SwitchEMACallback(TrainerCallback):
         Before it, and thus before the file that makes a checkpoint complete: a run
         that is killed in between leaves none that would resume without the average.
         """
-        if self.averager is None or not args.should_save:
+        assert self._trainer is not None
+        takes_part = args.should_save or self._trainer.is_fsdp_enabled
+        if self.averager is None or not takes_part:
             return
-        saved = {
-            "averager": self.averager.state_dict(),
-            "live": self.averager.live_state_dict(),
-            "first_epoch": self._first_epoch,
-        }
+        saved = gathered(
+            {
+                "averager": self.averager.state_dict(),
+                "live": self.averager.live_tensors(),
+                "first_epoch": self._first_epoch,
+            }
+        )
         if self.best is not None:
-            saved["best"] = self.best.state_dict()
+            saved["best"] = gathered(self.best.state_dict())
+        if not args.should_save:
+            return
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, lambda file: torch.save(saved, file))
 
@@ -158,7 +167,6 @@ class SwitchEMACallback(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: nn.Module | None = None,
         optimizer: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -168,7 +176,6 @@ class SwitchEMACallback(TrainerCallback):
                 "SwitchEMACallback does not know its trainer; give it to "
                 "Trainer(callbacks=[...]), or call attach(trainer)."
             )
-        assert model is not None
         if self.averager is not None:
             self.averager.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
@@ -180,8 +187,8 @@ class SwitchEMACallback(TrainerCallback):
         self._first_epoch = int(state.epoch or 0)
         file = self._resumed_from and self._resumed_from / FILE
         if file and file.exists():
-            saved = torch.load(file, map_location="cpu", weights_only=True)
-            load_weights(model, saved["live"])
+            saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            load_live(self.averager, saved["live"])
             self.averager.load_state_dict(saved["averager"])
             self._first_epoch = saved["first_epoch"]
             if self.best is not None and "best" in saved:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from switch_ema import EMA, SwitchEMA, constant, load_weights, unwrap
-from tests.averaging.helpers import batches, network, sgd, train_step
+from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
 
 def names(averager) -> set[str]:
@@ -48,6 +48,34 @@ ALL = {
 )
 def test_filters(filters, expected):
     assert names(EMA(network(), **filters)) == expected
+
+
+def test_trainable_is_what_requires_a_gradient_and_the_buffers_beside_it():
+    model = network().requires_grad_(False)
+    with pytest.raises(ValueError, match="include matches no tensor .*: 'trainable'"):
+        EMA(model, include="trainable")
+    model.stem.bias.requires_grad_(True)
+    ema = EMA(model, include="trainable")
+    assert names(ema) == {"stem.bias"}
+    model.norm.bias.requires_grad_(True)
+    ema.refresh()
+    buffers = {n for n in ALL if n.startswith("norm.") and n != "norm.weight"}
+    assert names(ema) == {"stem.bias"} | buffers
+    both = EMA(model, include=["trainable", "scale"], exclude="norm")
+    assert names(both) == {"stem.bias", "scale"}
+
+
+def test_live_tensors_are_those_of_the_average_also_while_it_is_shown():
+    model = network()
+    optimizer = sgd(model)
+    ema = EMA(model, optimizer, decay=constant(0.9), include="stem")
+    train_step(model, optimizer, batches(1)[0])
+    live = {"stem.weight": model.stem.weight, "stem.bias": model.stem.bias}
+    live = {name: tensor.detach().clone() for name, tensor in live.items()}
+    with ema.averaged():
+        assert_same(ema.live_tensors(), live)
+    assert_same(ema.live_tensors(), live)
+    assert not torch.equal(ema.averaged_tensors()["stem.bias"], live["stem.bias"])
 
 
 def test_tensors_that_are_left_out_keep_their_live_values():

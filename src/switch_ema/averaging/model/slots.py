@@ -21,6 +21,8 @@ from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_pla
 from switch_ema.averaging.model.names import plain_name
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
+TRAINABLE = "trainable"
+"""In place of a name: what requires a gradient, and the buffers beside it."""
 Place = tuple[str, int, str]
 """A tensor's name, the dictionary that holds it, and its key there."""
 
@@ -40,6 +42,8 @@ class Slot:
     """Whether other tensors of the model lie in the same memory."""
     is_persistent: bool = True
     """Whether the tensor is in the model's state dict."""
+    is_trainable: bool = True
+    """Whether it requires a gradient, or for a buffer, a parameter beside it does."""
 
     @property
     def name(self) -> str:
@@ -96,6 +100,7 @@ def all_slots(model: nn.Module, *, unusual: bool = False) -> list[Slot]:
         above = sharders.get(prefix.rpartition(".")[0])
         sharders[prefix] = sharder = module if is_sharder(module) else above
         owners = (parameters_of(module), False), (buffers_of(module), True)
+        trains = any(p is not None and p.requires_grad for p in owners[0][0].values())
         for owner, is_buffer in owners:
             for key, tensor in owner.items():
                 if tensor is not None and (unusual or can_be_kept(tensor)):
@@ -103,7 +108,16 @@ def all_slots(model: nn.Module, *, unusual: bool = False) -> list[Slot]:
                     names = (plain_name(model, raw),)
                     by = None if is_buffer else sharder
                     kept = not is_buffer or is_persistent(module, key)
-                    slot = Slot(names, owner, key, is_buffer, by, is_persistent=kept)
+                    trained = trains if is_buffer else tensor.requires_grad
+                    slot = Slot(
+                        names,
+                        owner,
+                        key,
+                        is_buffer,
+                        by,
+                        is_persistent=kept,
+                        is_trainable=trained,
+                    )
                     found.setdefault(identity(tensor), []).append(slot)
     return [_tied(slots) if len(slots) > 1 else slots[0] for slots in found.values()]
 
@@ -111,9 +125,13 @@ def all_slots(model: nn.Module, *, unusual: bool = False) -> list[Slot]:
 def _tied(slots: list[Slot]) -> Slot:
     names = tuple(dict.fromkeys(slot.name for slot in slots))
     objects = {id(slot.owner[slot.key]) for slot in slots}
-    kept = any(slot.is_persistent for slot in slots)
-    shared = len(objects) > 1
-    return replace(slots[0], names=names, is_shared=shared, is_persistent=kept)
+    return replace(
+        slots[0],
+        names=names,
+        is_shared=len(objects) > 1,
+        is_persistent=any(slot.is_persistent for slot in slots),
+        is_trainable=any(slot.is_trainable for slot in slots),
+    )
 
 
 def can_be_kept(tensor: Tensor) -> bool:
@@ -193,7 +211,9 @@ def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
 
 
 def _matches(slot: Slot, pattern: str) -> bool:
-    """Match a name, a glob, or the name of a module that holds the tensor."""
+    """Match a name, a glob, the name of a module that holds the tensor, or a word."""
+    if pattern == TRAINABLE:
+        return slot.is_trainable
     return any(
         fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
         for name in slot.names
