@@ -1,5 +1,9 @@
 """The Transformers callback on a tiny random model, without network access."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -18,6 +22,7 @@ TEXT = "the quick brown fox jumps over the lazy dog while the dog sleeps on. " *
 ROWS, LENGTH, BATCH, EPOCHS = 16, 16, 4, 3
 STEPS = ROWS // BATCH
 OPTIONS = {"decay": constant(0.9)}
+ADAM = {"optim": "adamw_torch", "learning_rate": 1e-3}
 
 
 def rows():
@@ -184,6 +189,43 @@ def test_evaluation_and_saving_show_the_average(tmp_path):
         model.save_pretrained(tmp_path / "by hand")
     loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "by hand")
     assert_close(loaded.state_dict(), callback.averager.averaged_state_dict())
+
+
+def test_two_processes_with_fsdp2_equal_one_and_resume(tmp_path):
+    script = Path(__file__).with_name("transformers_two_processes.py")
+    command = [sys.executable, str(script), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr[-3000:]
+    one = SwitchEMACallback(**OPTIONS)
+    alone = trainer(tmp_path / "one", one, eval_strategy="epoch", **ADAM)
+    alone.train()
+    expected = one.averager
+    whole, resumed = (
+        torch.load(tmp_path / f"{name}.pt", weights_only=True)
+        for name in ("whole", "resumed")
+    )
+    assert whole["kind"] == "FSDPGPT2LMHeadModel"
+    elements = sum(t.numel() for t in expected.averaged_tensors().values())
+    assert whole["held"] < 0.6 * elements  # each process has its own half
+    close = {"rtol": 0, "atol": 1e-6}
+    for name, reference in (
+        ("averaged", expected.averaged_state_dict()),
+        ("live", expected.live_state_dict()),
+    ):
+        assert whole[name].keys() == reference.keys()
+        for key, tensor in reference.items():
+            torch.testing.assert_close(whole[name][key], tensor, **close)
+        assert_same(whole[name], resumed[name])
+    assert whole["counts"] == resumed["counts"] == (EPOCHS * STEPS, EPOCHS, EPOCHS)
+    losses = [log["eval_loss"] for log in alone.state.log_history if "eval_loss" in log]
+    assert whole["losses"] == pytest.approx(losses, abs=1e-6)
+    best = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert best == pytest.approx(losses[0], abs=1e-6) and losses[0] > losses[-1] + 1e-4
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "whole saved")
+    assert_same(whole["averaged"], dict(loaded.state_dict()))
+    tokens = torch.stack([row["input_ids"] for row in rows()])
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(input_ids=tokens).logits, whole["logits"])
 
 
 @pytest.mark.parametrize("best_epoch", [1, EPOCHS])

@@ -52,7 +52,7 @@ def test_filters(filters, expected):
 
 def test_trainable_is_what_requires_a_gradient_and_the_buffers_beside_it():
     model = network().requires_grad_(False)
-    with pytest.raises(ValueError, match="include matches no tensor .*: 'trainable'"):
+    with pytest.raises(ValueError, match="no tensor of the model: 'trainable'"):
         EMA(model, include="trainable")
     model.stem.bias.requires_grad_(True)
     ema = EMA(model, include="trainable")
@@ -69,13 +69,14 @@ def test_live_tensors_are_those_of_the_average_also_while_it_is_shown():
     model = network()
     optimizer = sgd(model)
     ema = EMA(model, optimizer, decay=constant(0.9), include="stem")
-    train_step(model, optimizer, batches(1)[0])
+    train_step(model, optimizer, next(iter(batches(1))))
     live = {"stem.weight": model.stem.weight, "stem.bias": model.stem.bias}
     live = {name: tensor.detach().clone() for name, tensor in live.items()}
     with ema.averaged():
         assert_same(ema.live_tensors(), live)
     assert_same(ema.live_tensors(), live)
-    assert not torch.equal(ema.averaged_tensors()["stem.bias"], live["stem.bias"])
+    average = ema.averaged_tensors()
+    assert not torch.equal(average["stem.weight"], live["stem.weight"])
 
 
 def test_tensors_that_are_left_out_keep_their_live_values():
