@@ -20,6 +20,11 @@ def quick_options(folder: Path) -> dict[str, dict[str, Any]]:
         "pswa": {"period": 2},
         "lookahead": {"k": 2},
         "literal-eq3": {"decay": constant(0.8), "every": Steps(4)},
+        "snoo": {"k": 2},
+        "pace": {"rate": 0.5, "strength": 0.5},
+        "elastic-reset": {"decay": constant(0.8), "switch_every": Steps(4)},
+        "bema": {},
+        "tail-ema": {"decay": constant(0.8)},
         "posthoc-ema": {"folder": folder, "every": Steps(1000)},
     }
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from switch_ema import METHODS, create_averager
+from switch_ema import create_averager
 from tests.averaging.resumed import OPTIONS, build, train
 
 DATA = Path(__file__).with_name("data")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", OPTIONS)
 def test_a_stored_state_resumes_to_the_same_weights(method, tmp_path):
     saved = torch.load(DATA / f"{method}.pt", weights_only=True)
     model, optimizer = build()

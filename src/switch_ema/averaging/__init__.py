@@ -21,14 +21,19 @@ average; the shadow hands its groups of tensors to a kernel.
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
+from switch_ema.averaging.methods.bema import BEMA
+from switch_ema.averaging.methods.elastic_reset import ElasticReset
 from switch_ema.averaging.methods.ema import EMA
 from switch_ema.averaging.methods.lawa import LAWA
 from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
 from switch_ema.averaging.methods.lookahead import Lookahead
+from switch_ema.averaging.methods.pace import PACE
 from switch_ema.averaging.methods.posthoc import PostHocEMA
 from switch_ema.averaging.methods.pswa import PSWA
+from switch_ema.averaging.methods.snoo import Snoo
 from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.methods.tail_ema import TailEMA
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.averaging.offline.export import save_averaged
 from switch_ema.averaging.offline.merge import Merged, merge_checkpoints
@@ -70,6 +75,11 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "PSWA",
     "PostHocEMA",
     "LiteralEq3",
+    "Snoo",
+    "PACE",
+    "ElasticReset",
+    "BEMA",
+    "TailEMA",
     "Averager",
     "METHODS",
     "create_averager",

@@ -8,14 +8,19 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.methods.bema import BEMA
+from switch_ema.averaging.methods.elastic_reset import ElasticReset
 from switch_ema.averaging.methods.ema import EMA
 from switch_ema.averaging.methods.lawa import LAWA
 from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
 from switch_ema.averaging.methods.lookahead import Lookahead
+from switch_ema.averaging.methods.pace import PACE
 from switch_ema.averaging.methods.posthoc import PostHocEMA
 from switch_ema.averaging.methods.pswa import PSWA
+from switch_ema.averaging.methods.snoo import Snoo
 from switch_ema.averaging.methods.swa import SWA
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.methods.tail_ema import TailEMA
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike
 from switch_ema.averaging.schedules.spelling import DecayLike
@@ -44,6 +49,14 @@ class MethodOptions(TypedDict, total=False):
     period: ScheduleLike
     k: int
     alpha: float
+    momentum: float
+    strength: float
+    kappa: float
+    rate: float | None
+    eta: float
+    rho: float
+    gamma: float
+    share: float
     folder: str | Path
     sigma_rel: Sequence[float]
     buffers: Buffers
@@ -64,6 +77,11 @@ METHODS: dict[str, type[Averager]] = {
     "pswa": PSWA,
     "posthoc-ema": PostHocEMA,
     "literal-eq3": LiteralEq3,
+    "snoo": Snoo,
+    "pace": PACE,
+    "elastic-reset": ElasticReset,
+    "bema": BEMA,
+    "tail-ema": TailEMA,
 }
 
 

@@ -45,6 +45,19 @@ DESCRIPTIONS = {
     "literal-eq3": (
         "Average at every step into the live weights, except at every T-th step."
     ),
+    "snoo": (
+        "Every k steps take a Nesterov step towards the fast weights and restart there."
+    ),
+    "pace": "Pull every live weight a little towards its average, at every step.",
+    "elastic-reset": (
+        "Switch as Switch EMA does; then the shadow goes back to the initial weights."
+    ),
+    "bema": (
+        "Average exponentially, and add a share of the way from the initial weights."
+    ),
+    "tail-ema": (
+        "Average exponentially, and show a mixture of the live weights and the average."
+    ),
     f"{PLAIN}{BEST}": (
         "The live weights of the best epoch, if the last is worse on held-out data."
     ),

@@ -158,6 +158,145 @@ class ReferenceEq3(Reference):
         return dict(self.shadow)
 
 
+class ReferenceSnoo(Reference):
+    """An outer SGD with Nesterov momentum on the difference after k steps."""
+
+    def __init__(
+        self,
+        live: Weights,
+        parameters: set[str],
+        k: int,
+        alpha: float,
+        momentum: float,
+    ) -> None:
+        super().__init__(live)
+        self.parameters, self.k = parameters, k
+        self.alpha, self.momentum = alpha, momentum
+        self.velocity = {name: 0 * live[name] for name in parameters}
+
+    def after_step(self, live: Weights) -> Weights:
+        """``v = m v + g; p -= alpha (g + m v)`` as torch's SGD has it."""
+        super().after_step(live)
+        if self.steps % self.k:
+            return live
+        slow = dict(self.shadow)
+        self.average(live, 1 - self.alpha)
+        for name in self.parameters:
+            gradient = slow[name] - live[name]
+            self.velocity[name] = self.momentum * self.velocity[name] + gradient
+            outer = gradient + self.momentum * self.velocity[name]
+            self.shadow[name] = slow[name] - self.alpha * outer
+        return dict(self.shadow)
+
+
+class ReferenceElasticReset(ReferenceEMA):
+    """Switch EMA after every n steps, whose shadow then begins anew."""
+
+    def __init__(
+        self, live: Weights, decay: Callable[[int], float], switch_every: int
+    ) -> None:
+        super().__init__(live, decay)
+        self.initial, self.switch_every = dict(live), switch_every
+
+    def after_step(self, live: Weights) -> Weights:
+        """Continue from the average, which goes back to the initial weights."""
+        super().after_step(live)
+        if self.steps % self.switch_every:
+            return live
+        average, self.shadow = self.shadow, dict(self.initial)
+        return average
+
+
+class ReferencePACE(Reference):
+    """A pull towards the average at every step."""
+
+    def __init__(
+        self,
+        live: Weights,
+        parameters: set[str],
+        rate: float,
+        strength: float,
+        kappa: float,
+    ) -> None:
+        super().__init__(live)
+        self.parameters, self.before = parameters, dict(live)
+        self.rate, self.strength, self.kappa = rate, strength, kappa
+        self.roots: dict[str, Tensor] = {}
+        """``sqrt(v) + eps`` by name, where the optimizer is Adam."""
+
+    def after_step(self, live: Weights) -> Weights:
+        """The three lines of the paper's update, after the optimizer's own."""
+        super().after_step(live)
+        weight = max((1 + self.steps) ** -self.kappa, 1e-4)
+        for name in self.parameters:
+            pull = (
+                self.rate
+                * self.strength
+                * weight
+                / self.roots.get(name, 1 + 0 * live[name])
+            )
+            way = self.shadow[name] - self.before[name]
+            live[name] = live[name] + pull.clamp(max=1) * way
+        self.average(live, 1 - weight)
+        self.before = dict(live)
+        return live
+
+
+class ReferenceBEMA(Reference):
+    """An EMA with a share of the way from the initial weights."""
+
+    def __init__(
+        self,
+        live: Weights,
+        parameters: set[str],
+        kappa: float,
+        eta: float,
+        rho: float,
+        gamma: float,
+    ) -> None:
+        super().__init__(live)
+        self.parameters, self.initial = parameters, dict(live)
+        self.kappa, self.eta, self.rho, self.gamma = kappa, eta, rho, gamma
+        self.mean = dict(live)
+
+    def after_step(self, live: Weights) -> Weights:
+        """``beta = age^-kappa`` averages, ``alpha = age^-eta`` corrects."""
+        super().after_step(live)
+        age = self.rho + self.gamma * self.steps
+        beta, alpha = age**-self.kappa, age**-self.eta
+        for name in live:
+            self.mean[name] = (1 - beta) * self.mean[name] + beta * live[name]
+            way = live[name] - self.initial[name]
+            corrects = name in self.parameters
+            self.shadow[name] = self.mean[name] + alpha * way * corrects
+        return live
+
+
+class ReferenceTailEMA(Reference):
+    """A mixture of the live weights and their EMA."""
+
+    def __init__(
+        self,
+        live: Weights,
+        parameters: set[str],
+        decay: Callable[[int], float],
+        share: float,
+    ) -> None:
+        super().__init__(live)
+        self.parameters, self.decay, self.share = parameters, decay, share
+        self.mean = dict(live)
+
+    def after_step(self, live: Weights) -> Weights:
+        """``(1 - share) live + share ema``; buffers are the EMA's."""
+        super().after_step(live)
+        decay = self.decay(self.steps - 1)
+        for name in live:
+            self.mean[name] = decay * self.mean[name] + (1 - decay) * live[name]
+            share = self.share if name in self.parameters else 1.0
+            self.shadow[name] = (1 - share) * live[name] + share * self.mean[name]
+        return live
+
+
 def mean(taken: list[Weights]) -> Weights:
     """Average sets of weights equally."""
     return {

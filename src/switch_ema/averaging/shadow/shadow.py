@@ -118,6 +118,13 @@ class Shadow:
         self._copies_are_stale = False
 
     @torch.no_grad()
+    def copy_(self, other: "Shadow") -> None:
+        """Take the values of another shadow of the same slots."""
+        self._adapt()
+        other._adapt()
+        torch_ops.copy_(self.tensors, other.tensors)
+
+    @torch.no_grad()
     def read_if_loaded_(self) -> None:
         """``shadow = live`` if somebody has set parameters since the last time.
 

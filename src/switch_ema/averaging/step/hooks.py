@@ -154,9 +154,14 @@ class StepHook:
         self._restored.clear()
         _FOLLOWED.discard(self)
 
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers that are followed and still exist."""
+        return _existing(self._optimizers)
+
     def forget_state(self) -> None:
         """Drop the optimizers' moments, which they then build up anew."""
-        for optimizer in _existing(self._optimizers):
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)

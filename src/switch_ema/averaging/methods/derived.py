@@ -1,0 +1,64 @@
+"""The base of methods that show something made of an average and the live weights.
+
+The shadow is what is shown; the average itself is kept beside it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.shadow.shadow import Shadow
+
+
+class Derived(Averager):
+    """Averages exponentially and shows what :meth:`_derive` makes of it."""
+
+    _update_every: int
+
+    def _keep_average(self) -> None:
+        """Begin the average itself; a method calls this at the end of its ``__init__``.
+
+        It is taken from the shadow, so that both begin at the same weights.
+        """
+        self._average = self._new_shadow()
+
+    @abstractmethod
+    def _derive(self, index: int, live: Tensor, average: Tensor) -> Tensor:
+        """Return what is shown for one parameter, in a tensor of its own."""
+
+    def load_average(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        steps: int = 0,
+        epochs: int = 0,
+        **extra: Any,
+    ) -> None:
+        """Take over an average; see :class:`Averager`."""
+        super().load_average(weights, steps=steps, epochs=epochs, **extra)
+        self._average.copy_(self._shadow)
+
+    def _shadows(self) -> dict[str, Shadow]:
+        return {"shadow": self._shadow, "shadow_average": self._average}
+
+    def _after_step(self) -> None:
+        if self.steps % self._update_every:
+            return
+        decay = self.current_decay**self._update_every
+        self._average.average_(1 - decay, self.steps)
+        self._show()
+
+    @torch.no_grad()
+    def _show(self) -> None:
+        shadow, average = self._shadow, self._average
+        average.settle()
+        shadow.read_()
+        for i in shadow.averaged_parameters:
+            shown = shadow.tensors[i]
+            shown.copy_(self._derive(i, shown, average.tensors[i]))
+        for i in shadow.averaged_buffers:
+            shadow.tensors[i].copy_(average.tensors[i])

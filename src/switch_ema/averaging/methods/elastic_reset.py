@@ -1,0 +1,104 @@
+"""Elastic Reset (Noukhovitch et al., 2023)."""
+
+import torch
+from torch import nn
+
+from switch_ema.averaging.methods.switch_ema import SwitchEMA
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.decay import constant
+from switch_ema.averaging.schedules.intervals import ScheduleLike, Steps
+from switch_ema.averaging.schedules.spelling import DecayLike
+from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
+
+DEFAULT_DECAY = constant(0.995)
+DEFAULT_EVERY = Steps(260)
+
+
+class ElasticReset(SwitchEMA):
+    """Switch as Switch EMA does; then the shadow goes back to the initial weights.
+
+    The average pulls towards where the training began, which keeps a fine-tuned model
+    near it: ``live = shadow; shadow = initial``. Since the shadow is no model to
+    evaluate, the live weights are shown and saved as the averaged ones.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        decay: the weight of the old shadow, as for :class:`SwitchEMA`.
+        update_every: average only every k-th step, with ``d ** k``.
+        switch_every: epochs between two resets, ``Steps(n)``, or a callable of the
+            number of finished epochs.
+        switch_start: no reset up to here, in the unit of ``switch_every``.
+        switch_stop: no reset after this.
+        live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
+        optimizer_state: "keep" or "reset" the optimizer's moments at a reset.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
+
+    >>> elastic = ElasticReset(nn.Linear(1, 1), switch_every=Steps(2))
+    >>> for _ in range(4):
+    ...     elastic.update()
+    >>> elastic.switches
+    2
+    """
+
+    name = "elastic-reset"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        decay: DecayLike = DEFAULT_DECAY,
+        update_every: int = 1,
+        switch_every: ScheduleLike = DEFAULT_EVERY,
+        switch_start: float = 0,
+        switch_stop: float | None = None,
+        live_share: float = 0.0,
+        optimizer_state: OptimizerState = "keep",
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            optimizer,
+            decay=decay,
+            update_every=update_every,
+            switch_every=switch_every,
+            switch_start=switch_start,
+            switch_stop=switch_stop,
+            live_share=live_share,
+            optimizer_state=optimizer_state,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._initial = self._new_shadow()
+
+    @property
+    def has_average(self) -> bool:
+        """False: the shadow comes from the initial weights, so live ones are shown."""
+        return False
+
+    def _switch(self) -> None:
+        super()._switch()
+        self._shadow.copy_(self._initial)
+
+    def _shadows(self) -> dict[str, Shadow]:
+        return {"shadow": self._shadow, "shadow_initial": self._initial}

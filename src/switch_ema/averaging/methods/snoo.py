@@ -1,0 +1,126 @@
+"""Lookahead whose outer step has Nesterov momentum: Snoo, single-worker DiLoCo."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from switch_ema._checks import check_count, check_positive, check_range
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import (
+    Optimizers,
+    OptimizerState,
+    check_optimizer_state,
+)
+
+
+class Snoo(Averager):
+    """Every k steps take a Nesterov step towards the fast weights and restart there.
+
+    With slow weights ``p`` and fast ones ``w`` after k steps, the difference
+    ``g = p - w`` is the gradient of an outer SGD with Nesterov momentum::
+
+        v = momentum * v + g;    p -= alpha * (g + momentum * v);    w = p
+
+    A momentum of 0 is Lookahead. Kallusky et al. (2025) call it Snoo; it is DiLoCo
+    (Douillard et al., 2023) with one worker, whose settings are alpha 0.7 and momentum
+    0.9. It is computed with the last weights before the momentum, ``y``, in the place
+    of ``v``: ``y' = p + alpha * (w - p); p = y' + momentum * (y' - y)``.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        k: steps between two outer steps.
+        alpha: the outer learning rate.
+        momentum: of the outer step, in [0, 1).
+        optimizer_state: "keep" or "reset" the moments at an outer step.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
+
+    >>> snoo = Snoo(nn.Linear(1, 1), k=2)
+    >>> for _ in range(4):
+    ...     snoo.update()
+    >>> snoo.switches
+    2
+    """
+
+    name = "snoo"
+    active = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        k: int = 28,
+        alpha: float = 0.7,
+        momentum: float = 0.4,
+        optimizer_state: OptimizerState = "keep",
+        buffers: Buffers = "copy",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        self._k = check_count("k", k)
+        self._alpha = check_positive("alpha", alpha)
+        self._momentum = check_range("momentum", momentum, 0, 1)
+        self._resets = check_optimizer_state(optimizer_state, optimizer)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._before_momentum = self._new_shadow()
+
+    @property
+    def current_decay(self) -> float:
+        """The weight of the old slow weights before the momentum, ``1 - alpha``."""
+        return 1 - self._alpha
+
+    def load_average(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        steps: int = 0,
+        epochs: int = 0,
+        **extra: Any,
+    ) -> None:
+        """Take over slow weights, without a velocity; see :class:`Averager`."""
+        super().load_average(weights, steps=steps, epochs=epochs, **extra)
+        self._before_momentum.copy_(self._shadow)
+
+    def _shadows(self) -> dict[str, Shadow]:
+        return {"shadow": self._shadow, "shadow_before_momentum": self._before_momentum}
+
+    def _after_step(self) -> None:
+        if self.steps % self._k == 0:
+            self._shadow.average_(self._alpha, self.steps)
+            self._add_momentum()
+            self._write_live(reset_optimizer=self._resets)
+
+    @torch.no_grad()
+    def _add_momentum(self) -> None:
+        self._shadow.settle()
+        for i in self._shadow.averaged_parameters:
+            slow, before = self._shadow.tensors[i], self._before_momentum.tensors[i]
+            moved = slow - before
+            before.copy_(slow)
+            slow.add_(moved, alpha=self._momentum)

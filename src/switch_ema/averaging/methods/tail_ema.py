@@ -1,0 +1,81 @@
+"""A mixture of the live weights and their average."""
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema._checks import check_count, check_share
+from switch_ema.averaging.methods.derived import Derived
+from switch_ema.averaging.methods.ema import AUTO_SHARE, DEFAULT_DECAY
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
+from switch_ema.averaging.schedules.windows import fraction
+from switch_ema.averaging.shadow.storage import Buffers
+from switch_ema.averaging.step.hooks import Optimizers
+
+
+class TailEMA(Derived):
+    """Average exponentially, and show a mixture of the live weights and the average.
+
+    ``shadow = (1 - share) * live + share * average``: how far the model that is read
+    out at the end goes from the live weights to their average.
+
+    Args:
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+        share: of the average, in [0, 1]; 1 is :class:`EMA`.
+        decay: the weight of the old average, as for :class:`EMA`.
+        update_every: average only every k-th step, with ``d ** k``.
+        buffers: "average" or "copy" floating-point buffers.
+        dtype: the dtype of averaged parameters; None: the model's, at least float32.
+        device: the device of the shadow; None: beside the model.
+        include: names, globs or a predicate: average only these tensors.
+        exclude: names, globs or a predicate: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
+
+    >>> TailEMA(nn.Linear(1, 1), share=0.6).name
+    'tail-ema'
+    """
+
+    name = "tail-ema"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+        *,
+        share: float = 0.5,
+        decay: DecayLike = DEFAULT_DECAY,
+        update_every: int = 1,
+        buffers: Buffers = "average",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        self._share = check_share("share", share)
+        self._decay = as_schedule(decay, auto=fraction(AUTO_SHARE))
+        self._update_every = check_count("update_every", update_every)
+        super().__init__(
+            model,
+            optimizer,
+            buffers=buffers,
+            dtype=dtype,
+            device=device,
+            include=include,
+            exclude=exclude,
+            flat=flat,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._keep_average()
+
+    @property
+    def current_decay(self) -> float:
+        """The decay of the latest step, or of the first before there was one."""
+        counters = self._counters
+        return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
+
+    def _derive(self, index: int, live: Tensor, average: Tensor) -> Tensor:
+        return torch.lerp(live, average, self._share)
