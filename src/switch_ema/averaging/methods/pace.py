@@ -146,4 +146,5 @@ def _root(state: dict[str, Any], group: dict[str, Any]) -> Tensor | None:
         return None
     bias = 1 - group["betas"][1] ** float(state["step"])
     second: Tensor = local_part(state["exp_avg_sq"])
-    return (second / bias).sqrt_().add_(group["eps"])
+    root: Tensor = (second / bias).sqrt_().add_(group["eps"])
+    return root
