@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.view.teacher import Teacher
+from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.recipe import Metric, Recipe
 
 __all__ = [
@@ -22,11 +23,25 @@ __all__ = [
     "Task",
 ]
 
+CONTROL_PURPOSE = 2**31
+"""Purpose of the control's random numbers: see ``epoch_seed``."""
 CONTROL_EPOCHS = 500_000
 """The control's epochs count from here, which gives it other orders of the data.
 
 A task that does something at a certain epoch takes the remainder of this.
 """
+
+
+def epoch_seed(seed: int, epoch: int, purpose: int = 0) -> int:
+    """Return the seed of an epoch's random numbers, as the training loop sets it.
+
+    Args:
+        seed: the task's.
+        epoch: counted from 0.
+        purpose: a number for what they are used for: far apart, so that no epoch's
+            seed is another's.
+    """
+    return (seed * 100_003 + epoch + 1 + purpose) % 2**32
 
 
 class Loader(Protocol):
@@ -104,6 +119,13 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the training loss of a batch."""
+
+    def stacked_losses(self, stack: Stacked, batch: Any) -> Tensor:
+        """Return the losses of many networks at once, for as many batches.
+
+        Only for tasks whose seeds are trained at once; by default :meth:`loss` of each.
+        """
+        return stack.each(self.loss, batch)
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:

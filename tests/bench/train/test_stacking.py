@@ -31,7 +31,8 @@ def seeds_per_cell(**more) -> set[int]:
 def test_seeds_are_stacked_where_the_task_allows_it():
     assert seeds_per_cell() == {4}
     assert seeds_per_cell(seeds=37) == {32, 5}
-    assert seeds_per_cell(tasks=("mnist1d:size=100",)) == {4}
+    for task in ("mnist1d:size=100", "rotation", "classification", "images"):
+        assert seeds_per_cell(tasks=(task,)) == {4}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,29 @@ def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
     resumed = Training(cell, place)
     loop.load_checkpoint(resumed)
     assert resumed.task.has_stopped.tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("method", ["switch-ema:switch_every=2it", "lookahead:k=2"])
+def test_a_seed_that_a_step_makes_infinite_does_not_stop_the_others(tmp_path, method):
+    (cell,) = make_plan(config(methods=(method,)))
+    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
+    broken, steps = Training(cell, Place(tmp_path / "broken", "cpu")), 0
+
+    def break_gradients(optimizer, *_):
+        nonlocal steps
+        steps += 1
+        if steps == 4:  # a switch is due at its end
+            next(broken.model.parameters()).grad[1] = math.inf
+
+    broken.optimizer.register_step_pre_hook(break_gradients)
+    result = broken.run()
+    assert result.status == "done" and "seed 1" in result.message
+    for own, values in zip(
+        whole.values[method]["nll"], result.values[method]["nll"], strict=True
+    ):
+        assert math.isnan(values[1])
+        others = [values[i] for i in (0, 2, 3)]
+        assert others == pytest.approx([own[i] for i in (0, 2, 3)], rel=1e-5)
 
 
 def test_kept_weights_are_the_first_seeds_network(tmp_path):

@@ -2,6 +2,7 @@
 
 from switch_ema.bench.models.basic import (
     IMAGE_NETWORKS,
+    STACKS,
     image_network,
     mlp,
     small_cnn,
@@ -18,6 +19,7 @@ __all__ = [
     "IMAGE_NETWORKS",
     "NETWORKS",
     "SCALES",
+    "STACKS",
     "NetworkInfo",
     "Stacked",
     "create_network",

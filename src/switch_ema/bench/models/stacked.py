@@ -39,6 +39,7 @@ class Stacked(nn.Module):
         # In lists, so that their tensors are not taken for those of the stack.
         self._skeleton = [_with_fast_layers(copy.deepcopy(networks[0]).to("meta"))]
         self._single = [copy.deepcopy(networks[0])]
+        self._layers = _layers_of_perceptron(networks[0])
 
     def forward(self, x: Tensor) -> Tensor:
         """Give each network its own slice of ``x``, or all of it if it is not sliced.
@@ -49,6 +50,27 @@ class Stacked(nn.Module):
         own = 0 if x.dim() == 3 else None
         call = torch.vmap(self._call, in_dims=(0, 0, own), randomness="different")
         return cast(Tensor, call(*self._tensors(), (x,)))
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs of all networks, each for its own slice of ``x``.
+
+        Perceptrons are computed layer by layer as batched matrix products, which has
+        half of the overhead of a mapped function.
+
+        Args:
+            x: (networks, examples, ...).
+        """
+        if self._layers is None:
+            call = torch.vmap(self._call, randomness="different")
+            return cast(Tensor, call(*self._tensors(), (x,)))
+        for name, layer in self._layers:
+            if isinstance(layer, nn.Linear):
+                weight = getattr(self, _flat(f"{name}.weight"))
+                bias = getattr(self, _flat(f"{name}.bias")).unsqueeze(1)
+                x = torch.baddbmm(bias, x, weight.transpose(1, 2))
+            else:
+                x = x.flatten(2) if isinstance(layer, nn.Flatten) else torch.relu(x)
+        return x
 
     def each(self, function: Callable[[Any, Any], Tensor], argument: Any) -> Tensor:
         """Compute ``function(network, argument)`` for all networks at once.
@@ -126,6 +148,22 @@ class Stacked(nn.Module):
         # The fast kernels of attention cannot be stacked.
         with sdpa_kernel(SDPBackend.MATH):
             return functional_call(self._skeleton[0], (parameters, buffers), inputs)
+
+
+def _layers_of_perceptron(network: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """List the layers of a multi-layer perceptron, by name; None for other networks."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, layer in network.named_modules():
+        has_bias = any(
+            key == "bias" for key, _ in layer.named_parameters(recurse=False)
+        )
+        if type(layer) in (nn.ReLU, nn.Flatten) or (
+            type(layer) is nn.Linear and has_bias
+        ):
+            found.append((name, layer))
+        elif type(layer) is not nn.Sequential:
+            return None
+    return found
 
 
 FEW_CHANNELS = 8

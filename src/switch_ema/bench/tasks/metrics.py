@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.task import Metric, Task
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
@@ -43,6 +44,15 @@ class Classifier(Task):
         """Return the cross-entropy of a batch."""
         x, y = batch
         return cross_entropy(model(x), y)
+
+    def stacked_losses(self, stack: Stacked, batch: Any) -> Tensor:
+        """Return the cross-entropies of many networks, each for its own batch."""
+        if type(self).loss is not Classifier.loss:
+            return super().stacked_losses(stack, batch)
+        x, y = batch
+        outputs = stack.outputs(x).flatten(0, 1)
+        each = cross_entropy(outputs, y.flatten(), reduction="none")
+        return each.view(y.shape).mean(1)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy in percent and the mean negative log-likelihood."""

@@ -1,9 +1,11 @@
 """Several seeds of an ordinary task, trained at once as one stacked model."""
 
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy
 import torch
 from accelerate.utils import set_seed
 from torch import Tensor, nn
@@ -13,7 +15,15 @@ from torch.utils.data import default_collate
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.models.stacked import Stacked
-from switch_ema.bench.task import Batches, Loader, SeedBatchTask, Task
+from switch_ema.bench.task import (
+    CONTROL_EPOCHS,
+    CONTROL_PURPOSE,
+    Batches,
+    Loader,
+    SeedBatchTask,
+    Task,
+    epoch_seed,
+)
 
 
 class StackedTask(SeedBatchTask):
@@ -55,13 +65,18 @@ class StackedTask(SeedBatchTask):
         """Put the batches of all seeds side by side."""
         loaders = [task.train_loader(epoch) for task in self.tasks]
         in_memory = [loader for loader in loaders if type(loader) is Batches]
-        if len(in_memory) < len(loaders):
-            return StackedBatches(loaders)
-        return GatheredBatches(in_memory)
+        if len(in_memory) == len(loaders):
+            return GatheredBatches(in_memory)
+        purpose = CONTROL_PURPOSE if epoch >= CONTROL_EPOCHS else 0
+        number = epoch % CONTROL_EPOCHS
+        return StackedBatches(
+            loaders, [epoch_seed(task.seed, number, purpose) for task in self.tasks]
+        )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Sum the seeds' losses, so that each gets the gradient of its own."""
-        losses = cast(Stacked, unwrap(model)).each(self.tasks[0].loss, batch)
+        stack = cast(Stacked, unwrap(model))
+        losses = self.tasks[0].stacked_losses(stack, batch)
         finite = losses.detach().isfinite()
         self.has_stopped |= ~finite.cpu()
         return losses.where(finite, 0.0).sum()
@@ -102,6 +117,25 @@ class StackedTask(SeedBatchTask):
                     for parameter in parameters:
                         parameter[stopped] = 0
 
+    def watch_weights(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Stop seeds whose weights a step has made infinite, right after that step.
+
+        Call it before averagers are attached, for methods that may write their average
+        into the model within a step: they refuse one that is not finite, and with it
+        the step of all seeds.
+        """
+        parameters = list(model.parameters())
+
+        @torch.no_grad()
+        def after_step(*_: Any) -> None:
+            total = torch.stack([parameter.sum() for parameter in parameters]).sum()
+            if not total.isfinite():
+                self.note_unusable(model)
+                for parameter in parameters:
+                    parameter[self.has_stopped] = 0
+
+        optimizer.register_step_post_hook(after_step)
+
     def note_unusable(self, model: nn.Module) -> None:
         """Stop seeds whose weights are no longer finite."""
         for parameter in model.parameters():
@@ -119,17 +153,55 @@ def stack_tasks(make: Callable[[int], Task], seeds: Sequence[int]) -> StackedTas
 
 
 class StackedBatches:
-    """Batches of several seeds, side by side."""
+    """Batches of several seeds, side by side.
 
-    def __init__(self, loaders: Sequence[Loader]) -> None:
-        self._loaders = loaders
+    Each seed's batches are made with its own random numbers, those of a training alone
+    without dropout: augmentations may draw from the global ones.
+    """
+
+    def __init__(self, loaders: Sequence[Loader], seeds: Sequence[int]) -> None:
+        self._loaders, self._seeds = loaders, seeds
 
     def __len__(self) -> int:
         return len(self._loaders[0])
 
     def __iter__(self) -> Iterator[Any]:
-        for batches in zip(*self._loaders, strict=True):
+        streams = [
+            _with_own_randomness(loader, seed)
+            for loader, seed in zip(self._loaders, self._seeds, strict=True)
+        ]
+        for batches in zip(*streams, strict=True):
             yield default_collate(list(batches))
+
+
+def _with_own_randomness(loader: Loader, seed: int) -> Iterator[Any]:
+    """Yield batches that are made with random numbers of their own."""
+    common = _random_state()
+    set_seed(seed)
+    own = _random_state()
+    _set_random_state(common)
+    batches = iter(loader)
+    while True:
+        common = _random_state()
+        _set_random_state(own)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            own = _random_state()
+            _set_random_state(common)
+        yield batch
+
+
+def _random_state() -> tuple[Any, Any, Tensor]:
+    return random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+
+
+def _set_random_state(state: tuple[Any, Any, Tensor]) -> None:
+    random.setstate(state[0])
+    numpy.random.set_state(state[1])
+    torch.set_rng_state(state[2])
 
 
 class GatheredBatches:

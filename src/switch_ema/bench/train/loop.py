@@ -23,6 +23,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
+    method_of,
     parse_method,
     surviving_share,
     with_share,
@@ -35,9 +36,11 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import Change, parse_method_spec, task_slug
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
+    CONTROL_PURPOSE,
     SeedBatchTask,
     SelfTeachingTask,
     Task,
+    epoch_seed,
 )
 from switch_ema.bench.tasks.loading import check_unchanged, create_task
 from switch_ema.bench.tasks.stacked import StackedTask
@@ -60,8 +63,8 @@ from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import ValueLog, Values
 
-_TRAINING, _EVALUATION, _CONTROL, _SAMPLES = 0, 2**30, 2**31, 3 * 2**30
-"""Purposes of random numbers: far apart, so that no epoch's seed is another's."""
+_TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
+"""Purposes of random numbers: see ``epoch_seed``."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ class Training:
             total_steps=recipe.epochs * self.steps_per_epoch,
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
         )
+        if isinstance(self.task, StackedTask) and self._writes_weights():
+            self.task.watch_weights(model, self.optimizer)
         self.averagers = self._attach(model)
         self.selections = self._select(model)
         if isinstance(self.task, SelfTeachingTask):
@@ -190,6 +195,10 @@ class Training:
             changes = with_share(changes, share)
         change_optimizer(self.optimizer, changes)
         return share
+
+    def _writes_weights(self) -> bool:
+        """Whether a method of the cell may write the weights within a step."""
+        return not all(method_of(label).shares_training for label in self.cell.methods)
 
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
         folder = self.place.folder / "cells" / self.cell.id
@@ -258,13 +267,13 @@ class Training:
 
     def _seed(self, purpose: int) -> None:
         """Seed this epoch's random numbers for one of the purposes below."""
-        set_seed((self.task.seed * 100_003 + self.epoch + 1 + purpose) % 2**32)
+        set_seed(epoch_seed(self.task.seed, self.epoch, purpose))
 
     def _train_epoch(self) -> None:
         started = time.perf_counter()
         names = [parse_method_spec(label).name for label in self.cell.methods]
         is_control = CONTROL in names
-        self._seed(_CONTROL if is_control else _TRAINING)
+        self._seed(CONTROL_PURPOSE if is_control else _TRAINING)
         self.model.train()
         set_mode(self.optimizer, training=True)
         # The control's epochs are numbered otherwise, which gives other orders.

@@ -11,7 +11,7 @@ from switch_ema._checks import check_choice, check_count, check_range
 from switch_ema.bench.data.images import load_images
 from switch_ema.bench.data.selection import split_and_redraw, subset
 from switch_ema.bench.data.vision import TRAINING_IMAGES, in_memory
-from switch_ema.bench.models import IMAGE_NETWORKS, image_network
+from switch_ema.bench.models import IMAGE_NETWORKS, STACKS, image_network
 from switch_ema.bench.procedures import Augmentation
 from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.image_batches import ImageBatches, evaluation_batches
@@ -38,6 +38,13 @@ class Images(Classifier):
         steps = max(images // options.get("batch", 32), 3)
         decay = {"decay": round(1 - 1.5 / steps, 5)}
         return replace(cls.recipe, methods={"ema": decay, "switch-ema": decay})
+
+    @classmethod
+    def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
+        """Train several of a small network on small images, as it was measured."""
+        if options.get("dataset", "digits") != "digits":
+            return 1
+        return STACKS.get(str(options.get("network", "small-cnn")), 1)
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """By which angle is an image rotated? Regression with L1 loss, as in the paper."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.data.images import ImageSet, load_images
 from switch_ema.bench.data.splits import choose_split, stream
-from switch_ema.bench.models import IMAGE_NETWORKS, image_network
+from switch_ema.bench.models import IMAGE_NETWORKS, STACKS, image_network
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
 from switch_ema.bench.tasks.metrics import predict
 
@@ -74,6 +75,13 @@ class Rotation(Task):
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
             split, seed, (x[:size], y[:size]), (x[size:], y[size:])
         )
+
+    @classmethod
+    def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
+        """Train several of a small network on small images, as it was measured."""
+        if options.get("dataset", "digits") != "digits":
+            return 1
+        return STACKS.get(str(options.get("network", "small-cnn")), 1)
 
     def model(self) -> nn.Module:
         """Make the network with one output."""

@@ -20,7 +20,7 @@ from switch_ema.bench.data.splits import choose_split
 from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, SeedBatchTask
 from switch_ema.bench.tasks.metrics import ACCURACY
-from switch_ema.bench.tasks.stacked import StackedBatches
+from switch_ema.bench.tasks.stacked import GatheredBatches
 
 LABELLED, TESTED = 50, 500
 
@@ -84,7 +84,7 @@ class TwoD(SeedBatchTask):
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle each seed's points by its own random numbers."""
         data = zip(self.seeds, self.x, self.y, strict=True)
-        return StackedBatches(
+        return GatheredBatches(
             [Batches((x, y), self.batch, seed, epoch=epoch) for seed, x, y in data]
         )
 
