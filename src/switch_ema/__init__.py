@@ -66,6 +66,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "power_warmup",
     "surviving_share",
     # When
+    "Adaptive",
     "Epochs",
     "Steps",
     # Around the methods

@@ -47,6 +47,7 @@ from switch_ema.averaging.offline.profiles import (
 from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
 from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
 from switch_ema.averaging.registry import METHODS, create_averager
+from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.averaging.schedules.decay import (
     DecaySchedule,
@@ -117,6 +118,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "power_warmup",
     "surviving_share",
     # When
+    "Adaptive",
     "Epochs",
     "Steps",
     # Around the methods

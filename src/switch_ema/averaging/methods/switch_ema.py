@@ -9,11 +9,18 @@ import torch
 from torch import nn
 
 from switch_ema._checks import check_range
+from switch_ema.averaging.methods.adaptive import KEY, AdaptiveSwitching
 from switch_ema.averaging.methods.ema import DEFAULT_DECAY, EMA
 from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import SwitchAuto, surviving_share
-from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.schedules.intervals import (
+    ScheduleLike,
+    Window,
+    as_schedule,
+)
 from switch_ema.averaging.schedules.spelling import AUTO, DecayLike
+from switch_ema.averaging.shadow.state import load_shadow_state
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import (
     Optimizers,
@@ -39,8 +46,9 @@ class SwitchEMA(EMA):
             ``1 - 5 / n`` with n steps between two switches, which keeps 80% of the
             progress; the length of an epoch is learned in the first. It needs n > 5.
         update_every: average only every k-th step, with ``d ** k``.
-        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, or a callable
-            of the number of finished epochs that says whether to switch.
+        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, a callable
+            of the number of finished epochs that says whether to switch, or, as an
+            experiment, ``Adaptive(probe)``.
         switch_start: no switch up to here, in the unit of ``switch_every``.
         switch_stop: no switch after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
@@ -87,6 +95,11 @@ class SwitchEMA(EMA):
     ) -> None:
         self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
         self._is_asked_at_steps = self._schedule.acts_on_steps
+        if isinstance(self._schedule, Window) and isinstance(switch_every, Adaptive):
+            raise ValueError("Adaptive takes neither switch_start nor switch_stop.")
+        self._adaptive: AdaptiveSwitching | None = None
+        if isinstance(self._schedule, Adaptive):
+            self._adaptive = AdaptiveSwitching(self._schedule)
         self._live_share = check_range("live_share", live_share, 0, 1)
         self._resets = check_optimizer_state(optimizer_state, optimizer)
         self._last_switch: int | None = 0
@@ -165,9 +178,21 @@ class SwitchEMA(EMA):
         if isinstance(self._decay, SwitchAuto) and self.epochs == 1:
             self._decay.check(self._counters.steps_per_epoch)
         due = self._schedule.due_after_epoch(self.position)
+        if self._adaptive is not None:
+            due, best = self._adaptive.decide(self)
+            if best is not None:
+                load_shadow_state(self._shadow, best)
+                self._last_switch = None  # what is kept since then says nothing
         if due:
             self._switch()
         return due
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {} if self._adaptive is None else {KEY: self._adaptive.state()}
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        if self._adaptive is not None:
+            self._adaptive.load(state[KEY], self)
 
 
 def _largest_decay(steps: int) -> float:

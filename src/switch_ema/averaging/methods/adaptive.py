@@ -1,0 +1,84 @@
+"""The averager's part of an adaptive rule: measure, keep the best average, go back."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.averaging.schedules.adaptive import Adaptive, Observations
+from switch_ema.averaging.shadow.state import StateMismatch
+
+if TYPE_CHECKING:
+    from switch_ema.averaging.averager import Averager
+
+KEY = "adaptive"
+"""Its name in a state dict."""
+
+
+class AdaptiveSwitching:
+    """Decides after each epoch whether to switch, as :class:`Adaptive` says."""
+
+    def __init__(self, rule: Adaptive) -> None:
+        self._rule = rule
+        self._seen = Observations()
+        self._best: dict[str, Tensor] = {}
+        self._has_said = False
+
+    def decide(self, averager: "Averager") -> tuple[bool, Mapping[str, Tensor] | None]:
+        """Return whether to switch, and the average to go back to before, if any."""
+        if self._seen.is_switching:
+            return True, None
+        nll, error = (averager.agreed(value) for value in self._measure(averager))
+        if not (math.isfinite(nll) and math.isfinite(error)):
+            return False, None
+        if self._seen.is_best(nll, error):
+            self._best = averager.copy_average()
+        if not self._seen.note(self._rule, nll, error):
+            return False, None
+        best, self._best = self._best, {}
+        return True, best
+
+    def _measure(self, averager: "Averager") -> tuple[float, float]:
+        """Ask the probe; NaN, said once, where it fails."""
+        try:
+            with averager.averaged() as model, torch.no_grad():
+                was_training = model.training
+                model.eval()
+                try:
+                    nll, error = map(float, self._rule.probe(model))
+                finally:
+                    model.train(was_training)
+            problem = "" if math.isfinite(nll + error) else f"returned {nll}, {error}"
+        except Exception as failure:
+            nll = error = math.nan
+            problem = f"raised {type(failure).__name__}: {failure}"
+        if problem and not self._has_said:
+            self._has_said = True
+            warnings.warn(
+                f"The probe of Adaptive {problem}; epochs without its values are not "
+                "decided about.",
+                stacklevel=2,
+            )
+        return nll, error
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen, and the best average while it may be needed."""
+        best = {name: tensor.clone() for name, tensor in self._best.items()}
+        return {"seen": self._seen.state(), "best": best}
+
+    def load(self, state: Any, averager: "Averager") -> None:
+        """Take back what :meth:`state` returned; if it does not fit, raise first."""
+        if not isinstance(state, Mapping) or state.keys() != {"seen", "best"}:
+            raise StateMismatch("The state has no observations of an adaptive rule.")
+        try:
+            seen = Observations.of(state["seen"])
+        except TypeError as error:
+            raise StateMismatch(
+                f"The state's observations do not fit: {error}."
+            ) from None
+        if state["best"]:
+            averager.check_copy(state["best"])
+        self._seen, self._best = seen, dict(state["best"])
