@@ -4,9 +4,12 @@ Blocks marked ``python peer`` use another library and run where it is installed.
 """
 
 import importlib.util
+import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from switch_ema.cli import COMMANDS, parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+RUN_HERE = [page for page in PAGES if page.stem != "tutorial"]  # its notebook is run
 BLOCK = re.compile(r"^```python( peer)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
 
@@ -28,7 +32,7 @@ def can_import(code: str) -> bool:
     return all(importlib.util.find_spec(name) for name in IMPORT.findall(code))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: page.stem)
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
@@ -40,6 +44,24 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         line = text[: match.start()].count("\n") + 1
         # Padding makes tracebacks show the line in the page.
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+def test_the_notebook_is_the_tutorial_and_runs(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        from notebook import NOTEBOOK, PAGE, notebook_of
+    finally:
+        sys.path.pop(0)
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    assert text == notebook_of(PAGE.read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "tutorial"}
+    for cell in json.loads(text)["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), namespace)
+    found: Any = namespace["found"]
+    assert set(found.results) == {"plain", "ema", "switch-ema"}
 
 
 def test_links_between_pages_lead_somewhere():
