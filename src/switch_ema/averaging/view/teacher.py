@@ -32,13 +32,12 @@ class Teacher:
         training: whether modules run in training mode (dropout, batch statistics);
             None is the mode that the student is in.
 
-    Example:
-        >>> from switch_ema import EMA
-        >>> student = nn.Linear(2, 1)
-        >>> teacher = EMA(student).teacher()
-        >>> x = torch.ones(1, 2)
-        >>> torch.equal(teacher(x), student(x))  # there was no step yet
-        True
+    >>> from switch_ema import EMA
+    >>> student = nn.Linear(2, 1)
+    >>> teacher = EMA(student).teacher()
+    >>> x = torch.ones(1, 2)
+    >>> torch.equal(teacher(x), student(x))  # there was no step yet
+    True
     """
 
     def __init__(
