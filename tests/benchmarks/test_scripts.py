@@ -18,6 +18,7 @@ from torch import nn
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
 SCRIPTS = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text()}
+SHORT = ("--seeds", "4", "--epochs", "1")
 SMALLEST = {
     "averaging": ["--models", "tiny", "--json", "{json}"],
     "fused": ["--models", "tiny", "--json", "{json}"],
@@ -28,6 +29,8 @@ SMALLEST = {
     "precision": ["--models", "tiny", "--steps", "300", "--json", "{json}"],
     "cluster": ["--workers", "1", "--cells", "2", "--epochs", "1", "--json", "{json}"],
     "teacher": ["--models", "tiny", "--batch", "1", "--json", "{json}"],
+    "stacking": [*SHORT, "--tasks", "noisy-digits:size=40", "--json", "{json}"],
+    "chance": [*SHORT, "--task", "digits:size=40", "--json", "{json}"],
     "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
@@ -74,6 +77,8 @@ def make_smaller(module, monkeypatch):
         slow = ("diffusers", "mmengine")
         quick = [c for c in module.CONTESTANTS if not c.name.startswith(slow)]
         monkeypatch.setattr(module, "CONTESTANTS", quick)
+    if module.__name__ == "stacking":  # processes import torch anew
+        monkeypatch.setattr(module, "EXECUTOR", "inline")
     if module.__name__ == "landscape":
         monkeypatch.setattr(module, "POINTS", module.POINTS[::20])
     if module.__name__ == "training":

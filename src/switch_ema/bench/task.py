@@ -1,7 +1,7 @@
 """What a task is: data, model, optimizer, loss and metrics, in one readable file."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -126,6 +126,15 @@ class Task(ABC):
         Only for tasks whose seeds are trained at once; by default :meth:`loss` of each.
         """
         return stack.each(self.loss, batch)
+
+    def stacked_values(
+        self, stack: Stacked, tasks: Sequence["Task"]
+    ) -> dict[str, list[float]] | None:
+        """Measure every metric of many networks at once: one value for each task.
+
+        None, as by default: each network is measured alone by :meth:`evaluate`.
+        """
+        return None
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from accelerate.utils import set_seed
+from scipy.stats import ks_2samp, ttest_rel
 from torch import nn
 
 from switch_ema import EMA
@@ -162,6 +163,37 @@ def test_statistics_groups_and_values_are_those_of_training_alone():
         for key, value in alone.state_dict().items():
             torch.testing.assert_close(own[key], value, atol=1e-5, rtol=1e-4)
         assert values[index] == pytest.approx(task.evaluate(alone)["error"], rel=1e-3)
+
+
+class WithDropout(WithNormalisation):
+    """Dropout, which draws other random numbers in a stack than alone."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+
+
+def test_final_values_of_64_seeds_are_distributed_as_those_of_trainings_alone():
+    tasks = [WithDropout(seed) for seed in range(64)]
+    stacked = StackedTask(tasks)
+    found = stacked.evaluate(train_stacked(stacked, 5))["error"]
+    alone = [task.evaluate(train_alone(task, 5))["error"] for task in tasks]
+    assert len({round(value, 6) for value in (*found, *alone)}) == 128  # other numbers
+    assert ks_2samp(found, alone).pvalue > 0.05
+    assert ttest_rel(found, alone).pvalue > 0.05
+
+
+@pytest.mark.parametrize("name", TASKS[:2])
+def test_all_seeds_are_evaluated_at_once_as_they_would_be_alone(name):
+    task = stack_tasks(lambda seed: create_task(name, (seed,)), (0, 3, 4))
+    model = task.model().eval()
+    task.has_stopped[1] = True
+    with torch.no_grad():
+        found = task.evaluate(model)
+        for index in (0, 2):
+            own = task.tasks[index].evaluate(model.alone(index))
+            for metric, value in own.items():
+                assert found[metric][index] == pytest.approx(value, rel=1e-5)
+    assert all(math.isnan(values[1]) for values in found.values())
 
 
 def test_gradients_are_clipped_seed_by_seed():

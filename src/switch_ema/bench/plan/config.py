@@ -31,7 +31,8 @@ class CompareConfig:
     ] = ("noisy-digits", "digits")
     """Names with options (images:noise=0.3), or path/to/file.py:ClassName."""
     methods: tuple[str, ...] = DEFAULT_METHODS
-    """Names with options, such as ema:decay=0.99; the first is the baseline."""
+    """Names with options, such as ema:decay=0.99, or ema@lr*0.5 for EMA at half of the
+    learning rate; the first is the baseline."""
     optimizer: str | None = None
     """Name with options, such as adamw:lr=1e-3; None is the task's own."""
     seeds: int = 8

@@ -97,10 +97,12 @@ def print_plan(cells: Sequence[Cell], console: Console) -> None:
     for cell in cells:
         rows.setdefault((cell.task, cell.methods), []).append(cell)
     for (task, methods), members in rows.items():
-        seeds = sum(len(cell.seeds) for cell in members)
+        seeds = str(sum(len(cell.seeds) for cell in members))
+        if (most := max(len(cell.seeds) for cell in members)) > 1:
+            seeds += f", {most} at once"
         names = escape(", ".join(methods))
         epochs = str(members[0].recipe.epochs)
-        table.add_row(escape(task), names, str(seeds), epochs)
+        table.add_row(escape(task), names, seeds, epochs)
     console.print(table)
 
 

@@ -1,7 +1,7 @@
 """Metrics that several tasks share, and the base of the tasks that classify."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,30 @@ class Classifier(Task):
             "accuracy": percent_correct(outputs.argmax(1), labels),
             "nll": cross_entropy(outputs, labels).item(),
         }
+
+    def stacked_values(
+        self, stack: Stacked, tasks: Sequence[Task]
+    ) -> dict[str, list[float]] | None:
+        """Measure all networks at once, unless a subclass measures otherwise."""
+        own = type(self)
+        if own.evaluate is not Classifier.evaluate:
+            return None
+        if own.predictions is not Classifier.predictions:
+            return None
+        same = [task for task in tasks if isinstance(task, Classifier)]
+        device = next(stack.parameters()).device
+        parts = []
+        for batches in zip(*(task.evaluation_batches() for task in same), strict=True):
+            x = torch.stack(list(batches)).to(device)
+            parts.append(stack.outputs(x).float().cpu())
+        outputs = torch.cat(parts, 1)
+        labels = torch.stack([task.y_eval for task in same])
+        correct = (outputs.argmax(2) == labels).double().mean(1) * 100
+        losses = cross_entropy(
+            outputs.flatten(0, 1), labels.flatten(), reduction="none"
+        )
+        nll = losses.view(labels.shape).mean(1)
+        return {"accuracy": correct.tolist(), "nll": nll.tolist()}
 
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the logits and labels of the examples that are evaluated."""

@@ -1,0 +1,104 @@
+"""Seeds per second: many seeds in one training against one by one, interleaved.
+
+    python benchmarks/stacking.py [--repeats 3] [--seeds 32] [--epochs 10]
+
+Both are the same comparison of plain, EMA and Switch EMA by `switch-ema compare` with
+two processes, once stacked and once with `--stack off`. Seeds per second count the time
+in which processes train and evaluate; the whole command also starts processes, makes
+data and writes results.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import records
+from rich.console import Console
+from rich.table import Table
+
+from switch_ema.bench.compare import run_comparison
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.config import CompareConfig
+
+TASKS = ("noisy-digits", "mnist1d")
+EXECUTOR, JOBS = "local", 2
+
+
+def measure(task: str, stack: str, seeds: int, epochs: int) -> dict[str, float]:
+    """Run one comparison; return its seeds per second and the time of all of it."""
+    config = CompareConfig(
+        tasks=(task,),
+        methods=("plain", "ema", "switch-ema"),
+        seeds=seeds,
+        epochs=epochs,
+        stack=stack,
+    )
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        options = RunOptions(
+            out=Path(folder),
+            executor=EXECUTOR,
+            jobs=JOBS,
+            device="cpu",
+            keep_checkpoints="none",
+        )
+        run = run_comparison(config, options)
+    whole = time.perf_counter() - began
+    if run.error is not None:
+        raise run.error
+    costs = run.summary.tasks[0].costs
+    busy = sum(c.seeds * (c.train_seconds + c.evaluate_seconds) for c in costs)
+    return {"seeds per second": seeds / (busy / JOBS), "whole command, s": whole}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--json", type=Path, default=records.RESULTS / "stacking.json")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = records.describe_run()
+    results |= {"seeds": arguments.seeds, "epochs": arguments.epochs, "tasks": {}}
+    table = Table("task", "one by one", "stacked", "ratio", "whole command, ratio")
+    for task in arguments.tasks:
+        found: dict[str, list[dict[str, float]]] = {"off": [], "auto": []}
+        for repeat in range(arguments.repeats):
+            # Each goes first in turn, so that both see the same other load.
+            for stack in ("off", "auto")[:: 1 if repeat % 2 == 0 else -1]:
+                own = measure(task, stack, arguments.seeds, arguments.epochs)
+                found[stack].append(own)
+        results["tasks"][task] = found
+        ratios, commands = (
+            [
+                other[key] / own[key]
+                if key.startswith("whole")
+                else own[key] / other[key]
+                for own, other in zip(found["auto"], found["off"], strict=True)
+            ]
+            for key in ("seeds per second", "whole command, s")
+        )
+        rates = [
+            statistics.median(one["seeds per second"] for one in found[stack])
+            for stack in ("off", "auto")
+        ]
+        table.add_row(
+            task,
+            *(f"{rate:.2f} seeds/s" for rate in rates),
+            *(
+                f"{statistics.median(r):.1f}x ({min(r):.1f} to {max(r):.1f})"
+                for r in (ratios, commands)
+            ),
+        )
+    records.write(results, arguments.json)
+    console = Console()
+    console.print(table)
+    console.print(records.conditions(results))
+
+
+if __name__ == "__main__":
+    main()
