@@ -24,6 +24,7 @@ def quick_options(folder: Path) -> dict[str, dict[str, Any]]:
         "pace": {"rate": 0.5, "strength": 0.5},
         "elastic-reset": {"decay": constant(0.8), "switch_every": Steps(4)},
         "bema": {},
+        "swag": {"rank": 2},
         "tail-ema": {"decay": constant(0.8)},
         "posthoc-ema": {"folder": folder, "every": Steps(1000)},
     }

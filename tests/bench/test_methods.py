@@ -43,7 +43,7 @@ def test_descriptions_are_the_docstrings_first_lines():
 
 def test_passive_methods_share_plain_training():
     shared = {n for n in DESCRIPTIONS if parse_method(n, {}).shares_training}
-    passive = {"plain", "ema", "swa", "lawa", "posthoc-ema", "bema", "tail-ema"}
+    passive = {"plain", "ema", "swa", "lawa", "posthoc-ema", "bema", "tail-ema", "swag"}
     assert shared == passive | {"plain+best", "ema+best"}
     assert CONTROL not in shared
 

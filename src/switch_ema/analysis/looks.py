@@ -40,6 +40,7 @@ _KNOWN = {
     "elastic-reset": ("Elastic Reset", 2),
     "bema": ("BEMA", 7),
     "tail-ema": ("tail read-out", 1),
+    "swag": ("SWAG", 3),
     "sam": ("SAM", 5),
     "sasam": ("SASAM", 6),
     "adan": ("Adan", 9),

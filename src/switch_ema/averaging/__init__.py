@@ -24,6 +24,7 @@ from switch_ema.averaging.best import Best
 from switch_ema.averaging.methods.bema import BEMA
 from switch_ema.averaging.methods.elastic_reset import ElasticReset
 from switch_ema.averaging.methods.ema import EMA
+from switch_ema.averaging.methods.fge import CyclicRate, MidCycle, average_predictions
 from switch_ema.averaging.methods.lawa import LAWA
 from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
 from switch_ema.averaging.methods.lookahead import Lookahead
@@ -32,6 +33,7 @@ from switch_ema.averaging.methods.posthoc import PostHocEMA
 from switch_ema.averaging.methods.pswa import PSWA
 from switch_ema.averaging.methods.snoo import Snoo
 from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
+from switch_ema.averaging.methods.swag import SWAG
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
 from switch_ema.averaging.methods.tail_ema import TailEMA
 from switch_ema.averaging.model.names import load_weights, unwrap
@@ -46,6 +48,7 @@ from switch_ema.averaging.offline.profiles import (
 )
 from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
 from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
+from switch_ema.averaging.offline.twa import trained_average
 from switch_ema.averaging.registry import METHODS, create_averager
 from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import surviving_share
@@ -81,6 +84,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "ElasticReset",
     "BEMA",
     "TailEMA",
+    "SWAG",
     "Averager",
     "METHODS",
     "create_averager",
@@ -97,6 +101,7 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "Soup",
     "greedy_soup",
     "uniform_soup",
+    "trained_average",
     "synthesize",
     "fit_profile",
     "power_profile",
@@ -120,12 +125,15 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     # When
     "Adaptive",
     "Epochs",
+    "MidCycle",
     "Steps",
     # Around the methods
     "ConstantAfter",
+    "CyclicRate",
     "StateMismatch",
     "Suggestion",
     "Teacher",
+    "average_predictions",
     "load_weights",
     "save_averaged",
     "suggest",

@@ -19,6 +19,7 @@ from switch_ema.averaging.methods.posthoc import PostHocEMA
 from switch_ema.averaging.methods.pswa import PSWA
 from switch_ema.averaging.methods.snoo import Snoo
 from switch_ema.averaging.methods.swa import SWA
+from switch_ema.averaging.methods.swag import SWAG
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
 from switch_ema.averaging.methods.tail_ema import TailEMA
 from switch_ema.averaging.model.slots import Filter
@@ -48,6 +49,7 @@ class MethodOptions(TypedDict, total=False):
     every: ScheduleLike
     period: ScheduleLike
     k: int
+    rank: int
     alpha: float
     momentum: float
     strength: float
@@ -82,6 +84,7 @@ METHODS: dict[str, type[Averager]] = {
     "elastic-reset": ElasticReset,
     "bema": BEMA,
     "tail-ema": TailEMA,
+    "swag": SWAG,
 }
 
 

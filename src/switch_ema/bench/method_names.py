@@ -58,6 +58,9 @@ DESCRIPTIONS = {
     "tail-ema": (
         "Average exponentially, and show a mixture of the live weights and the average."
     ),
+    "swag": (
+        "Average equally as SWA does, with a Gaussian around the mean to sample from."
+    ),
     f"{PLAIN}{BEST}": (
         "The live weights of the best epoch, if the last is worse on held-out data."
     ),

@@ -219,7 +219,7 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
             options["decay"] = constant(options["decay"])
     if isinstance(options.get("dtype"), str):
         options["dtype"] = _dtype(options["dtype"])
-    if spec.name == "swa":
+    if spec.name in ("swa", "swag"):
         # Three quarters of the training as usual, the rest is averaged.
         options.setdefault("start", int(0.75 * epochs))
     if spec.name == "lookahead":

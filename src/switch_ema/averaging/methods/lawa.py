@@ -1,7 +1,7 @@
 """Latest weight averaging (Kaddour, 2022)."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -98,6 +98,16 @@ class LAWA(Averager):
     def current_decay(self) -> float:
         """The weight of all but the newest snapshot."""
         return 1 - 1 / max(len(self._snapshots), 1)
+
+    def members(self) -> Iterator[nn.Module]:
+        """Yield the model with one snapshot after the other in it, the oldest first.
+
+        This is for ensembles, which average predictions in the place of weights; see
+        :mod:`.fge`.
+        """
+        for snapshot in list(self._snapshots):
+            with self.showing_copy(shadow_state(snapshot)) as model:
+                yield model
 
     def refresh(self) -> None:
         """Look at the model again: new tensors start at their present values."""

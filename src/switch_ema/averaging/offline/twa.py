@@ -1,0 +1,82 @@
+"""Trained weights of the snapshots: TWA (Li et al., 2023)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema._checks import check_positive
+from switch_ema.averaging.model.names import plain_name
+
+
+def trained_average(
+    model: nn.Module,
+    snapshots: Sequence[Mapping[str, Tensor]],
+    loss: Callable[[nn.Module, Any], Tensor],
+    batches: Iterable[Any],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+) -> dict[str, Tensor]:
+    """Train how snapshots of a run are combined, and return the combined parameters.
+
+    Training begins at the mean of the snapshots and stays in the space that they span:
+    with the columns of ``P`` an orthonormal basis of it and ``g`` the gradient of the
+    whole model, one number per snapshot is trained with the gradient ``P' g``. So few
+    numbers can be trained on held-out data. All snapshots are in memory at once.
+
+    Args:
+        model: runs with the combination, and holds its own weights again afterwards.
+        snapshots: state dicts of one architecture, such as those of the last epochs;
+            the parameters that require a gradient are combined.
+        loss: ``loss(model, batch)``.
+        batches: one step of SGD for each.
+        lr: the learning rate of the coordinates in the basis.
+        momentum: of this SGD.
+
+    Returns:
+        The parameters by plain name; buffers are not combined, so recalibrate the
+        statistics of batch norm.
+    """
+    check_positive("lr", lr)
+    named = {
+        plain_name(model, name): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    points = torch.stack([_vector(named, snapshot) for snapshot in snapshots])
+    start = points.mean(0)
+    # Directions that the snapshots do not span are rounding, and left out.
+    _, sizes, basis = torch.linalg.svd(points, full_matrices=False)
+    basis = basis[sizes > sizes[0] * 1e-6]
+    coordinates = nn.Parameter(basis.new_zeros(len(basis)))
+    optimizer = torch.optim.SGD([coordinates], lr=lr, momentum=momentum)
+    before = [parameter.detach().clone() for parameter in named.values()]
+    try:
+        for batch in batches:
+            _write(named, start + coordinates.detach() @ basis)
+            gradients = torch.autograd.grad(loss(model, batch), list(named.values()))
+            whole = torch.cat([gradient.flatten().to(basis) for gradient in gradients])
+            coordinates.grad = basis @ whole
+            optimizer.step()
+        _write(named, start + coordinates.detach() @ basis)
+        return {name: value.detach().clone() for name, value in named.items()}
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(named.values(), before, strict=True):
+                parameter.copy_(value)
+
+
+def _vector(named: Mapping[str, Tensor], snapshot: Mapping[str, Tensor]) -> Tensor:
+    missing = [name for name in named if name not in snapshot]
+    if missing:
+        raise ValueError(f"a snapshot lacks {', '.join(missing[:5])}.")
+    return torch.cat([snapshot[n].to(p).flatten().float() for n, p in named.items()])
+
+
+@torch.no_grad()
+def _write(named: Mapping[str, Tensor], vector: Tensor) -> None:
+    parts = torch.split(vector, [value.numel() for value in named.values()])
+    for value, part in zip(named.values(), parts, strict=True):
+        value.copy_(part.view_as(value))
