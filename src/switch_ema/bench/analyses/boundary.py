@@ -26,7 +26,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
-from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
 from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
@@ -103,6 +103,7 @@ def compare_boundaries(
         first_seed=first_seed,
         epochs=epochs,
         optimizer=optimizer,
+        evaluate_every=MOST_EPOCHS,  # only the weights at the end are looked at
     )
     cells = make_plan(config)
     chosen = tuple(range(first_seed, first_seed + seeds))
