@@ -171,8 +171,8 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("reproduce",), "which table: table-2, table-3, table-4"),
-        (("reproduce", "table-1"), "unknown table 'table-1'; did you mean table-"),
+        (("reproduce",), "which table: table-1, table-2, table-3"),
+        (("reproduce", "table-x"), "unknown table 'table-x'; did you mean"),
         ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
         ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),
         ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),

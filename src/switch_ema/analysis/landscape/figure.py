@@ -25,6 +25,8 @@ LEVELS = 18
 SHADES = LinearSegmentedColormap.from_list("shades", ["#6389a6", "#b5cad8", "#fbf8ef"])
 """Valleys are darkest, and light enough for the methods' colours."""
 UNITS = {"accuracy": "accuracy (%)"}
+_SECOND: Any = (0, (3, 2))
+"""Dashes of what is measured beside the loss."""
 
 
 def draw_line(line: LandscapeLine) -> Figure:
@@ -68,7 +70,12 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
         for panel, (title, line) in zip(grid.flat, lines.items(), strict=False):
             _draw_twins(panel, line, looks)
             panel.set_title(title)
-        _add_legend(figure, looks.values())
+        kinds = {"loss (left)": "-", "metric (right)": _SECOND}
+        keys = [
+            Line2D([], [], color="0.5", linestyle=dashes, label=label)
+            for label, dashes in kinds.items()
+        ]
+        _add_legend(figure, looks.values(), keys)
     return figure
 
 
@@ -76,7 +83,7 @@ def _draw_twins(panel: Axes, line: LandscapeLine, looks: Mapping[str, Look]) -> 
     small: dict[str, Any] = {"fontsize": 7}
     for name in sorted(line.values, key=lambda name: name != "loss"):
         own = panel if name == "loss" else panel.twinx()
-        dashes = "-" if name == "loss" else (0, (3, 2))
+        dashes = "-" if name == "loss" else _SECOND
         for label, values in zip(line.labels, line.values[name], strict=True):
             style = {**_style(looks[label]), "linestyle": dashes, "markersize": 3}
             own.plot(
@@ -203,13 +210,17 @@ def _draw_path(panel: Axes, path: Floats, look: Look) -> None:
         )
 
 
-def _add_legend(figure: Figure, looks: Collection[Look]) -> None:
+def _add_legend(
+    figure: Figure, looks: Collection[Look], keys: Sequence[Line2D] = ()
+) -> None:
     """Put the legend above everything, with as many columns as fit."""
-    inches = 0.55 + 0.075 * max(len(look.name) for look in looks)
+    handles = [Line2D([], [], label=look.name, **_style(look)) for look in looks]
+    handles += keys
+    inches = 0.55 + 0.075 * max(len(str(handle.get_label())) for handle in handles)
     figure.legend(
-        handles=[Line2D([], [], label=look.name, **_style(look)) for look in looks],
+        handles=handles,
         loc="outside upper center",
-        ncols=max(1, min(len(looks), int(figure.get_figwidth() / inches))),
+        ncols=max(1, min(len(handles), int(figure.get_figwidth() / inches))),
     )
 
 

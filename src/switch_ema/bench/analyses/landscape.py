@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -36,14 +37,28 @@ from switch_ema.analysis.sharpness.curvature import LossSurface
 from switch_ema.analysis.sharpness.measures import (
     NoiseCurve,
     Sharpness,
+    loss_under_noise,
     measure_sharpness,
     noise_curve,
 )
+from switch_ema.analysis.sharpness.spectrum import hessian_trace, top_eigenvalues
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.results.kept import KeptTask, Weights
 
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Strengths of the noise that the loss is measured under, as shares of the filters."""
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """How sharp the training loss is around some weights; the lower, the flatter."""
+
+    loss: float
+    top: float
+    """Largest eigenvalue of the Hessian."""
+    trace: float
+    noise: float
+    """Rise of the loss under noise of a tenth of the filters."""
 
 
 class TaskLandscape:
@@ -133,6 +148,19 @@ class TaskLandscape:
             seed = self.settings.seed
             curve = noise_curve(surface, NOISE, scale="filter", seed=seed)
             return measure_sharpness(surface, seed=seed), curve
+
+    def flatness(self, method: str) -> Flatness:
+        """Measure in short what :meth:`sharpness` measures in every way."""
+        with _loaded(self.kept.model, self.kept.weights[method]):
+            surface = LossSurface(self.kept.model, self.kept.task.loss, self._batches)
+            seed = self.settings.seed
+            noise = loss_under_noise(surface, 0.1, scale="filter", seed=seed)
+            return Flatness(
+                loss=surface.value(),
+                top=top_eigenvalues(surface, 1, seed=seed)[0],
+                trace=hessian_trace(surface, 16, seed=seed).mean,
+                noise=noise.mean,
+            )
 
     def calibration(self, method: str) -> tuple[Calibration, tuple[Bin, ...]] | None:
         """Measure how far confidence can be trusted; None if nothing is classified.

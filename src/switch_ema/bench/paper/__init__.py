@@ -10,6 +10,7 @@ from switch_ema.bench.paper.detection import TABLE_6, TABLE_7
 from switch_ema.bench.paper.figures import make_figures
 from switch_ema.bench.paper.generation import TABLE_8
 from switch_ema.bench.paper.language import TABLE_11, TABLE_12
+from switch_ema.bench.paper.properties import TABLE_1
 from switch_ema.bench.paper.regression import TABLE_10
 from switch_ema.bench.paper.selfsupervised import TABLE_4, TABLE_5
 from switch_ema.bench.paper.tables import PaperTable
@@ -18,7 +19,7 @@ from switch_ema.bench.paper.video import TABLE_9
 TABLES: dict[str, PaperTable] = {
     table.name: table
     for table in (
-        *(TABLE_2, TABLE_3, TABLE_4, TABLE_5),
+        *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5),
         *(TABLE_6, TABLE_7, TABLE_8, TABLE_9),
         *(TABLE_10, TABLE_11, TABLE_12),
     )

@@ -19,11 +19,12 @@ from switch_ema.bench.execute.cells import default_jobs
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.budget import Offer, choose_rows
-from switch_ema.bench.paper.costs import SECONDS, START_SECONDS
+from switch_ema.bench.paper.costs import INLINE_SECONDS, SECONDS, START_SECONDS
 from switch_ema.bench.paper.estimate import measured_seconds
-from switch_ema.bench.paper.presets import RowSettings
+from switch_ema.bench.paper.presets import RowSettings, row_config
 from switch_ema.bench.paper.reproduce import RowOutcome, RowPlan, plan_row, run_rows
 from switch_ema.bench.paper.tables import PaperRow, PaperTable
+from switch_ema.bench.plan.facts import facts_of
 from switch_ema.bench.report.numbers import duration
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.text import counted, listed, read_json
@@ -142,7 +143,7 @@ def _choose(
     if settings.scale != "small":
         rows = [RowState(*name, seeds, 0.0) for name, seeds in known.items()]
         return Everything(asdict(settings), None, rows)
-    offers = make_offers(_speed(options.device), options)
+    offers = make_offers(settings, _speed(options.device), options)
     if budget is None:
         priced = [(offer, known[offer.part, offer.row]) for offer in offers]
         rows = [RowState(o.part, o.row, n, o.seconds(n)) for o, n in priced]
@@ -172,21 +173,33 @@ def all_rows() -> list[tuple[PaperTable, PaperRow]]:
     ]
 
 
-def make_offers(speed: float, options: RunOptions) -> list[Offer]:
+def make_offers(
+    settings: RowSettings, speed: float, options: RunOptions
+) -> list[Offer]:
     """Price all rows on a machine that takes ``speed`` times the declared seconds."""
-    jobs = 1 if options.executor == "inline" else options.jobs or default_jobs()
+    inline = options.executor == "inline"
+    jobs = 1 if inline else options.jobs or default_jobs()
+    start = INLINE_SECONDS if inline else START_SECONDS
     shown = {(row.home, row.name) for table in TABLES.values() for row in table.rows}
     return [
         Offer(
             part=table.name,
             row=row.name,
-            start=speed * START_SECONDS,
-            seed=speed * SECONDS[table.name][row.name] / jobs,
+            start=speed * start,
+            seed=speed * SECONDS[table.name][row.name] * _length(row, settings) / jobs,
             fixed_seeds=table.seeds,
             is_shown=(table.name, row.name) in shown,
         )
         for table, row in all_rows()
     ]
+
+
+def _length(row: PaperRow, settings: RowSettings) -> float:
+    """Return by what factor trainings are longer than those that were priced."""
+    if settings.epochs is None:
+        return 1.0
+    config = row_config(row, RowSettings())
+    return settings.epochs / (config.epochs or facts_of(config.tasks[0]).recipe.epochs)
 
 
 def _speed(device: str | None) -> float:

@@ -9,6 +9,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.ablation_section import ablation_section
 from switch_ema.bench.paper.ablations import Ablation
 from switch_ema.bench.paper.figures.figure import Draw, DrawnRun, PaperFigure
+from switch_ema.bench.paper.properties import PropertyTable
 from switch_ema.bench.paper.reproduce import (
     collect_rows,
     damaged_rows,
@@ -36,6 +37,11 @@ def part_section(
     folder = table_folder(out, table, scale)
     if isinstance(table, PaperFigure):
         return _figure_section(table, out, scale, command)
+    if isinstance(table, PropertyTable):
+        with needed(None, extra="analysis", user="Table 1", error=UsageError):
+            from switch_ema.bench.paper.property_section import property_section
+
+            return property_section(table, out, scale, command)
     rows = collect_rows(table, out, scale)
     if isinstance(table, Ablation):
         with needed(None, extra="analysis", user="An ablation", error=UsageError):

@@ -40,6 +40,7 @@ HOW = (
     f"corrected over the row's methods (Holm), has p below {LEVEL:g}; otherwise "
     "undecided. Switch EMA over EMA is a test by itself."
 )
+NOTHING = "No row of this table has been run with the present recipes."
 PERCENT = (
     "Gains in % are relative to the baseline's value; ours, with their intervals, to "
     "the baseline's mean over seeds."
@@ -249,7 +250,7 @@ def _missing_rows(table: PaperTable, rows: Sequence[ReproducedRow]) -> str:
     there = {found.row.name for found in rows}
     missing = [row.name for row in table.rows if row.name not in there]
     if not there:
-        return "No row of this table has been run with the present recipes."
+        return NOTHING
     return f"Not run with the present recipes: {listed(missing)}." if missing else ""
 
 

@@ -88,7 +88,11 @@ def _has_one_label_each(batch: Any) -> bool:
 
 
 def load_kept(
-    folder: Path, methods: tuple[str, ...] = (), device: str | None = None
+    folder: Path,
+    methods: tuple[str, ...] = (),
+    device: str | None = None,
+    *,
+    seed: int | None = None,
 ) -> list[KeptTask]:
     """Read what a run has kept.
 
@@ -96,15 +100,16 @@ def load_kept(
         folder: of the run.
         methods: which of them; by default those that the paper compares.
         device: cpu, or None for what Accelerate finds.
+        seed: whose weights; by default those of the first seed.
     """
     config, results = open_run(folder)
     results.close()
+    wanted = config.first_seed if seed is None else seed
     kept: dict[tuple[str, str | None], KeptTask] = {}
     known: dict[str, None] = {}
     for cell in make_plan(config):
         known |= dict.fromkeys(cell.methods)
-        first = cell.seeds[0] == config.first_seed
-        if not first or not checkpoint_path(folder, cell).exists():
+        if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
             continue
         found = _load(cell, folder, device)
         same = kept.setdefault((cell.task, cell.optimizer), found)

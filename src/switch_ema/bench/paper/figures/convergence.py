@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.figures.figure import (
-    METHODS,
     Drawing,
     DrawnRun,
     FigureKind,
     PaperFigure,
     shown_row,
+    usual_methods,
 )
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.sections import FIGURES, Picture
@@ -78,14 +78,13 @@ def _panel(task: "TaskSummary", title: str, methods: tuple[str, ...]) -> "CurveP
 
 def _chosen(known: Iterable[str], methods: tuple[str, ...]) -> list[str]:
     """Find the methods asked for, or those of the paper; all if there is none."""
-    known, wanted = list(known), methods or METHODS
-    found = [label for label in known if label in wanted]
-    found = found or [label for label in known if label.partition(":")[0] in wanted]
+    known = list(known)
+    found = [label for label in known if label in methods]
     if methods and not found:
         raise UsageError(
             f"a run has no method {', '.join(methods)}; it has {', '.join(known)}."
         )
-    return found or known
+    return found or usual_methods(known) or known
 
 
 def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:

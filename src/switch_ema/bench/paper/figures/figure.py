@@ -1,6 +1,6 @@
 """What a figure of the paper is: rows to train, and a way to draw finished runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -76,6 +76,20 @@ def shown_row(
         metrics=(nothing_printed(source.metrics[0].metric, methods),),
         baseline=methods[0],
     )
+
+
+def usual_methods(known: Iterable[str], wanted: Sequence[str] = METHODS) -> list[str]:
+    """Choose one label for each method of the paper: without options, or the first.
+
+    >>> usual_methods(["plain", "ema:decay=0.9", "ema", "lawa"])
+    ['plain', 'ema']
+    """
+    labels = list(known)
+    found = []
+    for method in wanted:
+        own = [label for label in labels if label.partition(":")[0] == method]
+        found += [method] if method in own else own[:1]
+    return found
 
 
 def nothing_printed(metric: Metric, methods: tuple[str, ...]) -> PaperMetric:

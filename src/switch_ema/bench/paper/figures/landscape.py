@@ -1,6 +1,7 @@
 """Figure 2: loss and accuracy along a random direction, a panel for each network."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
@@ -11,6 +12,7 @@ from switch_ema.bench.paper.figures.figure import (
     FigureKind,
     PaperFigure,
     shown_row,
+    usual_methods,
 )
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.sections import FIGURES, Picture
@@ -36,7 +38,10 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             if task.task.loss_in_training_only:
                 problems.append(f"{title}: there is no loss to draw in evaluation.")
             else:
-                lines[title] = TaskLandscape(task, SETTINGS).random_line()
+                chosen = methods or usual_methods(task.weights, _METHODS)
+                weights = {label: task.weights[label] for label in chosen}
+                own = replace(task, weights=weights or task.weights)
+                lines[title] = TaskLandscape(own, SETTINGS).random_line()
     if not lines:
         raise UsageError(" ".join(["there is nothing to draw.", *problems]))
     save_figure(draw_lines(lines), folder / FIGURES, LANDSCAPE.name)

@@ -14,6 +14,7 @@ from switch_ema.bench.paper.figures.figure import (
     FigureKind,
     PaperFigure,
     nothing_printed,
+    usual_methods,
 )
 from switch_ema.bench.paper.tables import PaperRow, PaperTable, Setting
 from switch_ema.bench.recipe import Metric
@@ -28,11 +29,11 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     from switch_ema.bench.analyses.landscape import TaskLandscape
     from switch_ema.bench.results.kept import load_kept
 
-    pictures, problems = [], []
-    for number, run in enumerate(runs, start=1):
+    pictures: list[Picture] = []
+    problems: list[str] = []
+    for run in runs:
         for kept in load_kept(run.folder, methods, "cpu"):
-            usual = [m for m in kept.trajectory if m.partition(":")[0] in METHODS]
-            chosen = list(methods) or usual
+            chosen = list(methods) or usual_methods(kept.trajectory)
             surfaces = []
             for pair in pairwise(chosen):
                 paths = {m: kept.trajectory[m] for m in pair if m in kept.trajectory}
@@ -45,7 +46,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
                     f"{kept.name} has no two methods whose trajectories were kept."
                 )
                 continue
-            name = PLANE.name if len(runs) == 1 else f"{PLANE.name}-{number}"
+            name = f"{PLANE.name}-{len(pictures) + 1}" if pictures else PLANE.name
             save_figure(draw_surfaces(surfaces), folder / FIGURES, name)
             pictures.append(
                 Picture(
