@@ -44,7 +44,11 @@ class PropertyTable(PaperTable):
     """By their names; None is the task's own, with which plain training is done."""
 
 
-_COMPARED = ("plain", "ema", "swa", "lookahead", "switch-ema")
+_METHODS: dict[str, tuple[str, ...]] = {
+    "sgd": ("plain", "ema", "swa", "lookahead", "switch-ema"),
+    "sasam": ("plain", "swa"),  # it is SAM with SWA
+}
+"""By optimizer, where it is not plain training alone."""
 _SGD = "lr=0.05,momentum=0.9"
 _OPTIMIZERS: dict[str, str | None] = {
     "sgd": None,
@@ -64,9 +68,7 @@ _ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 
 
 def _row(task: str, network: str, optimizer: str) -> PaperRow:
-    methods = _COMPARED if optimizer == "sgd" else ("plain",)
-    # SASAM is SAM with SWA.
-    methods = ("plain", "swa") if optimizer == "sasam" else methods
+    methods = _METHODS.get(optimizer, ("plain",))
     options = {"network": network, "scale": "paper"}
     return PaperRow(
         name=f"{task}-{optimizer}",
