@@ -47,18 +47,18 @@ def measure(contestant: Contestant, model: nn.Module) -> Memory:
         entry.update()  # The first is a mere copy for some.
 
     unit = size(model)
-    peak, held = _watch(run)
+    peak, held = watch(run)
     entry = kept[1]
     averaged = None
     if entry.averaged is not None:
-        averaged = _watch(entry.averaged)[0] / unit
+        averaged = watch(entry.averaged)[0] / unit
     return Memory(peak / unit - 1, held / unit - 1, averaged)
 
 
 def check(model: nn.Module) -> None:
     """Raise unless a copy of the model is seen as just its bytes."""
     kept: list[nn.Module] = []
-    peak, held = _watch(lambda: kept.append(copy.deepcopy(model)))
+    peak, held = watch(lambda: kept.append(copy.deepcopy(model)))
     for seen in (peak, held):
         if abs(seen / size(model) - 1) > 0.001:
             raise RuntimeError(
@@ -67,13 +67,13 @@ def check(model: nn.Module) -> None:
             )
 
 
-def _watch(action: Callable[[], object]) -> tuple[int, int]:
+def watch(action: Callable[[], object]) -> tuple[int, int]:
     """Return the highest and the last level of memory, from 0 at the start."""
     gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watch:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         action()
         gc.collect()
-    events = watch.profiler.kineto_results.events()
+    events = profiler.profiler.kineto_results.events()
     records = [event for event in events if event.name() == "[memory]"]
     level = peak = 0
     for record in sorted(records, key=lambda event: event.start_ns()):

@@ -21,15 +21,16 @@ def efficientnet_b0() -> nn.Module:
     return _timm("efficientnet_b0")
 
 
-def gpt() -> nn.Module:
+def gpt(
+    width: int = 768, vocabulary: int = 50257, context: int = 1024, layers: int = 12
+) -> nn.Module:
     """GPT-2 small by shape: 124 M parameters, the output tied to the embedding."""
-    width, vocabulary, context = 768, 50257, 1024
     model = nn.Module()
     model.tokens = nn.Embedding(vocabulary, width)
     model.positions = nn.Embedding(context, width)
     model.blocks = nn.ModuleList(
         nn.TransformerEncoderLayer(width, nhead=12, dim_feedforward=4 * width)
-        for _ in range(12)
+        for _ in range(layers)
     )
     model.norm = nn.LayerNorm(width)
     model.head = nn.Linear(width, vocabulary, bias=False)
@@ -42,11 +43,17 @@ def many_small() -> nn.Module:
     return nn.ParameterList(nn.Parameter(torch.randn(64)) for _ in range(2000))
 
 
+def gpt_tiny() -> nn.Module:
+    """The same, as small as it gets."""
+    return gpt(width=12, vocabulary=32, context=8, layers=1)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": resnet50,
     "deit_s": deit_s,
     "efficientnet_b0": efficientnet_b0,
     "gpt": gpt,
+    "gpt_tiny": gpt_tiny,
     "many_small": many_small,
 }
 

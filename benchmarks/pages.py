@@ -37,6 +37,13 @@ BYTES_PER_ELEMENT = 12
 BANDWIDTH = 2e12
 """Bytes per second of the GPU that the page supposes."""
 
+GIANT_PARAMETERS = 8.03e9
+GIANT_GPUS = 64
+GIANT_STEP = 6 * GIANT_PARAMETERS * 4e6 / (GIANT_GPUS * 400e12)
+"""Seconds of a step of 4 M tokens at 400 TFLOP/s per GPU, 6 operations each."""
+LINK = 25e9
+"""Bytes per second between a GPU and its host."""
+
 Results = dict[str, Any]
 
 
@@ -215,6 +222,61 @@ def teacher(results: Results) -> str:
     return f"{table(header, rows)}\n\n{sentence} {where(results)}"
 
 
+def large(results: Results) -> str:
+    rows = []
+    for call, timing in results["timings"].items():
+        cells = [f"{timing['ms']:.1f} ms", f"{timing['ratio']:.2%}"]
+        cells += [
+            f"{results[field][call] / 1e6:.0f} MB" if call in results[field] else ""
+            for field in ("held_bytes", "peak_bytes")
+        ]
+        rows.append([f"`{call}`" if "=" in call else call, *cells])
+    sentence = (
+        f"{results['parameters'] / 1e6:.1f} M parameters, "
+        f"{results['bytes_per_rank'] / 1e6:.0f} MB of weights per rank, "
+        f"{results['tokens']} tokens per rank and step, AdamW; medians of "
+        f"{results['repeats']} interleaved repeats, of the half with the lower load; "
+        "one thread per process."
+    )
+    header = ["", "time", "of a plain step", "memory", "more at most"]
+    return f"{table(header, rows)}\n\n{sentence} {where(results)}"
+
+
+def eight_billion(results: Results) -> str:
+    """Arithmetic for a model and a cluster that were not run."""
+    elements = GIANT_PARAMETERS / GIANT_GPUS
+    rows = []
+    for name, held, moved in (
+        ("float32 shadow", 4, BYTES_PER_ELEMENT),
+        ("bfloat16 shadow", 2, 8),
+        ("pseudo-optimizer in float32", 4, BYTES_PER_ELEMENT),
+    ):
+        ms = elements * moved / BANDWIDTH * 1e3
+        share = ms / 1e3 / GIANT_STEP
+        rows.append([name, *cells_of(elements, held, moved, ms), f"{share:.3%}"])
+    copied = elements * 4 / LINK * 1e3
+    measured = results["models"]["gpt"]["averaged_elements"]
+    core = update_ms(results, "gpt") * elements / measured
+    rows.append(
+        [
+            "offloaded, every step",
+            "0 MB",
+            f"{elements * 4 / 1e9:.2f} GB over the bus",
+            f"{copied:.0f} ms, and {core:.0f} ms on the CPU",
+            f"{copied / 1e3 / GIANT_STEP:.2%}, unless hidden",
+        ]
+    )
+    whole = GIANT_PARAMETERS * 4 / 1e9
+    rows.append(["a second, unsharded model", f"{whole:.0f} GB", "", "", ""])
+    header = ["8 B on 64 GPUs", "per GPU", "bytes moved", "one update", "of a step"]
+    return table(header, rows)
+
+
+def cells_of(elements: float, held: int, moved: int, ms: float) -> list[str]:
+    size = f"{elements * held / 1e6:.0f} MB"
+    return [size, f"{elements * moved / 1e9:.2f} GB", f"{ms:.2f} ms"]
+
+
 def middle(runs: list[dict[str, float]], field: str) -> float:
     return statistics.median(run[field] for run in runs)
 
@@ -245,6 +307,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "cluster": ("cluster", cluster),
     "merge": ("merge", merge),
     "teacher": ("teacher", teacher),
+    "large": ("large", large),
+    "eight_billion": ("averaging", eight_billion),
 }
 
 
