@@ -348,7 +348,7 @@ class Averager(ABC):
         self._ranks_now().compare(place, counts, wait=self.active)
         self._compared_at = self.steps
 
-    def agreed(self, value: float) -> float:
+    def _agreed(self, value: float) -> float:
         """Return the number that rank 0 has, for one decision of all ranks.
 
         Without DDP or FSDP2 it is the number itself; with them, all ranks must call.
@@ -421,7 +421,7 @@ class Averager(ABC):
         with self._stage.showing(None):
             return snapshot(self._model, full)
 
-    def copy_average(self) -> dict[str, torch.Tensor]:
+    def _copy_average(self) -> dict[str, torch.Tensor]:
         """Copy the average as the shadow has it, to be shown again later.
 
         Sharded tensors are copied by their part here.
@@ -430,23 +430,23 @@ class Averager(ABC):
         shadow = self._shadow if self.has_average else self._new_shadow()
         return shadow_state(shadow)
 
-    def showing_copy(self, copied: Mapping[str, torch.Tensor]) -> Block[nn.Module]:
+    def _showing_copy(self, copied: Mapping[str, torch.Tensor]) -> Block[nn.Module]:
         """Hold a copy of an earlier average in the model, as ``averaged()`` does."""
 
         def choose() -> Shadow:
             self._check_structure()
-            self.check_copy(copied)
+            self._check_copy(copied)
             shadow = self._new_shadow()
             load_shadow_state(shadow, copied)
             return shadow
 
         return Block(self._stage, choose, self._wrapped)
 
-    def check_copy(self, copied: Any) -> None:
+    def _check_copy(self, copied: Any) -> None:
         """Raise StateMismatch unless it is a copy of an average of this model."""
         check_shadow_state(self._shadow, copied, "average")
 
-    def as_copy(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _as_copy(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Turn the parts of this process, as plain tensors, into a copy again."""
         slots = {slot.name: slot.tensor for slot in self._shadow.slots}
         return {

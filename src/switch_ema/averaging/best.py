@@ -101,14 +101,14 @@ class Best:
             Whether it is the best so far, so that the average was copied. A score that
             is NaN never is.
         """
-        score = self.averager.agreed(float(score))
+        score = self.averager._agreed(float(score))
         if self._n is not None and not math.isnan(score):
             standard_error(score, self._n)  # refuses what is no share
         self.scores.append(score)
         if math.isnan(score) or not self._improves(score):
             return False
         self._best = len(self.scores)
-        self._keep(self.averager.copy_average())
+        self._keep(self.averager._copy_average())
         return True
 
     @property
@@ -134,7 +134,7 @@ class Best:
         """Hold the chosen average in the model for the length of a ``with`` block."""
         if not self.is_better_than_last:
             return self.averager.averaged()
-        return self.averager.showing_copy(self._copy())
+        return self.averager._showing_copy(self._copy())
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return the chosen average, as :meth:`Averager.averaged_state_dict` does."""
@@ -176,7 +176,7 @@ class Best:
             raise StateMismatch(f"The state's best epoch is {best!r}, not one of them.")
         kept = dict(state["average"]) or None
         if best is not None and self._folder is None:
-            self.averager.check_copy(kept)
+            self.averager._check_copy(kept)
         elif best is not None and not self._path(best).exists():
             raise StateMismatch(f"{self._path(best)}, which the state names, is gone.")
         self.scores, self._best, self._kept = list(scores), best, kept
@@ -211,4 +211,4 @@ class Best:
             return self._kept
         assert self._best is not None
         parts = torch.load(self._path(self._best), weights_only=True)
-        return self.averager.as_copy(parts)
+        return self.averager._as_copy(parts)

@@ -31,11 +31,11 @@ class AdaptiveSwitching:
         """Return whether to switch, and the average to go back to before, if any."""
         if self._seen.is_switching:
             return True, None
-        nll, error = (averager.agreed(value) for value in self._measure(averager))
+        nll, error = (averager._agreed(value) for value in self._measure(averager))
         if not (math.isfinite(nll) and math.isfinite(error)):
             return False, None
         if self._seen.is_best(nll, error):
-            self._best = averager.copy_average()
+            self._best = averager._copy_average()
         if not self._seen.note(self._rule, nll, error):
             return False, None
         best, self._best = self._best, {}
@@ -80,5 +80,5 @@ class AdaptiveSwitching:
                 f"The state's observations do not fit: {error}."
             ) from None
         if state["best"]:
-            averager.check_copy(state["best"])
+            averager._check_copy(state["best"])
         self._seen, self._best = seen, dict(state["best"])

@@ -106,7 +106,7 @@ class LAWA(Averager):
         :mod:`.fge`.
         """
         for snapshot in list(self._snapshots):
-            with self.showing_copy(shadow_state(snapshot)) as model:
+            with self._showing_copy(shadow_state(snapshot)) as model:
                 yield model
 
     def refresh(self) -> None:

@@ -26,8 +26,8 @@ class Adaptive(Schedule):
     finite, skips the decision of that epoch, which is said once. With several processes
     all of them call the probe, and rank 0's numbers count.
 
-    This is experimental: it kept the gains of switching where a run over-trains, and
-    cost up to a point on one task where it does not (docs/choosing.md).
+    This is experimental: it is meant to gain where a run over-trains, and may cost
+    something where it does not. :class:`Best` leaves the training as it is.
 
     Args:
         probe: ``probe(model)`` returns the negative log-likelihood and the error, of a
