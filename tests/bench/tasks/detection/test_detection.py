@@ -93,7 +93,8 @@ def test_trivial_values_and_pictures() -> None:
     assert set(trivial) == {metric.name for metric in task.metrics}
     assert all(0 <= value < 10 for value in trivial.values())
     pictures = task.samples(task.model().eval())
-    assert set(pictures) == {"truth", "detected"}
+    colours = "circle red, square green, triangle blue"
+    assert set(pictures) == {f"truth ({colours})", "detected"}
     for picture in pictures.values():
         assert picture.shape == (5, 3, 256, 256)
         assert picture.min() >= 0 and picture.max() <= 1

@@ -216,7 +216,7 @@ class Detection(Task):
             for _, _, truth in found
         ]
         return {
-            "truth": pictures.side_by_side(
+            f"truth{pictures.legend(names)}": pictures.side_by_side(
                 pictures.draw(image, truth, names)
                 for (image, _, _), truth in zip(found, truths, strict=True)
             ),

@@ -9,7 +9,15 @@ from torch.nn.functional import interpolate, pad
 from switch_ema.bench.data.detection import Target
 from switch_ema.bench.data.sources import need
 
-COLOURS = ("#ff3030", "#30d030", "#4080ff", "#ffc000", "#ff40ff", "#00e0e0")
+_NAMED = {
+    "red": "#ff3030",
+    "green": "#30d030",
+    "blue": "#4080ff",
+    "yellow": "#ffc000",
+    "pink": "#ff40ff",
+    "turquoise": "#00e0e0",
+}
+COLOURS = tuple(_NAMED.values())
 _SMALLEST = 256
 """Smaller images are enlarged to it, so that lines and names can be read."""
 
@@ -62,6 +70,18 @@ def draw(
             label_colors="black" if few else None,
         )
     return picture / 255
+
+
+def legend(categories: Sequence[str]) -> str:
+    """Say which colour is which category; nothing where that is no help.
+
+    >>> legend(["RBC", "WBC"])
+    ' (RBC red, WBC green)'
+    """
+    if not 1 < len(categories) <= len(_NAMED):
+        return ""
+    pairs = zip(categories, _NAMED, strict=False)
+    return f" ({', '.join(' '.join(pair) for pair in pairs)})"
 
 
 def side_by_side(pictures: Iterable[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class ScalarRegression(Task):
     to ``y_eval`` from ``evaluation_batches``.
     """
 
+    small_lr: ClassVar[float] = 3e-3
+    """Learning rate of AdamW at the small scale."""
     y: Tensor
     """The training images' numbers, in the unit of the metrics."""
     y_eval: Tensor
@@ -74,7 +76,7 @@ class ScalarRegression(Task):
         """Make AdamW, with the settings of the paper's published configurations."""
         if self.scale == "paper":
             return AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-        return AdamW(model.parameters(), lr=3e-3)
+        return AdamW(model.parameters(), lr=self.small_lr)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean distance, in deviations of the training data."""
