@@ -1,7 +1,9 @@
 """A file is written completely or not at all."""
 
+import errno
 import os
 import stat
+from contextlib import nullcontext
 
 import pytest
 
@@ -43,6 +45,24 @@ def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.replace", record("rename", replace))
     write_atomically(tmp_path / "file", "text")
     assert order == ["fsync", "rename", "fsync"]  # the last one is the folder's
+
+
+@pytest.mark.parametrize(
+    ("number", "is_told"), [(errno.EIO, True), (errno.EINVAL, False)]
+)
+def test_a_folder_that_did_not_reach_the_disk_is_told(
+    tmp_path, monkeypatch, number, is_told
+):
+    fsync = os.fsync
+
+    def fail_for_folders(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    with pytest.raises(OSError) if is_told else nullcontext():
+        write_atomically(tmp_path / "file", "text")
 
 
 def test_permissions_are_those_of_a_file_that_is_simply_opened(tmp_path):

@@ -1,9 +1,9 @@
 """Writes files so that a reader finds a whole one or none."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Union
 
@@ -47,10 +47,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    # The new name is an entry of the folder. Where folders cannot be opened (Windows),
-    # nothing else can be done.
-    with suppress(OSError):
-        _force_to_disk(path.parent)
+    _force_folder_to_disk(path.parent)
     return path
 
 
@@ -76,8 +73,7 @@ def write_folder_atomically(
         unfinished.rename(path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    with suppress(OSError):
-        _force_to_disk(path.parent)
+    _force_folder_to_disk(path.parent)
     return path
 
 
@@ -88,6 +84,15 @@ def remove_unfinished(folder: Path) -> None:
 
 
 _ENDING = ".partial"
+_NOT_FOR_FOLDERS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ENOTSUP,
+)
+"""Folders cannot be opened (Windows) or forced to the disk (some network drives): then
+nothing else can be done. Other errors are the disk's."""
 
 
 def _force_to_disk(path: Path) -> None:
@@ -96,3 +101,12 @@ def _force_to_disk(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _force_folder_to_disk(path: Path) -> None:
+    """Force the entries of a folder to the disk, such as a new name."""
+    try:
+        _force_to_disk(path)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise

@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -129,7 +130,8 @@ def ranks_that_go_on() -> Outcome:
 def hostile_states(count: int) -> Outcome:
     """A state dict that does not fit is refused, and changes nothing."""
     rng, broken, refused = random.Random(0), 0, 0
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that such tensors are deprecated
         makers = quick_options(Path(folder))
         trained = {name: _trained(name, makers[name]) for name in METHODS}
         for number in range(count):
@@ -177,10 +179,8 @@ def _hostile(good: dict[str, Any], rng: random.Random) -> dict[str, Any]:
             )
         value = place[key]
         choices = [*VALUES, {}, [], 10**30, b"x"]
-        if isinstance(value, Tensor) and value.is_floating_point():
-            choices = (
-                [tensor for _, tensor in unusual(value)] if value.dim() else choices
-            )
+        if _is_ordinary(value):
+            choices += [tensor for _, tensor in unusual(value)]
         if rng.random() < 0.1 and isinstance(place, dict):
             del place[key]
             if not place:
@@ -188,6 +188,17 @@ def _hostile(good: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         else:
             place[key] = rng.choice(choices)
     return bad
+
+
+def _is_ordinary(value: Any) -> bool:
+    """Whether it is a tensor that has not been exchanged for an unusual one."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.layout == torch.strided
+        and not value.is_meta
+        and value.dim() > 0
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:

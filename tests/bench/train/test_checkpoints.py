@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -97,3 +98,12 @@ def test_the_log_of_values(tmp_path):
     assert path.read_bytes() == before
     with pytest.raises(ValueError, match="has 3 of 5 epochs"):
         ValueLog(path).read(5)
+
+
+def test_a_file_that_cannot_be_written_leaves_torchs_own_checksums_on(tmp_path):
+    with pytest.raises(RuntimeError):
+        checkpoints.save(tmp_path / "nowhere" / "cell.pt", {"epoch": 1})
+    assert torch.serialization.get_crc32_options()
+    checkpoints.save(tmp_path / "cell.pt", {"epoch": 1})
+    assert torch.serialization.get_crc32_options()
+    assert checkpoints.read(tmp_path / "cell.pt") == {"epoch": 1}

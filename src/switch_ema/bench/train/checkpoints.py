@@ -8,6 +8,8 @@ import mmap
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +139,8 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """Write a file completely or not at all, with a checksum at its end."""
 
     def write(unfinished: Path) -> None:
-        torch.save(state, unfinished)
+        with _without_inner_checksums():
+            torch.save(state, unfinished)
         with unfinished.open("ab") as file:
             file.write(_MARK + _checksum(unfinished))
 
@@ -170,6 +173,17 @@ def read(path: Path) -> dict[str, Any] | None:
     except Exception as error:  # whatever damage makes of a file
         raise _damaged(path) from error
     return state
+
+
+@contextmanager
+def _without_inner_checksums() -> Iterator[None]:
+    """Spare torch's own sums, which are slow: one over the whole file follows."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def _checksum(path: Path, without: int = 0) -> bytes:

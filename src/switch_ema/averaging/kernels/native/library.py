@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -107,7 +108,8 @@ def _load(command: list[str], dtype: torch.dtype) -> ctypes.CDLL:
     with cache.work_folder(folder) as work:
         content = _compile(command, source, dtype, work)
         if folder is not None and work.parent == folder:
-            cache.keep(folder / name, content, work)
+            with suppress(OSError):  # a full disk; the next start compiles again
+                cache.keep(folder / name, content, work)
             cache.remove_leftovers(folder)
         return _open(content, dtype, folder)
 
