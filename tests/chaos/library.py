@@ -217,6 +217,8 @@ def _equal(one: Any, other: Any) -> bool:
 def interrupts(count: int) -> Outcome:
     """The live weights are in the model again, wherever Ctrl-C meets averaged()."""
     tried = lost = 0
+    # Processes in the background are started deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     while tried < count:
         for call, is_well in _blocks():
             for moment in range(1, 100_000):
