@@ -14,6 +14,15 @@ def test_a_run_that_does_not_over_train_gets_a_passive_average():
     assert found.surviving_share == 1
 
 
+def test_the_reason_tells_a_constant_learning_rate_from_one_that_decays():
+    texts = {
+        schedule: str(suggest(steps_per_epoch=9, epochs=9, schedule=schedule))
+        for schedule in ("constant", "cosine", "step")
+    }
+    assert "jitter to the end" in texts["constant"]
+    assert texts["cosine"] == texts["step"] != texts["constant"]
+
+
 def test_a_run_that_over_trains_gets_switches_that_keep_a_third():
     found = suggest(steps_per_epoch=63, epochs=30, over_trains=True)
     assert (found.method, found.switch_every) == ("switch-ema", 1)
@@ -46,7 +55,7 @@ def test_the_line_of_code_runs(over_trains):
     ("change", "message"),
     [
         ({"epochs": 0}, "epochs must be a whole number"),
-        ({"schedule": "cosine"}, "schedule must be 'constant' or 'decaying'"),
+        ({"schedule": "flat"}, "schedule must be 'constant' or 'cosine' or"),
     ],
 )
 def test_bad_input_is_refused(change, message):

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.methods.ema import AUTO_SHARE
 from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.averaging.schedules.windows import fraction
+
+RateSchedule = Literal["constant", "cosine", "linear", "one-cycle", "step"]
 
 STRONG = 1.0
 """Windows ``1 / (1 - d)`` between two switches of a run that over-trains: 37% of the
@@ -64,7 +66,7 @@ def suggest(
     *,
     steps_per_epoch: int,
     epochs: int,
-    schedule: Literal["constant", "decaying"] = "decaying",
+    schedule: RateSchedule = "cosine",
     over_trains: bool = False,
 ) -> Suggestion:
     """Suggest a method, a decay and an interval for a run.
@@ -72,8 +74,8 @@ def suggest(
     Args:
         steps_per_epoch: optimizer steps of an epoch.
         epochs: epochs of the run.
-        schedule: whether the learning rate stays "constant" or is "decaying" to nearly
-            zero, as along a cosine.
+        schedule: of the learning rate: "constant", or "cosine", "linear", "one-cycle"
+            or "step", which decay to nearly zero.
         over_trains: whether plain training gets worse on held-out data before it ends.
 
     >>> suggest(steps_per_epoch=500, epochs=90).code
@@ -83,7 +85,7 @@ def suggest(
     """
     check_count("steps_per_epoch", steps_per_epoch)
     check_count("epochs", epochs)
-    check_choice("schedule", schedule, ("constant", "decaying"))
+    check_choice("schedule", schedule, get_args(RateSchedule))
     interval = math.ceil(FEWEST_STEPS / steps_per_epoch)
     if over_trains and interval * FEWEST_SWITCHES <= epochs:
         return _switching(steps_per_epoch * interval, interval)

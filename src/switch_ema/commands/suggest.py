@@ -19,8 +19,8 @@ class Suggest:
     """Optimizer steps of an epoch."""
     epochs: int
     """Epochs of the run."""
-    schedule: Literal["constant", "decaying"] = "decaying"
-    """Whether the learning rate stays constant or decays to nearly zero."""
+    schedule: Literal["constant", "cosine", "linear", "one-cycle", "step"] = "cosine"
+    """Of the learning rate; all but constant decay to nearly zero."""
     over_trains: bool = False
     """Whether plain training gets worse on held-out data before it ends."""
 
