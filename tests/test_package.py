@@ -48,7 +48,7 @@ def test_import_waits_for_the_first_name():
 
 def test_names_bring_nothing_beyond_torch():
     """No trainer, no extra, no further part of torch: its cost is our own files'."""
-    new = new_modules("import torch", "from switch_ema import SwitchEMA")
+    new = new_modules("import torch", "from switch_ema import SwitchEMA, trial")
     others = {name for name in new if not name.startswith("switch_ema")}
     assert "switch_ema.averaging" in new and others <= sys.stdlib_module_names
 

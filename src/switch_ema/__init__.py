@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from switch_ema.averaging import *
     from switch_ema.bench.judge import judge
+    from switch_ema.bench.train.trial import trial
 
 __version__ = "0.1.0"
 
@@ -86,9 +87,13 @@ __all__ = [  # noqa: RUF022 - grouped by purpose
     "unwrap",
     # On your own runs
     "judge",
+    "trial",
 ]
 
-_ELSEWHERE = {"judge": "switch_ema.bench.judge"}
+_ELSEWHERE = {
+    "judge": "switch_ema.bench.judge",
+    "trial": "switch_ema.bench.train.trial",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.execute.local import FAILURES, OnEpoch
 from switch_ema.bench.execute.options import RunOptions, check_trackers
+from switch_ema.bench.execute.scripts import with_known_metric
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.points import Point, sweep_points, trained
@@ -26,7 +27,8 @@ from switch_ema.bench.results.folder import (
     settle_arithmetic,
 )
 from switch_ema.bench.results.samples import save_samples
-from switch_ema.bench.results.store import FINISHED, Results
+from switch_ema.bench.results.store import FINISHED, REPORTED, Results
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
@@ -181,6 +183,9 @@ class _Rest:
                 address=self.options.address,
                 timeout=self.options.timeout,
             ):
+                if is_script(cell.task):
+                    known = self.results.meta().get(f"{REPORTED} of {cell.task}")
+                    result = with_known_metric(result, self.config.metric, known)
                 self.results.add(cell, result)
                 save_samples(self.folder, cell.task, result.samples)
                 if result.status == "failed":

@@ -10,7 +10,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.logs.naming import pair_logs
 from switch_ema.bench.logs.reading import Series, as_log, read_log
 from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
-from switch_ema.bench.recipe import Metric
+from switch_ema.bench.recipe import Metric, is_lower_better
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.words import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
@@ -18,10 +18,11 @@ from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import counted, listed
 from switch_ema.bench.usable import is_usable
 
-_LOWER = {"loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll"}
-_LOWER |= {"fid", "fvd", "wer", "cer", "eer", "bpb", "bpc"}
 _AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
 _AXES |= {"wall_time", "lr", "learning_rate"}
+_AXES |= {
+    f"trial/{name}" for name in ("train_seconds", "evaluate_seconds", "memory_mb")
+}
 """Columns that no comparison is about."""
 
 
@@ -109,7 +110,7 @@ def judge(
             f"all logs are of one method, {wanted}; name the methods, as in "
             "plain=logs/a*.csv ema=logs/b*.csv."
         )
-    lower = _is_lower(chosen) if lower_is_better is None else lower_is_better
+    lower = is_lower_better(chosen) if lower_is_better is None else lower_is_better
     task = _summarized(
         curves, Metric(name=chosen, higher_is_better=not lower, unit=unit), wanted, name
     )
@@ -185,15 +186,6 @@ def _only_metric(series: Mapping[Path, Series]) -> str:
     if not common:
         raise UsageError("the logs have no column in common; choose one by metric.")
     raise UsageError(f"choose a metric; all logs have {listed(common)}.")
-
-
-def _is_lower(metric: str) -> bool:
-    """Tell by its name whether a metric is better when it is lower.
-
-    >>> _is_lower("eval_loss"), _is_lower("val/Acc@1"), _is_lower("err1")
-    (True, False, True)
-    """
-    return bool(_LOWER & set(re.split(r"[^a-z]+", metric.lower())))
 
 
 def _summarized(

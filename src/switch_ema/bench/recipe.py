@@ -7,6 +7,7 @@ comparison import this module and nothing heavy. Tasks import both from
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,21 @@ from switch_ema.bench.errors import UsageError
 
 LATER = {"later": True}
 """Metadata of a field that was added after runs had been stored without it."""
+
+
+_LOWER = {"loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll"}
+_LOWER |= {"fid", "fvd", "wer", "cer", "eer", "bpb", "bpc"}
+
+
+def is_lower_better(metric: str) -> bool:
+    """Tell by its name whether a metric is better when it is lower.
+
+    >>> is_lower_better("eval_loss"), is_lower_better("val/Acc@1")
+    (True, False)
+    >>> is_lower_better("err1")
+    True
+    """
+    return bool(_LOWER & set(re.split(r"[^a-z]+", metric.lower())))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ change the optimizer that it is trained with: ``ema@lr*0.5:decay=0.99``.
 import ast
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha1
@@ -150,6 +151,8 @@ def parse_task(text: str) -> Spec:
     >>> parse_task("my/task.py:Wine:size=50")
     Spec(name='my/task.py:Wine', options={'size': 50}, changes=())
     """
+    if is_script(text):
+        return Spec(text)
     found = IN_FILE.fullmatch(text)
     if found is None:
         return parse_spec(text)
@@ -158,15 +161,52 @@ def parse_task(text: str) -> Spec:
     return Spec(f"{path}:{name}" if name else path, given)
 
 
+SCRIPT = "script:"
+"""Beginning of a task that is a command of the user's."""
+SEED = "{seed}"
+"""Where the seed goes in such a command."""
+
+
+def is_script(task: str) -> bool:
+    """Tell a command of the user's from a task."""
+    return task.startswith(SCRIPT)
+
+
+def command_of(task: str, seed: int | str = SEED) -> list[str]:
+    """Split a command into program and arguments, with the seed in its place.
+
+    >>> command_of("script:python train.py --seed {seed}", 3)
+    ['python', 'train.py', '--seed', '3']
+    """
+    try:
+        words = shlex.split(task.removeprefix(SCRIPT))
+    except ValueError as error:
+        raise UsageError(f"{task!r} cannot be split into words: {error}.") from None
+    return [word.replace(SEED, str(seed)) for word in words]
+
+
+def files_of_script(task: str) -> list[Path]:
+    """List the Python files that a command names."""
+    words = map(Path, command_of(task))
+    return [path for path in words if path.suffix == ".py" and path.is_file()]
+
+
 def task_slug(*tasks: str) -> str:
     """Name a folder after tasks.
 
     >>> task_slug("my/task.py:Wine", "images:noise=0.3")
     'task-images-noise-0'
     """
-    stems = [Path(task.partition(".py:")[0]).stem for task in tasks]
+    stems = [Path(_file_or_name(task)).stem for task in tasks]
     # Letters of all scripts: a name that has no Latin ones is a name, too.
     return re.sub(r"[\W_]+", "-", "-".join(stems)).strip("-")[:40] or "run"
+
+
+def _file_or_name(task: str) -> str:
+    if not is_script(task):
+        return task.partition(".py:")[0]
+    files = [word for word in command_of(task) if word.endswith(".py")]
+    return [*files, "script"][0]
 
 
 def is_file(spec: Spec) -> bool:
@@ -176,12 +216,18 @@ def is_file(spec: Spec) -> bool:
 
 def file_of(spec: Spec) -> str | None:
     """Return the user's file as it was typed, or None for one of our tasks."""
-    found = IN_FILE.fullmatch(spec.name)
+    found = None if is_script(spec.name) else IN_FILE.fullmatch(spec.name)
     return None if found is None else found["path"]
 
 
 def fingerprint(task: str) -> str:
-    """Hash the user's file as it is now; nothing of one of our tasks."""
+    """Hash the user's file as it is now; nothing of one of our tasks.
+
+    Of a command these are the Python files that it names.
+    """
+    if is_script(task):
+        contents = b"".join(path.read_bytes() for path in files_of_script(task))
+        return sha1(contents).hexdigest() if contents else ""
     file = file_of(parse_task(task))
     path = None if file is None else Path(file).expanduser()
     if path is None or not path.is_file():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +14,8 @@ from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
+from switch_ema.bench.spec import SCRIPT
 
 if TYPE_CHECKING:
     from switch_ema.bench.stats.summary import ComparisonSummary
@@ -41,6 +42,7 @@ class Compare:
     - switch-ema compare noisy-digits --seeds 32 --sweep lr=0.0125,0.05,0.2
     - switch-ema compare noisy-digits --seeds 32 --tune lr
     - switch-ema compare path/to/file.py:MyTask --optimizer adamw:lr=1e-3
+    - switch-ema compare --script "python train.py --seed {seed}" --seeds 3
     - switch-ema compare --config runs/NAME/config.json
     """
 
@@ -48,6 +50,9 @@ class Compare:
         default_factory=partial(CompareConfig, stack="auto")
     )
     run: RunOptions = field(default_factory=RunOptions)
+    script: str | None = None
+    """A command of your own in place of tasks, such as "python train.py --seed {seed}",
+    whose script calls switch_ema.trial; see docs/own-runs.md."""
     config: Path | None = None
     """Repeat the comparison whose configuration is stored in this JSON file."""
     verbose: bool = False
@@ -62,7 +67,7 @@ class Compare:
             from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.watching import TalkingBar
 
-        settings = self.settings
+        settings = _with_script(self.settings, self.script)
         if self.config is not None:
             if settings != CompareConfig(stack="auto"):
                 raise UsageError(BESIDE_CONFIG)
@@ -105,6 +110,22 @@ def _show(
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 
+def _with_script(settings: CompareConfig, script: str | None) -> CompareConfig:
+    """Put a command in the place of the default tasks and methods."""
+    if script is None:
+        return settings
+    default = CompareConfig()
+    if settings.tasks != default.tasks:
+        raise UsageError("a script is compared by itself, without tasks.")
+    methods = settings.methods
+    return replace(
+        settings,
+        tasks=(f"{SCRIPT}{script}",),
+        methods=SCRIPT_METHODS if methods == default.methods else methods,
+        stack="off",
+    )
+
+
 def _stored_settings(path: Path) -> CompareConfig:
     if not path.is_file():
         raise UsageError(f"{path} does not exist.")
@@ -121,7 +142,8 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
     The parsed settings do not tell these from options that were not given.
     """
     flags = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
-    ours = {f"--{setting.name.replace('_', '-')}" for setting in fields(CompareConfig)}
+    ours = {"--script"}
+    ours |= {f"--{setting.name.replace('_', '-')}" for setting in fields(CompareConfig)}
     if arguments[:1] == ["compare"] and "--config" in flags and flags & ours:
         raise UsageError(BESIDE_CONFIG)
 

@@ -18,6 +18,7 @@ from switch_ema.bench.compare import Watcher
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.report.numbers import shortened
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.text import printable
 
 
@@ -41,7 +42,9 @@ class Bar(Watcher):
         )
         finished: dict[str, int] = {}
         with Progress(*columns, console=self._console) as progress:
-            total = sum(cell.recipe.epochs for cell in cells)
+            total: int | None = sum(cell.recipe.epochs for cell in cells)
+            if is_script(cells[0].task):
+                total = None  # a script knows by itself how long it trains
             bar = progress.add_task("starting workers", total=total)
 
             def on_epoch(cell: Cell, epoch: int) -> None:

@@ -6,8 +6,10 @@ from functools import partial
 
 import torch
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.loop import CellResult, Place
 
 
@@ -31,7 +33,7 @@ def train_cells(
     Args:
         cells: what to train.
         place: where and how a cell is trained.
-        jobs: cells trained at a time; 0 for as many as fit.
+        jobs: cells trained at a time; 0 for as many as fit, and for one script.
         on_epoch: told a cell and the epochs that it has finished.
         executor: ``local`` for processes, ``ray`` for a cluster, ``inline`` for this
             process, as is good for a debugger.
@@ -41,6 +43,10 @@ def train_cells(
     """
     if not cells:
         return
+    if is_script(cells[0].task):
+        if executor == "ray":
+            raise UsageError("a script runs on this machine, not on Ray.")
+        jobs = jobs or 1  # a command may occupy all of the machine
     if executor == "ray":
         # Imported here, since Ray is an extra and slow to import.
         from switch_ema.bench.execute.ray import train_on_ray

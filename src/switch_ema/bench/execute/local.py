@@ -19,8 +19,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import is_file, parse_task
+from switch_ema.bench.spec import is_file, is_script, parse_task
 from switch_ema.bench.tasks.loading import explain, told
 from switch_ema.bench.text import printable
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
@@ -39,8 +40,9 @@ def train_or_explain(
     A task that changes the current folder changes it for itself alone.
     """
     home = os.getcwd()
+    train = run_script if is_script(cell.task) else train_cell
     try:
-        return train_cell(cell, place, progress)
+        return train(cell, place, progress)
     except UsageError as error:
         message = told(error)
     except OSError as error:

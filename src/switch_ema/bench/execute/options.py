@@ -21,7 +21,7 @@ class RunOptions:
     name: str | None = None
     """Name of the run folder; by default made from the tasks and the settings."""
     jobs: int = 0
-    """Cells trained at a time; 0: one per core, or per GPU."""
+    """Cells trained at a time; 0: one per core, or per GPU; of a script, one."""
     threads: int | None = None
     """Threads of each training; None: the run's own, which is 1 for a new run."""
     executor: str = "local"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.method_names import DESCRIPTIONS
+from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
 from switch_ema.bench.methods import (
     FILTERS,
     Method,
@@ -20,7 +20,7 @@ from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, facts_of
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.spec import is_script, parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
 from switch_ema.bench.tasks.loading import load_task_class, takes_split
 
@@ -161,6 +161,9 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
     """Look a task up and refuse what cannot be trained before anything is."""
     facts = facts_of(task)
     recipe = config.recipe_for(facts.recipe)
+    if is_script(task):
+        _check_script_methods(config)
+        return facts
     _check(config, recipe, task, facts.is_stacked)
     _check_memory(config, task, load_task_class(task)[0])
     _check_options(recipe, task)
@@ -169,6 +172,17 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
         if method.keeps_best:
             _check_held_out(label, task)
     return facts
+
+
+def _check_script_methods(config: CompareConfig) -> None:
+    """Refuse methods that need more of a training than a script lets them have."""
+    for label in config.methods:
+        method = parse_method(label, {})
+        if method.spec.changes or method.keeps_best or method.name == CONTROL:
+            raise UsageError(
+                f"{label} does not go with a script: its optimizer, its data and their "
+                "order are the script's own."
+            )
 
 
 def _check_held_out(label: str, task: str) -> None:

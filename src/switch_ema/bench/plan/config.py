@@ -3,14 +3,30 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.spec import KINDS, fingerprint, parse_variation, task_slug
+from switch_ema.bench.recipe import (
+    LATER,
+    Metric,
+    Recipe,
+    is_lower_better,
+    stored_fields,
+)
+from switch_ema.bench.spec import (
+    KINDS,
+    SCRIPT,
+    SEED,
+    command_of,
+    fingerprint,
+    is_script,
+    parse_variation,
+    task_slug,
+)
 from switch_ema.bench.text import read_json
 
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
@@ -19,6 +35,14 @@ _LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000
 
 LEARNING_RATE = "lr"
 
+_OF_TASKS = (
+    *("optimizer", "epochs", "schedule", "warmup_epochs", "clip", "accumulate"),
+    *("precision", "layer_decay", "evaluate_every", "tune", "sweep"),
+)
+"""What a script decides by itself."""
+
+SCRIPT_METHODS = ("plain", "ema", "switch-ema")
+"""Without --methods, for a script."""
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
 
@@ -64,6 +88,12 @@ class CompareConfig:
     sweep: str | None = dataclasses.field(default=None, metadata=LATER)
     """Compare at each value of an option of the optimizer, the methods or the tasks,
     such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""
+    metric: str | None = dataclasses.field(default=None, metadata=LATER)
+    """Of a script, the value that decides; None: the first that it reports."""
+    lower_is_better: bool = dataclasses.field(default=False, metadata=LATER)
+    """Say so where the name of a script's metric does not: losses and errors do."""
+    higher_is_better: bool = dataclasses.field(default=False, metadata=LATER)
+    """The opposite."""
 
     def __post_init__(self) -> None:
         for name, least, most in _LIMITS:
@@ -88,6 +118,7 @@ class CompareConfig:
             parse_variation(self.sweep)
             if self.tune:
                 raise UsageError("a comparison has a sweep or is tuned, not both.")
+        self._check_script()
         if self.stack not in ("auto", "off"):
             raise UsageError(f"stack must be auto or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
@@ -100,6 +131,49 @@ class CompareConfig:
         for text in (*self.tasks, *self.methods, *texts):
             if text is not None and not _is_text(text):
                 raise UsageError(f"{text!a} is not text that can be written.")
+
+    def _check_script(self) -> None:
+        """Refuse what does not go with a command of the user's, or without one."""
+        if self.lower_is_better and self.higher_is_better:
+            raise UsageError("a metric is better lower or higher, not both.")
+        scripts = [task for task in self.tasks if is_script(task)]
+        if len(scripts) < len(self.tasks):
+            if scripts:
+                raise UsageError("a script is compared by itself, without tasks.")
+            if self.metric or self.lower_is_better or self.higher_is_better:
+                raise UsageError(
+                    "metric, lower_is_better and higher_is_better go with a script; "
+                    "tasks have metrics of their own."
+                )
+            return
+        for name in _OF_TASKS:
+            if getattr(self, name) not in (None, 0):
+                raise UsageError(
+                    f"{name} does not go with a script, which trains as it says "
+                    "itself; change the command."
+                )
+        for task in scripts:
+            words = command_of(task)
+            if not words or not any(SEED in word for word in words):
+                raise UsageError(
+                    f"the script {task.removeprefix(SCRIPT)!r} must say where the seed "
+                    f"goes, as in python train.py --seed {SEED}."
+                )
+
+    def metrics_of_script(self, reported: Sequence[str]) -> tuple[Metric, ...]:
+        """Return what a script has reported, what decides first."""
+        first = [self.metric] if self.metric in reported else []
+        names = dict.fromkeys([*first, *reported])
+        given = self.lower_is_better or self.higher_is_better
+        return tuple(
+            Metric(
+                name=name,
+                higher_is_better=self.higher_is_better
+                if given and index == 0
+                else not is_lower_better(name),
+            )
+            for index, name in enumerate(filter(None, names))
+        )
 
     def recipe_for(self, recipe: Recipe) -> Recipe:
         """Replace the parts of a task's recipe that are given here."""

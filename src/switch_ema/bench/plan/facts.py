@@ -11,7 +11,13 @@ from typing import Any
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import Metric, Recipe
-from switch_ema.bench.spec import fingerprint, is_file, parse_task
+from switch_ema.bench.spec import (
+    SCRIPT,
+    fingerprint,
+    is_file,
+    is_script,
+    parse_task,
+)
 from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.tasks.loading import load_task_class
 from switch_ema.bench.text import read_json
@@ -38,7 +44,16 @@ class TaskFacts:
 
 
 def facts_of(task: str) -> TaskFacts:
-    """Ask the task's class."""
+    """Ask the task's class; a command of the user's says what it measures later."""
+    if is_script(task):
+        return TaskFacts(
+            description=f"The command {task.removeprefix(SCRIPT)}",
+            metrics=(),
+            recipe=Recipe(),
+            is_stacked=False,
+            teaches_itself=False,
+            source=fingerprint(task),
+        )
     task_class, spec = load_task_class(task)
     return TaskFacts(
         description=(task_class.__doc__ or "").partition("\n")[0],

@@ -36,6 +36,7 @@ from switch_ema.bench.report.words import (
     trivial_sentence,
     verdicts,
 )
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import (
     ComparisonSummary,
@@ -101,7 +102,7 @@ def print_plan(cells: Sequence[Cell], console: Console) -> None:
         if (most := max(len(cell.seeds) for cell in members)) > 1:
             seeds += f", {most} at once"
         names = escape(", ".join(methods))
-        epochs = str(members[0].recipe.epochs)
+        epochs = "its own" if is_script(task) else str(members[0].recipe.epochs)
         table.add_row(escape(task), names, seeds, epochs)
     console.print(table)
 

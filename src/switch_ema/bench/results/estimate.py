@@ -8,6 +8,7 @@ from pathlib import Path
 
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.results.folder import RESULTS
+from switch_ema.bench.spec import is_script
 
 _QUERY = """
 SELECT task, methods, seeds, train_seconds + evaluate_seconds,
@@ -19,8 +20,11 @@ FROM cells WHERE status = 'done' ORDER BY finished
 def estimate_seconds(cells: Sequence[Cell], out: Path) -> float | None:
     """Add up the seconds of all trainings, one after the other.
 
-    None where a task has not been trained before in a run of the same folder.
+    None where a task has not been trained before in a run of the same folder, and of
+    a script, which knows by itself how long it trains.
     """
+    if any(is_script(cell.task) for cell in cells):
+        return None
     known = _seconds_per_epoch(out)
     total = 0.0
     for cell in cells:

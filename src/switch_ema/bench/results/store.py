@@ -9,6 +9,7 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.loop import CellResult
 
 _APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's
@@ -29,7 +30,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
-SHARE = "surviving share"
+SHARE, REPORTED = "surviving share", "reported"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
 
 _TABLES = {"meta", "cells", "metrics"}
@@ -121,6 +122,9 @@ class Results:
         trivial = json.dumps(result.trivial) if result.trivial else ""
         notes = {f"{ORIGIN} of {cell.task}": result.origin}
         notes[f"{TRIVIAL} of {cell.task}"] = trivial
+        if is_script(cell.task) and result.values:
+            names = list(next(iter(result.values.values())))
+            notes[f"{REPORTED} of {cell.task}"] = json.dumps(names)
         if cell.evaluated_split == "test" and result.trained:
             notes[f"{TRAINED} of {cell.task}"] = json.dumps(result.trained)
             for method, options in result.options.items():

@@ -17,11 +17,13 @@ from switch_ema.bench.results.store import (
     FINISHED,
     OPTIONS,
     ORIGIN,
+    REPORTED,
     SHARE,
     TRAINED,
     TRIVIAL,
     Results,
 )
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
 from switch_ema.bench.stats.summary import (
     ComparisonSummary,
@@ -78,7 +80,7 @@ def summarize(
 
 def _started(tasks: list[TaskSummary]) -> list[TaskSummary]:
     """Leave out tasks whose baseline has no value yet."""
-    return [task for task in tasks if task.results[task.metrics[0].name]]
+    return [t for t in tasks if t.metrics and t.results[t.metrics[0].name]]
 
 
 def _of_task(
@@ -128,6 +130,7 @@ def _summarize_task(
     config: CompareConfig, results: Results, facts: TaskFacts, cells: list[Cell]
 ) -> TaskSummary:
     task, labels = cells[0].task, labels_of(config)
+    facts = _with_reported(config, results, task, facts)
     recipe = config.recipe_for(facts.recipe)
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
@@ -136,8 +139,12 @@ def _summarize_task(
     return TaskSummary(
         task=task,
         description=facts.description,
-        optimizer=describe_optimizer(config.optimizer, recipe.layer_decay),
-        epochs=recipe.epochs,
+        optimizer=(
+            ""
+            if is_script(task)
+            else describe_optimizer(config.optimizer, recipe.layer_decay)
+        ),
+        epochs=_longest(curves) if is_script(task) else recipe.epochs,
         metrics=facts.metrics,
         curves=curves,
         results={
@@ -159,6 +166,26 @@ def _summarize_task(
         samples=load_samples(results.path.parent, task, labels),
         shares=_shares(meta, task, labels),
     )
+
+
+def _with_reported(
+    config: CompareConfig, results: Results, task: str, facts: TaskFacts
+) -> TaskFacts:
+    """Add the metrics that a script has reported; a task knows its own."""
+    if not is_script(task):
+        return facts
+    reported = json.loads(results.meta().get(f"{REPORTED} of {task}", "[]"))
+    return replace(facts, metrics=config.metrics_of_script(reported))
+
+
+def _longest(curves: Mapping[str, Curves]) -> int:
+    lengths = [
+        len(curve)
+        for methods in curves.values()
+        for seeds in methods.values()
+        for curve in seeds.values()
+    ]
+    return max(lengths, default=0)
 
 
 def _texts(text: str) -> dict[str, str]:

@@ -12,7 +12,16 @@ from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.spec import KINDS, Spec, file_of, fingerprint, parse_task
+from switch_ema.bench.spec import (
+    KINDS,
+    SCRIPT,
+    Spec,
+    file_of,
+    files_of_script,
+    fingerprint,
+    is_script,
+    parse_task,
+)
 from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.stacked import stack_tasks
@@ -25,8 +34,11 @@ def check_unchanged(task: str, sources: str) -> None:
     """Refuse a file that is none of those that a run was begun with."""
     found = fingerprint(task)
     if found and found not in sources.split():
+        files = (
+            files_of_script(task) if is_script(task) else [file_of(parse_task(task))]
+        )
         raise UsageError(
-            f"{file_of(parse_task(task))} was edited while the run was going on, and "
+            f"{', '.join(map(str, files))} was edited while the run was going on, and "
             "results of both must not be mixed; undo the edit, or begin a new run."
         )
 
@@ -123,6 +135,11 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
             such as ``my/task.py:Wine`` or ``my/task.py:Wine:size=50``.
     """
     spec = parse_task(task) if isinstance(task, str) else task
+    if is_script(spec.name):
+        raise UsageError(
+            f"{spec.name.removeprefix(SCRIPT)} is a script, of which a run has the "
+            "values alone, neither data nor weights."
+        )
     file = file_of(spec)
     if file is not None:
         task_class = load_from_file(file, spec.name[len(file) + 1 :])

@@ -1,0 +1,217 @@
+"""Runs a command of the user's as one cell: its script reports through a trial."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.spec import command_of, task_slug
+from switch_ema.bench.tasks.loading import check_unchanged
+from switch_ema.bench.text import listed
+from switch_ema.bench.train.loop import CellResult, Place, check_kernels
+from switch_ema.bench.train.trial import NOTES, TRIAL
+from switch_ema.bench.usable import is_usable
+
+LOGS = "logs"
+"""Folder of a run with the values and the output of its scripts."""
+LAST_LINES = 3
+"""Lines of the error output that a failure is told with."""
+
+_POLL_SECONDS = 0.2
+_ERROR = re.compile(r"^(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b")
+_LAUNCHER = "ChildFailedError"
+"""What torchrun raises after a script has failed, with none of its words."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one cell in the folder of its run."""
+
+    stem: str
+
+    @classmethod
+    def of(cls, folder: Path, cell: Cell) -> "_Files":
+        name = f"{task_slug(cell.task)}-seed-{cell.seeds[0]}-{cell.id}"
+        return cls(str(folder / LOGS / name))
+
+    @property
+    def values(self) -> Path:
+        return Path(f"{self.stem}.jsonl")
+
+    @property
+    def output(self) -> Path:
+        return Path(f"{self.stem}.out")
+
+    @property
+    def errors(self) -> Path:
+        return Path(f"{self.stem}.err")
+
+    @property
+    def lock(self) -> Path:
+        return Path(f"{self.stem}.lock")
+
+
+def run_script(
+    cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
+) -> CellResult:
+    """Run the command of a cell to its end; what it reports is the result.
+
+    An earlier attempt leaves nothing behind: a script has no checkpoint that we know
+    of, so it is trained from the beginning.
+    """
+    if place.sources is not None:
+        check_unchanged(cell.task, place.sources)
+    check_kernels(place.kernels)
+    files = _Files.of(place.folder, cell)
+    files.values.parent.mkdir(parents=True, exist_ok=True)
+    for path in (files.values, files.lock):  # new ones: an old process has the old ones
+        path.unlink(missing_ok=True)
+    files.values.touch()
+    told = {
+        "methods": cell.methods,
+        "log": str(files.values.absolute()),
+        "lock": str(files.lock.absolute()),
+    }
+    threads = str(place.threads)
+    environment = {
+        **os.environ,
+        TRIAL: json.dumps(told),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if place.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    with _locked(files.lock):
+        code = _run(command_of(cell.task, cell.seeds[0]), environment, files, progress)
+    files.lock.unlink(missing_ok=True)
+    if code != 0:
+        return CellResult("failed", f"{_how_it_ended(code)}; {_last_words(files)}")
+    return _read_result(files.values)
+
+
+def with_known_metric(
+    result: CellResult, wanted: str | None, known: str | None
+) -> CellResult:
+    """Refuse a result that is not about the metric of its comparison.
+
+    Args:
+        result: of a script.
+        wanted: the metric that the user has named.
+        known: what earlier trainings of the run have reported, as JSON.
+    """
+    if not result.values:
+        return result
+    by_metric = next(iter(result.values.values()))
+    names, before = list(by_metric), json.loads(known or "[]")
+    if wanted is not None and wanted not in names:
+        why = f"it reports {listed(names)}, not {wanted}, which is to be compared"
+        return CellResult("failed", why)
+    if wanted is None and before and set(before) != set(names):
+        why = f"it reports {listed(names)}, where others have reported {listed(before)}"
+        return CellResult("failed", why)
+    decides = wanted or (before or names)[0]
+    last = [values[decides][-1][0] for values in result.values.values()]
+    if not all(map(is_usable, last)):
+        return replace(result, status="diverged", message=f"its last {decides} is nan")
+    return result
+
+
+def _run(
+    words: Sequence[str],
+    environment: dict[str, str],
+    files: _Files,
+    progress: Callable[[int], None],
+) -> int:
+    """Start a command and wait for it, telling its evaluations."""
+    with files.output.open("wb") as output, files.errors.open("wb") as errors:
+        try:
+            # A session of its own, so that all of its processes can be ended.
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"{words[0]} cannot be started: {reason}") from None
+        told = 0
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
+                lines = files.values.read_bytes().count(b"\n") - 1
+                if lines > told:
+                    told = lines
+                    progress(told)
+                if process.returncode is not None:
+                    return process.returncode
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock for as long as this process lives; trials look for it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _how_it_ended(code: int) -> str:
+    return f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _last_words(files: _Files) -> str:
+    """Return the last lines of the error output, up to that with the error."""
+    text = files.errors.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [
+        index
+        for index, line in enumerate(lines)
+        if _ERROR.match(line) and _LAUNCHER not in line
+    ]
+    end = found[-1] + 1 if found else len(lines)
+    words = " | ".join(lines[max(0, end - LAST_LINES) : end])
+    return f"{words or 'its error output is empty'} (all of it: {files.errors})"
+
+
+def _read_result(path: Path) -> CellResult:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not rows:
+        return CellResult(
+            "failed", "the script never called switch_ema.trial(model, optimizer)"
+        )
+    header, *rows = rows
+    if not rows:
+        return CellResult(
+            "failed", "the script never called trial.evaluate, so it has no value"
+        )
+    notes: dict[str, Any] = rows[-1].pop(NOTES)
+    result = CellResult(
+        trained=header[NOTES]["trained"],
+        options=header["options"],
+        train_seconds=notes["train_seconds"],
+        evaluate_seconds=notes["evaluate_seconds"],
+        memory_mb=notes["memory_mb"],
+    )
+    for label in header["options"]:
+        own = result.values.setdefault(label, {})
+        for row in rows:
+            for metric, value in row[label].items():
+                own.setdefault(metric, []).append([value])
+    return result

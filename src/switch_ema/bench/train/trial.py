@@ -1,0 +1,269 @@
+"""``switch_ema.trial``: a training of the user's own that a comparison looks into.
+
+``switch-ema compare --script`` starts the command once for each seed and group of
+methods, and says in the environment which methods these are and where values go. Under
+any other start the trial does nothing, and nothing of the bench is imported for it.
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+if TYPE_CHECKING:
+    from switch_ema.averaging.averager import Averager
+    from switch_ema.averaging.step.hooks import Optimizers
+
+TRIAL = "SWITCH_EMA_TRIAL"
+"""Environment variable in which a comparison tells a script what to do, as JSON."""
+NOTES = "trial"
+"""Key of what is no metric in a line of values."""
+_WATCH_SECONDS = 0.5
+
+Measure = Callable[[], Mapping[str, Any]]
+_is_begun = False
+
+
+class Trial:
+    """What :func:`trial` returns; this one does nothing, outside of a comparison."""
+
+    is_active = False
+    """Whether the script was started by ``switch-ema compare --script``."""
+
+    def end_epoch(self) -> None:
+        """Say that an epoch has ended: Switch EMA switches here."""
+
+    def evaluate(self, measure: Measure) -> Mapping[str, Any]:
+        """Measure the weights of every method that this process trains.
+
+        Args:
+            measure: evaluates the model as it is and returns numbers by name, the same
+                names each time. Under DDP and FSDP2 every rank calls it, and the
+                numbers of rank 0 count.
+
+        Returns:
+            What ``measure`` has returned for the first method, which is plain if it is
+            among them; outside of a comparison, for the model as it is.
+        """
+        return measure()
+
+
+def trial(
+    model: nn.Module, optimizer: "Optimizers", *, epochs: int | None = None
+) -> Trial:
+    """Let ``switch-ema compare --script`` compare methods on this training.
+
+    The averagers that the command asks for are made and attached. A script that is
+    started in any other way gets a trial that does nothing and costs nothing.
+
+    Args:
+        model: in training, also wrapped in DDP or sharded by FSDP2.
+        optimizer: that steps its parameters, or several.
+        epochs: of the whole training; SWA averages the last quarter of them unless it
+            is given its start.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> own = trial(model, optimizer)
+        >>> own.end_epoch()
+        >>> own.evaluate(lambda: {"accuracy": 0.5})
+        {'accuracy': 0.5}
+    """
+    if TRIAL not in os.environ:
+        return Trial()
+    return _ActiveTrial(json.loads(os.environ[TRIAL]), model, optimizer, epochs)
+
+
+class _ActiveTrial(Trial):
+    """Attaches the averagers of a cell and writes their values, line by line."""
+
+    is_active = True
+
+    def __init__(
+        self,
+        told: Mapping[str, Any],
+        model: nn.Module,
+        optimizer: "Optimizers",
+        epochs: int | None,
+    ) -> None:
+        global _is_begun
+        if _is_begun:
+            raise RuntimeError(
+                "switch_ema.trial was called twice; a comparison is about one model "
+                "of a script."
+            )
+        _is_begun = True
+        threading.Thread(
+            target=_leave_without, args=(Path(told["lock"]),), daemon=True
+        ).start()
+        with _random_numbers_kept():  # methods are tried on a small model before
+            self._averagers, options = _attach(told, model, optimizer, epochs)
+        self._names: list[str] = []
+        self._epoch = 0
+        self._started, self._evaluating = time.perf_counter(), 0.0
+        # Opened once: a later attempt has a file of its own under this name.
+        self._file: TextIO | None = None
+        if _is_first_rank():
+            self._file = open(told["log"], "a", encoding="utf-8")  # noqa: SIM115
+        self._write(
+            {NOTES: {"trained": _described(model, optimizer)}, "options": options}
+        )
+
+    def end_epoch(self) -> None:
+        self._epoch += 1
+        for averager in self._averagers.values():
+            if averager is not None:
+                averager.end_epoch()
+
+    def evaluate(self, measure: Measure) -> Mapping[str, Any]:
+        started = time.perf_counter()
+        values: dict[str, dict[str, float]] = {}
+        returned: list[Mapping[str, Any]] = []
+        for index, (label, averager) in enumerate(self._averagers.items()):
+            # Each method draws the random numbers that one evaluation would draw, and
+            # the training goes on as after one.
+            last = index == len(self._averagers) - 1
+            with (
+                nullcontext() if last else _random_numbers_kept(),
+                averager.averaged() if averager is not None else nullcontext(),
+            ):
+                returned.append(measure())
+            values[label] = self._checked(returned[-1])
+        self._evaluating += time.perf_counter() - started
+        training = time.perf_counter() - self._started - self._evaluating
+        notes = {
+            "train_seconds": training,
+            "evaluate_seconds": self._evaluating,
+            "memory_mb": _peak_memory_mb(),
+        }
+        self._write({"epoch": self._epoch, **values, NOTES: notes})
+        return returned[0]
+
+    def _checked(self, measured: Any) -> dict[str, float]:
+        """Return the numbers, if they are what a comparison can use."""
+        if not isinstance(measured, Mapping) or not measured:
+            raise TypeError(
+                "trial.evaluate needs a function that returns numbers by name, such as "
+                f"{{'accuracy': 0.9}}, got {measured!r}."
+            )
+        names = list(map(str, measured))
+        if sorted(names) != sorted(self._names or names):
+            raise ValueError(
+                f"trial.evaluate must be given the same names each time, got "
+                f"{', '.join(self._names)} and then {', '.join(names)}."
+            )
+        self._names = names
+        return {
+            str(name): float(v.detach() if isinstance(v, torch.Tensor) else v)
+            for name, v in measured.items()
+        }
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+
+
+def _attach(
+    told: Mapping[str, Any],
+    model: nn.Module,
+    optimizer: "Optimizers",
+    epochs: int | None,
+) -> tuple[dict[str, "Averager | None"], dict[str, str]]:
+    """Make the averager of each method; return them, and their options in words."""
+    from switch_ema.bench.methods import parse_method
+
+    averagers, options = {}, {}
+    for index, label in enumerate(told["methods"]):
+        method = parse_method(label, {})
+        if (
+            epochs is None
+            and method.name == "swa"
+            and "start" not in method.spec.options
+        ):
+            raise ValueError(
+                f"{label} needs to know how long the training is: give it a start, as "
+                "in swa:start=20, or call switch_ema.trial(..., epochs=...)."
+            )
+        averagers[label] = method.make(
+            model,
+            optimizer,
+            epochs=epochs or 1,
+            folder=Path(f"{told['log']}.{index}"),
+        )
+        options[label] = method.describe(epochs or 1)
+    return averagers, options
+
+
+def _described(model: nn.Module, optimizer: "Optimizers") -> dict[str, str]:
+    from switch_ema.averaging.model.names import unwrap
+    from switch_ema.bench.train.description import describe_model, describe_optimizer
+
+    optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+    return {
+        "Network": describe_model(unwrap(model), 1),
+        "Optimizer": "; ".join(map(describe_optimizer, optimizers)),
+        "Processes": str(int(os.environ.get("WORLD_SIZE", 1))),
+    }
+
+
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Put the states of the random number generators back afterwards."""
+    numpy = sys.modules.get("numpy")
+    python, on_cpu = random.getstate(), torch.get_rng_state()
+    legacy = None if numpy is None else numpy.random.get_state()
+    on_gpus = []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        on_gpus = torch.cuda.get_rng_state_all()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(on_cpu)
+        if numpy is not None:
+            numpy.random.set_state(legacy)
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
+
+
+def _is_first_rank() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    # torchrun tells the rank to every process that it starts.
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _peak_memory_mb() -> float:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 if sys.platform != "darwin" else 1024**2)
+
+
+def _leave_without(lock: Path) -> None:
+    """End this process when the comparison that has started it is gone.
+
+    It holds a lock, which the system releases whatever becomes of it. So no training
+    goes on that nobody waits for, also on the other ranks, which are no children of it.
+    """
+    import fcntl
+
+    with lock.open() as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os._exit(1)
+            except BlockingIOError:
+                time.sleep(_WATCH_SECONDS)

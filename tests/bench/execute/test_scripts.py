@@ -1,0 +1,249 @@
+"""A command of the user's is a training of a comparison like any other."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from switch_ema.bench.compare import run_comparison, summarize_run
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.execute.scripts import run_script
+from switch_ema.bench.judge import judge
+from switch_ema.bench.logs.naming import group_logs
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.report.rows import make_rows
+from switch_ema.bench.tasks.loading import load_task_class
+from switch_ema.bench.train.loop import Place
+
+TRAIN = """
+import argparse, os
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import switch_ema
+
+
+def test(model, loader):
+    model.eval()
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader) / 2
+
+
+def main(seed):
+    torch.manual_seed(seed)
+    x = torch.randn(400, 4)
+    y = (x.sum(1) + 0.5 * torch.randn(400) > 0).long()
+    halves = torch.arange(400).split(200)
+    train_set, test_set = (TensorDataset(x[half], y[half]) for half in halves)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+    sampler = None
+    if "RANK" in os.environ:
+        distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+        sampler = DistributedSampler(train_set)
+    loader = DataLoader(train_set, 20, shuffle=sampler is None, sampler=sampler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    trial = switch_ema.trial(model, optimizer)
+    seen = []
+    for epoch in range(2):
+        model.train()
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        trial.end_epoch()
+        measure = lambda: {"accuracy": test(model, DataLoader(test_set, 100))}
+        seen.append(trial.evaluate(measure)["accuracy"])
+    return seen
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int)
+    main(parser.parse_args().seed)
+"""
+
+# What a trial writes, without the seconds that it takes to import torch.
+REPORT = """
+import json, os, sys
+told = json.loads(os.environ["SWITCH_EMA_TRIAL"])
+seed = int(sys.argv[1])
+notes = {"train_seconds": 1.0, "evaluate_seconds": 0.5, "memory_mb": 7.0}
+rows = [{"trial": {"trained": {"Network": "N"}}}]
+rows[0]["options"] = dict.fromkeys(told["methods"], "")
+for epoch in (1, 2):
+    values = {m: {"%s": epoch + (1.0137 + 0.0173 * seed) ** (i + 2) + i * len(m)}
+              for i, m in enumerate(told["methods"])}
+    if "switch-ema" in values:
+        values["switch-ema"]["%s"] += 0.731 + 0.0219 * seed**2
+    rows.append({"epoch": epoch, **values, "trial": notes})
+open(told["log"], "a").write("".join(json.dumps(row) + chr(10) for row in rows))
+"""
+REPORT = REPORT.replace("%s", "score")
+
+
+def cell_of(path, *methods, launch=(sys.executable,)):
+    command = " ".join([*map(str, launch), str(path), "--seed {seed}"])
+    return Cell(f"script:{command}", None, Recipe(), methods, (0,))
+
+
+@pytest.fixture
+def train(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+def test_the_values_of_plain_are_those_of_the_script_alone(train, tmp_path):
+    cell = cell_of(train, "plain", "ema:decay=0.9")
+    epochs = []
+    result = run_script(cell, Place(tmp_path / "run"), epochs.append)
+    assert (result.status, result.message) == ("done", "") and epochs[-1] == 2
+    alone = runpy.run_path(str(train))["main"](0)
+    assert [value for (value,) in result.values["plain"]["accuracy"]] == alone
+    assert result.trained["Optimizer"] == "SGD, learning rate 0.2"
+    assert result.options["ema:decay=0.9"].startswith("decay=0.9")
+
+
+def test_under_torchrun_rank_0_reports(train, tmp_path):
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    cell = cell_of(train, "switch-ema", launch=(*launch, "--nproc-per-node=2"))
+    result = run_script(cell, Place(tmp_path / "run"))
+    assert (result.status, result.message) == ("done", "")
+    assert len(result.values["switch-ema"]["accuracy"]) == 2
+    assert result.trained["Processes"] == "2"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Write a script; return what compares it, inline."""
+    monkeypatch.chdir(tmp_path)
+
+    def compare(text, name="run", **options):
+        Path("report.py").write_text(text)
+        task = f"script:{sys.executable} report.py {{seed}}"
+        config = CompareConfig(
+            tasks=(task,), methods=("plain", "ema", "switch-ema"), seeds=3, **options
+        )
+        place = RunOptions(out=tmp_path, name=name, executor="inline", device="cpu")
+        return run_comparison(config, place)
+
+    return compare
+
+
+def test_a_comparison_of_scripts_is_stored_and_judged_like_any_other(script, tmp_path):
+    run = script(REPORT)
+    assert run.error is None
+    (task,) = run.summary.tasks
+    assert task.epochs == 2 and task.metrics[0].name == "score"
+    assert [r.verdict for r in task.results["score"]] == ["baseline", "helps", "helps"]
+    assert [(c.methods, c.train_seconds) for c in task.costs] == [
+        (("plain", "ema"), 1.0),
+        (("switch-ema",), 1.0),
+    ]
+    assert summarize_run(tmp_path / "run").tasks[0].results == task.results
+    (judged,) = judge(group_logs([str(tmp_path / "run" / "logs")])).summary.tasks
+    cells = {row.method: row for row in make_rows(task, task.metrics[0])}
+    assert {row.method: row for row in make_rows(judged, judged.metrics[0])} == cells
+
+
+def test_killed_and_continued_gives_the_same_table(script, tmp_path):
+    whole = script(REPORT)
+    dies = (
+        'import os, pathlib\nif not pathlib.Path("again").exists() and '
+        'os.sys.argv[1] == "1":\n    os.kill(os.getpid(), 9)\n'
+    )
+    first = script(dies + REPORT, name="killed")
+    assert "2 of 6 trainings failed" in str(first.error)
+    assert "ended by signal 9; its error output is empty" in str(first.error)
+    Path("again").touch()
+    second = script(dies + REPORT, name="killed")
+    assert second.error is None
+    (expected,), (found,) = whole.summary.tasks, second.summary.tasks
+    assert (found.results, found.curves) == (expected.results, expected.curves)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        ("print(1)", {}, "the script never called switch_ema.trial(model, optimizer)"),
+        (
+            REPORT.replace("(1, 2)", "()"),
+            {},
+            "the script never called trial.evaluate, so it has no value",
+        ),
+        (
+            "import os\nos.write(2, b'reading')\nraise ValueError('no data')",
+            {},
+            "ended with exit code 1; ",
+        ),
+        (REPORT, {"metric": "loss"}, "it reports score, not loss, which is to be comp"),
+        (
+            REPORT.replace('"score"', '"score" if seed else "loss"'),
+            {},
+            "it reports score, where others have reported loss",
+        ),
+        (REPORT.replace("1.0137", "float('nan')"), {}, None),
+    ],
+)
+def test_what_goes_wrong_is_told(script, text, options, sentence):
+    run = script(text, **options)
+    if sentence is None:
+        assert "diverged, its last score is nan" in run.summary.tasks[0].problems[0]
+        return
+    assert sentence in str(run.error)
+    if "exit code" in sentence:
+        assert "raise ValueError('no data') | ValueError: no data (all of" in str(
+            run.error
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tasks": ("script:python train.py",)}, "must say where the seed goes"),
+        ({"tasks": ("script:python 'x {seed}",)}, "cannot be split into words"),
+        ({"epochs": 3}, "epochs does not go with a script"),
+        ({"sweep": "decay=0.9,0.99"}, "sweep does not go with a script"),
+        (
+            {"methods": ("plain", "ema@lr*0.5")},
+            "ema@lr\\*0.5 does not go with a script",
+        ),
+        ({"methods": ("plain-again",)}, "plain-again does not go with a script"),
+        ({"tasks": ("digits",), "metric": "loss"}, "go with a script; tasks have metr"),
+        ({"lower_is_better": True, "higher_is_better": True}, "not both"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(options, sentence):
+    given = {"tasks": ("script:python train.py --seed {seed}",), **options}
+    with pytest.raises(UsageError, match=sentence):
+        make_plan(CompareConfig(**given))
+
+
+def test_a_program_that_is_not_there(script, tmp_path):
+    cell = Cell("script:no-such-program {seed}", None, Recipe(), ("plain",), (0,))
+    with pytest.raises(UsageError, match="no-such-program cannot be started: No such"):
+        run_script(cell, Place(tmp_path / "run"))
+    with pytest.raises(UsageError, match="is a script, of which a run has the values"):
+        load_task_class(cell.task)
+
+
+def test_an_edited_script_is_another_comparison(script):
+    assert script(REPORT).error is None
+    with pytest.raises(UsageError, match="has changed since"):
+        script(REPORT + "\n")
+
+
+def test_the_configuration_of_a_script_is_repeated():
+    config = CompareConfig(
+        tasks=("script:python train.py --seed {seed}",), metric="acc", seeds=3
+    )
+    assert CompareConfig.from_json(config.to_json()) == config
+    assert config.default_name.startswith("train-")
+    assert json.loads(config.to_json())["metric"] == "acc"
+    assert "metric" not in json.loads(CompareConfig().to_json())

@@ -1,0 +1,139 @@
+"""A trial measures every method in the user's own loop, and else does nothing."""
+
+import fcntl
+import json
+import os
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import switch_ema
+from switch_ema.bench.train import trial as module
+from switch_ema.bench.train.trial import TRIAL, _leave_without
+
+
+def make():
+    torch.manual_seed(3)
+    model = nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(8, 3)).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Say in the environment what a comparison would; return the log."""
+    log = tmp_path / "values.jsonl"
+
+    def ask(*methods):
+        told = {"methods": methods, "log": str(log), "lock": str(tmp_path / "lock")}
+        monkeypatch.setenv(TRIAL, json.dumps(told))
+        monkeypatch.setattr(module, "_is_begun", False)
+        monkeypatch.setattr(module, "_leave_without", lambda lock: None)
+        return log
+
+    return ask
+
+
+def rows(log):
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_without_the_command_nothing_is_done():
+    model, optimizer = make()
+    first, second = (
+        switch_ema.trial(model, optimizer),
+        switch_ema.trial(model, optimizer),
+    )
+    assert not first.is_active and not second.is_active
+    assert not optimizer._optimizer_step_post_hooks
+    first.end_epoch()
+    assert first.evaluate(lambda: {"loss": 0.5}) == {"loss": 0.5}
+
+
+def test_every_method_is_measured_on_its_own_weights(asked):
+    log = asked("plain", "ema:decay=0.5,warmup=none", "lawa:k=2")
+    model, optimizer = make()
+    ema = switch_ema.EMA(model, optimizer, decay=switch_ema.constant(0.5))
+    own = switch_ema.trial(model, optimizer)
+    expected = []
+    for _ in range(2):
+        step(model, optimizer)
+        own.end_epoch()
+        returned = own.evaluate(lambda: {"weight": model.weight.sum()})
+        assert returned == {"weight": model.weight.sum()}
+        expected.append(float(ema.averaged_state_dict()["weight"].sum()))
+    header, *lines = rows(log)
+    assert header["trial"]["trained"]["Network"] == "Linear, 4 parameters"
+    assert list(header["options"]) == ["plain", "ema:decay=0.5,warmup=none", "lawa:k=2"]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    found = [line["ema:decay=0.5,warmup=none"]["weight"] for line in lines]
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert lines[-1]["plain"]["weight"] == float(model.weight.sum())
+
+
+def test_switch_ema_switches_at_the_end_of_an_epoch(asked):
+    asked("switch-ema:decay=0.5,warmup=none")
+    model, optimizer = make()
+    own = switch_ema.trial(model, optimizer)
+    step(model, optimizer)
+    before = model.weight.clone()
+    own.end_epoch()
+    assert not torch.equal(before, model.weight)
+
+
+def test_random_numbers_are_those_of_one_evaluation(asked):
+    asked("plain", "ema", "ema:decay=0.9")
+    model, optimizer = make()
+    own = switch_ema.trial(model, optimizer)
+    step(model, optimizer)
+
+    def draw():
+        return {"torch": torch.rand(()).item(), "python": random.random()}
+
+    state, python = torch.get_rng_state(), random.getstate()
+    drawn, after = draw(), draw()
+    torch.set_rng_state(state)
+    random.setstate(python)
+    assert own.evaluate(draw) == drawn
+    assert draw() == after
+
+
+def test_bad_input_is_one_sentence(asked, monkeypatch):
+    asked("swa")
+    with pytest.raises(ValueError, match="swa needs to know how long the training is"):
+        switch_ema.trial(*make())
+    asked("plain")
+    own = switch_ema.trial(*make())
+    with pytest.raises(RuntimeError, match="was called twice"):
+        switch_ema.trial(*make())
+    with pytest.raises(TypeError, match=r"returns numbers by name.*got 0\.5"):
+        own.evaluate(lambda: 0.5)
+    own.evaluate(lambda: {"loss": 1.0})
+    with pytest.raises(ValueError, match="same names each time, got loss and then acc"):
+        own.evaluate(lambda: {"acc": 1.0})
+
+
+def test_other_ranks_write_nothing(asked, monkeypatch):
+    log = asked("plain")
+    monkeypatch.setenv("RANK", "1")
+    switch_ema.trial(*make()).evaluate(lambda: {"loss": 1.0})
+    assert not log.exists()
+
+
+def test_a_training_ends_with_its_comparison(tmp_path):
+    lock = tmp_path / "lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = os.fork()
+        if child == 0:
+            file.close()
+            _leave_without(lock)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
