@@ -75,7 +75,7 @@ def test_every_method_is_measured_on_its_own_weights(asked):
     assert [line["epoch"] for line in lines] == [1, 2]
     found = [line["ema:decay=0.5,warmup=none"]["weight"] for line in lines]
     assert found == pytest.approx(expected, rel=1e-6)
-    assert lines[-1]["plain"]["weight"] == float(model.weight.sum())
+    assert lines[-1]["plain"]["weight"] == model.weight.sum().item()
 
 
 def test_switch_ema_switches_at_the_end_of_an_epoch(asked):

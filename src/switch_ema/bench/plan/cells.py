@@ -164,6 +164,11 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
     if is_script(task):
         _check_script_methods(config)
         return facts
+    if config.metric or config.lower_is_better or config.higher_is_better:
+        raise UsageError(
+            "metric, lower_is_better and higher_is_better go with a script; tasks have "
+            "metrics of their own."
+        )
     _check(config, recipe, task, facts.is_stacked)
     _check_memory(config, task, load_task_class(task)[0])
     _check_options(recipe, task)

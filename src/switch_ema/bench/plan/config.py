@@ -133,18 +133,13 @@ class CompareConfig:
                 raise UsageError(f"{text!a} is not text that can be written.")
 
     def _check_script(self) -> None:
-        """Refuse what does not go with a command of the user's, or without one."""
+        """Refuse what does not go with a command of the user's."""
         if self.lower_is_better and self.higher_is_better:
             raise UsageError("a metric is better lower or higher, not both.")
         scripts = [task for task in self.tasks if is_script(task)]
         if len(scripts) < len(self.tasks):
             if scripts:
                 raise UsageError("a script is compared by itself, without tasks.")
-            if self.metric or self.lower_is_better or self.higher_is_better:
-                raise UsageError(
-                    "metric, lower_is_better and higher_is_better go with a script; "
-                    "tasks have metrics of their own."
-                )
             return
         for name in _OF_TASKS:
             if getattr(self, name) not in (None, 0):
