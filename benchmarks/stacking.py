@@ -72,7 +72,8 @@ def main() -> None:
             for stack in ("off", "auto")[:: 1 if repeat % 2 == 0 else -1]:
                 own = measure(task, stack, arguments.seeds, arguments.epochs)
                 found[stack].append(own)
-        results["tasks"][task] = found
+            results["tasks"][task] = found
+            records.write(results, arguments.json)
         ratios, commands = (
             [
                 other[key] / own[key]
@@ -94,7 +95,6 @@ def main() -> None:
                 for r in (ratios, commands)
             ),
         )
-    records.write(results, arguments.json)
     console = Console()
     console.print(table)
     console.print(records.conditions(results))
