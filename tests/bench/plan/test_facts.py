@@ -44,7 +44,7 @@ def folder(trained, tmp_path, monkeypatch):
 def shown(run=Path("runs/run")):
     """The report as one line, without the costs and the sentence about the file."""
     console = Console(file=io.StringIO(), width=100)
-    Report(run)(console)
+    Report(run, verbose=True)(console)
     return " ".join(console.file.getvalue().split()).partition(" Report: ")[0]
 
 
