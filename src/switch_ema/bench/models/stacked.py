@@ -51,6 +51,11 @@ class Stacked(nn.Module):
         call = torch.vmap(self._call, in_dims=(0, 0, own), randomness="different")
         return cast(Tensor, call(*self._tensors(), (x,)))
 
+    @property
+    def is_perceptron(self) -> bool:
+        """Whether :meth:`outputs` is one batched product for each layer."""
+        return self._layers is not None
+
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of all networks, each for its own slice of ``x``.
 

@@ -65,11 +65,15 @@ class Classifier(Task):
     def stacked_values(
         self, stack: Stacked, tasks: Sequence[Task]
     ) -> dict[str, list[float]] | None:
-        """Measure all networks at once, unless a subclass measures otherwise."""
+        """Measure all perceptrons at once, unless a subclass measures otherwise.
+
+        Other networks are measured one by one: in large batches their time is
+        computation, which convolutions do faster alone.
+        """
         own = type(self)
-        if own.evaluate is not Classifier.evaluate:
-            return None
-        if own.predictions is not Classifier.predictions:
+        is_ours = own.evaluate is Classifier.evaluate
+        is_ours = is_ours and own.predictions is Classifier.predictions
+        if not (is_ours and stack.is_perceptron):
             return None
         same = [task for task in tasks if isinstance(task, Classifier)]
         device = next(stack.parameters()).device
