@@ -302,6 +302,26 @@ def test_shards_that_lack_a_tensor_are_refused(tmp_path):
         merge_checkpoints([path, path], tmp_path / "m.safetensors")
 
 
+def test_the_folder_of_the_result_has_to_exist(tmp_path):
+    paths = saved(tmp_path, [state(0), state(1)])
+    with pytest.raises(FileNotFoundError, match=r"no such folder: '.*absent'"):
+        merge_checkpoints(paths, tmp_path / "absent" / "m.safetensors")
+
+
+def test_eight_bits_and_complex_numbers(tmp_path):
+    values = torch.tensor([1.0, 2.0])
+    states = [
+        {"small": (values * n).to(torch.float8_e5m2), "complex": values * (1 + n * 1j)}
+        for n in (1, 2)
+    ]
+    out = tmp_path / "m.safetensors"
+    merge_checkpoints(saved(tmp_path, states), out)
+    result = files.load_file(out)
+    assert result["small"].dtype == torch.float8_e5m2
+    assert result["small"].float().tolist() == [1.5, 3.0]
+    assert result["complex"].tolist() == [1 + 1.5j, 2 + 3j]
+
+
 @pytest.mark.parametrize("name", ["m.safetensors", "m"])
 def test_nothing_is_left_behind_or_overwritten(name, tmp_path, monkeypatch):
     paths = saved(tmp_path, [state(seed) for seed in range(2)])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from switch_ema._checks import listed
+from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.offline.streams import (
     BLOCK,
     StoredTensor,
@@ -189,6 +190,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 def _is_dense(value: Any) -> bool:
     return (
         isinstance(value, Tensor)
+        and not is_sharded(value)
         and value.layout == torch.strided
         and not value.is_quantized
         and can_be_stored(value.dtype)

@@ -112,6 +112,7 @@ def merge_checkpoints(
         ValueError: a checkpoint is damaged or of another model than the first, which
             names the tensors, or the weights do not fit.
         FileExistsError: there is something under ``out``.
+        FileNotFoundError: a checkpoint, or the folder that ``out`` is in, is missing.
     """
     require_safetensors(USER)
     if isinstance(checkpoints, (str, os.PathLike)) or not checkpoints:
@@ -125,6 +126,8 @@ def merge_checkpoints(
             raise FileExistsError(
                 17, "there is such a file or folder already", str(path)
             )
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(2, "there is no such folder", str(out.parent))
     opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
     merge = _Merge(opened, coefficients, key, progress)
     description = json.dumps(_describe(merge, weights), indent=2) + "\n"
