@@ -64,12 +64,12 @@ class NoLog(Module):
 
 
 def trainer(folder, *callbacks, **options):
-    options = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0} | options
+    defaults = {"max_epochs": EPOCHS, "num_sanity_val_steps": 0, "logger": False}
+    options = defaults | options
     return lightning.Trainer(
         default_root_dir=folder,
         accelerator="cpu",
         callbacks=list(callbacks),
-        logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),

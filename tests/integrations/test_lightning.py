@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from switch_ema import create_averager
+from switch_ema import create_averager, surviving_share
+from switch_ema.bench.logs.reading import read_log
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
@@ -27,10 +29,12 @@ from tests.integrations.helpers import (
 
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from torchmetrics.classification import MulticlassAccuracy  # noqa: E402
 
 from switch_ema.integrations.best import BestBy  # noqa: E402
 from switch_ema.integrations.lightning import SwitchEMACallback  # noqa: E402
-from tests.integrations.lightning_runs import Module, NoLog, fit  # noqa: E402
+from tests.integrations.lightning_runs import Module, NoLog, fit, trainer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -291,3 +295,66 @@ def test_lightnings_own_callback_loses_a_run_in_which_averaging_never_starts(tmp
     initial = module.net[0].weight.detach().clone()
     fit(tmp_path, module=module, make=EMAWeightAveraging(update_starting_at_step=999))
     assert torch.equal(module.net[0].weight, initial)
+
+
+class Measured(Module):
+    """Logs a number of each batch, one at the end, and a metric of torchmetrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.accuracy = MulticlassAccuracy(10)
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.accuracy(self.net(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+        self.log_dict({"half": 0.5 * loss_of(self.net, batch)})
+
+    def on_validation_epoch_end(self):
+        self.log("weight", self.net[0].weight.sum())
+
+
+def test_both_curves_are_those_of_each_alone(tmp_path):
+    """The live ones have their own names; training and random numbers are the same."""
+    found, left = {}, []
+    for evaluate in ("averaged", "live", "both"):
+        options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        callback, module = SwitchEMACallback("ema", **options), Measured()
+        logger = CSVLogger(tmp_path, name=evaluate)
+        run = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)
+        run.fit(module, loader(), DataLoader(loader().dataset, 40))
+        found[evaluate] = read_log(tmp_path / evaluate / "version_0" / "metrics.csv")
+        left.append((module.net[0].weight.sum().item(), torch.rand(()).item()))
+    both = found["both"]
+    for name in ("loss", "accuracy", "half", "weight"):
+        assert len(both[name]) == EPOCHS and both[name] != both[f"{name}_live"]
+        assert both[name] == found["averaged"][name]
+        assert both[f"{name}_live"] == pytest.approx(found["live"][name], rel=1e-5)
+    assert both["averaging/decay"] == pytest.approx([0.9] * EPOCHS)
+    live, average = (
+        callback.averager.live_tensors(),
+        callback.averager.averaged_tensors(),
+    )
+    names = [name for name, tensor in live.items() if tensor.is_floating_point()]
+    between = sum((live[n] - average[n]).square().sum() for n in names)
+    norm = sum(live[n].square().sum() for n in names)
+    expected = (between / norm).sqrt().item()
+    assert both["averaging/distance"][-1] == pytest.approx(expected, rel=1e-4)
+    assert left[0] == left[1] == left[2]
+
+
+def test_switches_and_what_they_keep_are_logged(tmp_path):
+    callback = SwitchEMACallback(log_averaging=True, **OPTIONS)
+    _, _, run = fit(tmp_path, make=callback)
+    logged = {k: float(v) for k, v in run.callback_metrics.items()}
+    assert logged["averaging/switches"] == EPOCHS
+    kept = surviving_share(0.9, STEPS)
+    assert logged["averaging/kept_share"] == pytest.approx(kept, rel=1e-5)
+
+
+def test_what_is_evaluated_must_fit_the_best():
+    with pytest.raises(ValueError, match="evaluate must be 'averaged' or 'live' or"):
+        SwitchEMACallback(evaluate="all")
+    by = BestBy("val_acc", higher_is_better=True, n=100)
+    with pytest.raises(ValueError, match="best keeps averages by their own scores"):
+        SwitchEMACallback(evaluate="live", best=by)

@@ -349,3 +349,24 @@ def test_a_callback_added_late_says_what_to_do(tmp_path):
     run.add_callback(SwitchEMACallback())
     with pytest.raises(RuntimeError, match=r"call attach\(trainer\)"):
         run.train()
+
+
+def test_both_curves_are_those_of_each_alone(tmp_path):
+    """The live ones have their own names, and the training is the same."""
+    found, weights = {}, []
+    for evaluate in ("averaged", "live", "both"):
+        options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        callback = SwitchEMACallback("ema", **options)
+        run = trainer(tmp_path / evaluate, callback, eval_strategy="epoch")
+        run.train()
+        found[evaluate] = [row for row in run.state.log_history if "eval_loss" in row]
+        weights.append(run.model.transformer.wte.weight.detach().clone())
+    losses = {key: [row["eval_loss"] for row in own] for key, own in found.items()}
+    assert losses["both"] == losses["averaged"] != losses["live"]
+    assert [row["eval_loss_live"] for row in found["both"]] == losses["live"]
+    assert "eval_loss_live" not in found["averaged"][0] | found["live"][0]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    assert "eval_loss_live" not in run.evaluate()  # after the training, the average
+    logged = [row for row in run.state.log_history if "averaging/decay" in row]
+    assert [row["averaging/decay"] for row in logged] == pytest.approx([0.9] * EPOCHS)
+    assert all(row["averaging/distance"] > 0 for row in logged)

@@ -13,6 +13,13 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
+from switch_ema.integrations.lightning_live import validate_live
+from switch_ema.integrations.measures import (
+    LIVE,
+    check_evaluate,
+    describe_average,
+    distance,
+)
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
@@ -50,6 +57,12 @@ class SwitchEMACallback(Callback):
             ``BestBy("val_acc", higher_is_better=True, n=1000)``; after ``fit`` tests
             and predictions run on it where the last average is clearly worse, and
             ``callback.best`` has it. Checkpoints have the latest average as before.
+        evaluate: which weights the validations in ``fit`` measure: "averaged", "live",
+            or "both", where the metrics of the live weights stand beside the usual
+            ones as ``val_loss_live``.
+        log_averaging: log decay, number of switches, the share of the progress that a
+            switch kept and the distance of the live weights to the average at the end
+            of each epoch, through the trainer's own loggers.
         options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
@@ -63,10 +76,13 @@ class SwitchEMACallback(Callback):
         *,
         main_weights: Literal["averaged", "live"] = "averaged",
         best: BestBy | None = None,
+        evaluate: Literal["averaged", "live", "both"] = "averaged",
+        log_averaging: bool = False,
         **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))
         check_choice("main_weights", main_weights, ("averaged", "live"))
+        check_evaluate(evaluate, best)
         self.averager: Averager | None = None
         """Made when ``fit`` begins."""
         self.best: Best | None = None
@@ -74,6 +90,8 @@ class SwitchEMACallback(Callback):
         self._best_by = best
         self._method, self._options = method, options
         self._main_weights = main_weights
+        self._evaluate, self._log_averaging = evaluate, log_averaging
+        self._live_values: dict[str, float] = {}
         self._view = ExitStack()
         self._saved: dict[str, Any] | None = None
         self._foreign: dict[str, Any] | None = None
@@ -146,7 +164,11 @@ class SwitchEMACallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the epoch, unless the checkpoint resumed from was written after it."""
+        assert self.averager is not None
+        moved = distance(self.averager) if self._log_averaging else 0.0
         self._end_epochs(trainer.current_epoch + 1)
+        if self._log_averaging:
+            pl_module.log_dict(describe_average(self.averager, moved))
 
     def _end_epochs(self, finished: int) -> None:
         assert self.averager is not None
@@ -164,8 +186,22 @@ class SwitchEMACallback(Callback):
             self._shows_loaded = True
         if self.averager is not None and not self._shows_loaded:
             fitting = trainer.state.fn == TrainerFn.FITTING
+            if fitting and self._evaluate == "live":
+                return
+            is_both = fitting and self._evaluate == "both"
+            if is_both and not trainer.sanity_checking:
+                self._live_values = validate_live(trainer, pl_module)
             shown = self.averager if fitting or self.best is None else self.best
             self._view.enter_context(shown.averaged())
+
+    def on_validation_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> None:
+        """Log what the live weights have reached, beside the average."""
+        values, self._live_values = self._live_values, {}
+        for name, value in values.items():
+            shared = trainer.world_size > 1
+            pl_module.log(f"{name}{LIVE}", value, sync_dist=shared)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the live weights back, and note the score of a validation in ``fit``."""

@@ -2,17 +2,24 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema._files import write_atomically
+from switch_ema._random import random_numbers_kept
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.integrations.best import BestBy
+from switch_ema.integrations.measures import (
+    LIVE,
+    check_evaluate,
+    describe_average,
+    distance,
+)
 from switch_ema.integrations.sharding import gathered, load_live
 from switch_ema.integrations.wrapping import (
     check_alone,
@@ -56,6 +63,12 @@ class SwitchEMACallback(TrainerCallback):
             ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``; afterwards
             evaluations and ``save_model`` use it where the last average is clearly
             worse, and ``callback.best`` has it.
+        evaluate: which weights the evaluations in ``train`` measure: "averaged",
+            "live", or "both", where the metrics of the live weights stand beside the
+            usual ones as ``eval_loss_live``.
+        log_averaging: log decay, number of switches, the share of the progress that a
+            switch kept and the distance of the live weights to the average at the end
+            of each epoch, through the Trainer's own loggers.
         options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
@@ -68,15 +81,19 @@ class SwitchEMACallback(TrainerCallback):
         method: str = "switch-ema",
         *,
         best: BestBy | None = None,
+        evaluate: Literal["averaged", "live", "both"] = "averaged",
+        log_averaging: bool = False,
         **options: "Unpack[MethodOptions]",
     ) -> None:
         check_choice("method", method, tuple(METHODS))
+        check_evaluate(evaluate, best)
         self.averager: Averager | None = None
         """Made when training begins."""
         self.best: Best | None = None
         """Made when training begins, if it was asked for."""
         self._best_by, self._trains = best, False
         self._method, self._options = method, options
+        self._evaluate, self._log_averaging = evaluate, log_averaging
         self._trainer: Trainer | None = None
         self._resumed_from: Path | None = None
         self._first_epoch = 0
@@ -92,7 +109,8 @@ class SwitchEMACallback(TrainerCallback):
         if self._trainer is trainer:
             return
         self._trainer = trainer
-        run_on_average(trainer, "evaluation_loop", self._shown)
+        run_on_average(trainer, "evaluation_loop", self._evaluated)
+        self._add_live_metrics(trainer)
         run_on_average(trainer, "save_model", self._shown)
         if trainer.is_fsdp_enabled:
             # It also writes the model, which load_best_model_at_end then reads.
@@ -113,6 +131,32 @@ class SwitchEMACallback(TrainerCallback):
 
         trainer.save_model = save_model  # type: ignore[method-assign]
         trainer.train = train_from  # type: ignore[method-assign]
+
+    def _add_live_metrics(self, trainer: Trainer) -> None:
+        """Let an evaluation in ``train`` measure the live weights, too, if asked to.
+
+        Without drawing random numbers, so that the training stays what it is.
+        """
+        averaged = trainer.evaluation_loop
+        on_live = averaged.original  # type: ignore[attr-defined]
+
+        def evaluation_loop(*args: Any, **kw: Any) -> Any:
+            live: dict[str, float] = {}
+            if self._evaluate == "both" and self._trains:
+                with random_numbers_kept():
+                    live = on_live(*args, **kw).metrics or {}
+            found = averaged(*args, **kw)
+            if live and found.metrics is not None:
+                found.metrics.update({f"{k}{LIVE}": v for k, v in live.items()})
+            return found
+
+        # As run_on_average marks it: another callback takes its place.
+        marks = {"wrapper": evaluation_loop, "original": on_live}
+        vars(evaluation_loop).update(marks)
+        trainer.evaluation_loop = evaluation_loop  # type: ignore[method-assign]
+
+    def _evaluated(self) -> Averager | Best | None:
+        return None if self._evaluate == "live" and self._trains else self._shown()
 
     def _save(self, args: TrainingArguments, folder: Path) -> None:
         """Put the averager and the live weights beside the averaged model.
@@ -214,8 +258,11 @@ class SwitchEMACallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """End the epoch, before the Trainer evaluates and saves."""
-        assert self.averager is not None
+        assert self.averager is not None and self._trainer is not None
+        moved = distance(self.averager) if self._log_averaging else 0.0
         self._end_epochs(self._first_epoch + self.averager.epochs + 1)
+        if self._log_averaging:
+            self._trainer.log(describe_average(self.averager, moved))
 
     def _end_epochs(self, finished: int) -> None:
         assert self.averager is not None

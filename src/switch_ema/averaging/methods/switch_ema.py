@@ -104,6 +104,7 @@ class SwitchEMA(EMA):
         self._resets = check_optimizer_state(optimizer_state, optimizer)
         self._last_switch: int | None = 0
         self._has_warned = False
+        self._kept: float | None = None
         if decay == AUTO:
             self._auto_decay().check(steps_per_epoch)
         super().__init__(
@@ -134,10 +135,21 @@ class SwitchEMA(EMA):
         self._compare_ranks("switch()")
         self._switch()
 
+    @property
+    def kept_share(self) -> float | None:
+        """The share of the progress since the switch before that the latest one kept.
+
+        None before the first switch, and where a state was loaded in between.
+        """
+        return self._kept
+
     def _switch(self) -> None:
         self._write_live(self._live_share, self._resets)
-        if not self._has_warned and self._last_switch is not None:
-            self._warn_if_little_is_kept(self._last_switch)
+        self._kept = None
+        if self._last_switch is not None and self.steps > self._last_switch:
+            share = self._kept_share(self._last_switch)
+            self._kept = self._live_share + (1 - self._live_share) * share
+            self._warn_if_little_is_kept(self.steps - self._last_switch, self._kept)
         self._last_switch = self.steps
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,13 +162,8 @@ class SwitchEMA(EMA):
         super().reset()
         self._last_switch = 0
 
-    def _warn_if_little_is_kept(self, since: int) -> None:
-        steps = self.steps - since
-        if steps == 0:
-            return
-        share = self._kept_share(since)
-        kept = self._live_share + (1 - self._live_share) * share
-        if kept < LEAST_KEPT:
+    def _warn_if_little_is_kept(self, steps: int, kept: float) -> None:
+        if kept < LEAST_KEPT and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"This switch keeps {kept:.1%} of the progress of the last {steps} "

@@ -7,18 +7,19 @@ any other start the trial does nothing, and nothing of the bench is imported for
 
 import json
 import os
-import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from switch_ema._random import random_numbers_kept
 
 if TYPE_CHECKING:
     from switch_ema.averaging.averager import Averager
@@ -107,7 +108,7 @@ class _ActiveTrial(Trial):
         threading.Thread(
             target=_leave_without, args=(Path(told["lock"]),), daemon=True
         ).start()
-        with _random_numbers_kept():  # methods are tried on a small model before
+        with random_numbers_kept():  # methods are tried on a small model before
             self._averagers, options = _attach(told, model, optimizer, epochs)
         self._names: list[str] = []
         self._epoch = 0
@@ -135,7 +136,7 @@ class _ActiveTrial(Trial):
             # the training goes on as after one.
             last = index == len(self._averagers) - 1
             with (
-                nullcontext() if last else _random_numbers_kept(),
+                nullcontext() if last else random_numbers_kept(),
                 averager.averaged() if averager is not None else nullcontext(),
             ):
                 returned.append(measure())
@@ -216,26 +217,6 @@ def _described(model: nn.Module, optimizer: "Optimizers") -> dict[str, str]:
         "Optimizer": "; ".join(map(describe_optimizer, optimizers)),
         "Processes": str(int(os.environ.get("WORLD_SIZE", 1))),
     }
-
-
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    """Put the states of the random number generators back afterwards."""
-    numpy = sys.modules.get("numpy")
-    python, on_cpu = random.getstate(), torch.get_rng_state()
-    legacy = None if numpy is None else numpy.random.get_state()
-    on_gpus = []
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        on_gpus = torch.cuda.get_rng_state_all()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        torch.set_rng_state(on_cpu)
-        if numpy is not None:
-            numpy.random.set_state(legacy)
-        if on_gpus:
-            torch.cuda.set_rng_state_all(on_gpus)
 
 
 def _is_first_rank() -> bool:

@@ -1,0 +1,110 @@
+"""A second validation in Lightning, on the live weights, beside that on the average."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.data import extract_batch_size
+from torch import Tensor
+
+from switch_ema._random import random_numbers_kept
+
+
+def validate_live(trainer: Trainer, module: LightningModule) -> dict[str, float]:
+    """Run the steps of a validation on the model as it is; return what they log.
+
+    The hooks of the module around an epoch run, those of callbacks do not, and nothing
+    of it reaches the trainer: not its metrics, and not the random numbers.
+    """
+    loaders = _flat(trainer.val_dataloaders)
+    several = len(loaders) > 1
+    with random_numbers_kept(), _noted(module) as notes:
+        module.on_validation_epoch_start()
+        for index, loader in enumerate(loaders):
+            notes.end = f"/dataloader_idx_{index}" if several else ""
+            limit = trainer.num_val_batches[index]
+            for number, batch in enumerate(loader):
+                if number >= limit:
+                    break
+                moved = trainer.strategy.batch_to_device(batch, dataloader_idx=index)
+                notes.batch = moved
+                place = (number, index) if several else (number,)
+                trainer.strategy.validation_step(moved, *place)
+        notes.batch, notes.end = None, ""
+        module.on_validation_epoch_end()
+        return notes.means()
+
+
+class _Notes:
+    """Takes the place of ``self.log`` and ``self.log_dict`` of a module."""
+
+    def __init__(self) -> None:
+        self.batch: Any = None
+        self.end = ""
+        """Of a name, where there are several loaders."""
+        self._sums: dict[str, float] = defaultdict(float)
+        self._weights: dict[str, float] = defaultdict(float)
+        self._metrics: dict[str, Any] = {}
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *args: Any,
+        batch_size: int | None = None,
+        add_dataloader_idx: bool = True,
+        **options: Any,
+    ) -> None:
+        """Add a value, weighted as Lightning does: by the size of the batch."""
+        name = name + (self.end if add_dataloader_idx else "")
+        if hasattr(value, "compute"):  # a metric of torchmetrics, which adds up itself
+            self._metrics[name] = value
+            return
+        if batch_size is None:
+            batch_size = 1 if self.batch is None else extract_batch_size(self.batch)
+        number = value.detach().float().mean() if isinstance(value, Tensor) else value
+        self._sums[name] += batch_size * float(number)
+        self._weights[name] += batch_size
+
+    def log_dict(
+        self, dictionary: Mapping[str, Any], *args: Any, **options: Any
+    ) -> None:
+        """Add several values."""
+        for name, value in dictionary.items():
+            self.log(name, value, *args, **options)
+
+    def means(self) -> dict[str, float]:
+        """Return the means over the batches; metrics are left as they were found."""
+        values = {
+            name: total / self._weights[name] for name, total in self._sums.items()
+        }
+        for name, metric in self._metrics.items():
+            values[name] = float(metric.compute())
+        for metric in self._metrics.values():
+            metric.reset()
+        return values
+
+
+@contextmanager
+def _noted(module: LightningModule) -> Iterator[_Notes]:
+    """Let a module log into notes, and as ever afterwards."""
+    notes = _Notes()
+    own = vars(module)
+    names: tuple[str, ...] = ("log", "log_dict")
+    before = {name: own[name] for name in names if name in own}
+    own.update(log=notes.log, log_dict=notes.log_dict)
+    try:
+        yield notes
+    finally:
+        for name in names:
+            del own[name]
+        own.update(before)
+
+
+def _flat(loaders: Any) -> list[Iterable[Any]]:
+    """List the loaders of a validation, however they were given."""
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    return list(loaders) if isinstance(loaders, (list, tuple)) else [loaders]
