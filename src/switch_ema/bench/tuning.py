@@ -119,16 +119,19 @@ def _all_candidates(config: CompareConfig, plan: list[Cell]) -> dict[str, list[s
     """List what is tried for each method."""
     # A start that suits the shortest training lies within every other one, too.
     epochs = min(cell.recipe.epochs for cell in plan)
-    return {text: _candidates(text, config.tune, epochs) for text in config.methods}
-
-
-def _candidates(text: str, tuned: int | str, epochs: int) -> list[str]:
+    methods, tuned = config.methods, config.tune
+    if isinstance(tuned, int):
+        return {text: _main_candidates(text, tuned, epochs) for text in methods}
     if tuned == LEARNING_RATE:
-        return list(dict.fromkeys(with_factor(text, factor) for factor in FACTORS))
-    if isinstance(tuned, str):
+        rows = [[with_factor(text, factor) for text in methods] for factor in FACTORS]
+    else:
         option, values = parse_variation(tuned)
-        return list(dict.fromkeys(with_value(text, option, v) for v in values))
-    return _main_candidates(text, tuned, epochs)
+        rows = [list(with_value(methods, option, value)) for value in values]
+    columns = zip(*rows, strict=True)
+    return {
+        text: list(dict.fromkeys(column))
+        for text, column in zip(methods, columns, strict=True)
+    }
 
 
 def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:

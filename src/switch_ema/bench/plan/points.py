@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from switch_ema.averaging.registry import METHODS
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import method_of, options_of
 from switch_ema.bench.optimizers.catalog import check_optimizer, options_in_common
@@ -64,11 +63,7 @@ def sweep_points(config: CompareConfig) -> list[Point]:
         ]
     check_varied(config, option)
     points = [
-        Point(
-            f"{option} = {value}",
-            tasks,
-            tuple(with_value(method, option, value) for method in methods),
-        )
+        Point(f"{option} = {value}", tasks, with_value(methods, option, value))
         for value in values
     ]
     for point in points:
@@ -100,20 +95,29 @@ def check_varied(config: CompareConfig, option: str) -> None:
         )
 
 
-def with_value(method: str, option: str, value: Any) -> str:
-    """Give a method an option of its own, or of its optimizer, unless it has it.
+def with_value(methods: Sequence[str], option: str, value: Any) -> tuple[str, ...]:
+    """Give methods an option of their own or, if none has it, of their optimizer.
 
-    >>> with_value("ema", "decay", 0.9), with_value("plain", "decay", 0.9)
-    ('ema:decay=0.9', 'plain')
-    >>> with_value("ema@lr*0.5", "lr", 0.1), with_value("ema@lr=1", "lr", 0.1)
+    A method that gives the option a value by itself keeps it.
+
+    >>> with_value(["plain", "ema"], "decay", 0.9)
+    ('plain', 'ema:decay=0.9')
+    >>> with_value(["ema@lr*0.5", "ema@lr=1"], "lr", 0.1)
     ('ema@lr=0.1,lr*0.5', 'ema@lr=1')
     """
-    spec = parse_method_spec(method)
-    if option in options_of(spec.name):
-        given = {option: value, **spec.options}
-        return method if option in spec.options else str(replace(spec, options=given))
-    if is_of_a_method(option):
+    specs = {method: parse_method_spec(method) for method in methods}
+    if any(option in options_of(spec.name) for spec in specs.values()):
+        return tuple(_with_own(m, spec, option, value) for m, spec in specs.items())
+    return tuple(_with_change(m, spec, option, value) for m, spec in specs.items())
+
+
+def _with_own(method: str, spec: Spec, option: str, value: Any) -> str:
+    if option in spec.options or option not in options_of(spec.name):
         return method
+    return str(replace(spec, options={option: value, **spec.options}))
+
+
+def _with_change(method: str, spec: Spec, option: str, value: Any) -> str:
     if any(c.option == option and not c.is_factor for c in spec.changes):
         return method
     return str(replace(spec, changes=(Change(option, value), *spec.changes)))
@@ -131,11 +135,6 @@ def with_factor(method: str, factor: float) -> str:
         return method
     change = Change("lr", factor, is_factor=True)
     return str(replace(spec, changes=(change, *spec.changes)))
-
-
-def is_of_a_method(option: str) -> bool:
-    """Whether any method has such an option, so that no optimizer is asked for it."""
-    return any(option in options_of(name) for name in METHODS)
 
 
 def trained(config: CompareConfig, points: Sequence[Point]) -> CompareConfig:
