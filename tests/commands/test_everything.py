@@ -61,20 +61,31 @@ def test_every_row_of_every_table_ends_on_one_page(folder, capsys):
     assert err == "" and code == 0
     assert set(states(folder).values()) == {"done"} and len(states(folder)) == 4
     page = (folder / "report.html").read_text()
-    for text in ("Overview", "Table 5: ", "Table 3: ", "#table-5", "83.48", "2 of 2"):
+    for text in (
+        "Overview",
+        "Table 5: ",
+        "Table 3: ",
+        "#table-5",
+        ">Table 5</a>",
+        "83.48",
+        "2 of 2",
+    ):
         assert text in page
     assert "table-5 mae: plain" in out and "4/4 rows" in out
 
 
 def test_a_budget_chooses_rows_and_says_what_it_left_out(folder, capsys):
-    code, _, _ = call(capsys, *RUN, "--budget", "70s")
+    code, out, _ = call(capsys, *RUN, "--budget", "70s")
     assert code == 0
-    # The cheapest row of each table with 3 seeds, and with the rest 5 of the cheaper.
+    # The cheapest row of each table with 3 seeds, and with the rest 5 of the first.
     assert states(folder) == {"table-3 vgg13-bn": "done", "table-5 mae": "done"}
-    assert [row.last.n for row in found(folder, "table-5", "mae")] == [5, 5, 5]
+    assert [row.last.n for row in found(folder, "table-3", "vgg13-bn")] == [5] * 3
+    assert "Left out of table-5: simmim." in out
+    assert "Left out of table-3: resnet18." in out
     page = (folder / "report.html").read_text()
-    assert "Left out of table-5: simmim." in page
-    assert "Left out of table-3: resnet18." in page
+    assert "chose 2 rows and their seeds; 2 rows did not fit." in page
+    assert "Not run with the present recipes: simmim." in page
+    assert "reproduce all --scale small --seeds 2 --budget 70s" in page
 
 
 def test_what_was_stopped_goes_on_with_the_same_rows(folder, capsys, monkeypatch):
@@ -82,7 +93,7 @@ def test_what_was_stopped_goes_on_with_the_same_rows(folder, capsys, monkeypatch
 
     def interrupted(*arguments):
         calls.append(arguments)
-        if len(calls) == 30:  # in the second row; the first has 24
+        if len(calls) == 45:  # in the second row; the first has 40
             raise KeyboardInterrupt
         return step(*arguments)
 

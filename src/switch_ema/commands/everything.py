@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from switch_ema.bench.paper.everything import (
 )
 from switch_ema.bench.paper.figures.figure import PaperFigure
 from switch_ema.bench.paper.parts import part_section
+from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
     RowOutcome,
     RowPlan,
@@ -133,6 +135,17 @@ def _tell(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
         console.print(escape(f"{line} ({outcome.seconds:.0f} s)"), soft_wrap=True)
 
 
+def _command(flags: "Reproduce") -> list[str]:
+    """Spell what was typed, as far as numbers depend on it."""
+    command = ["switch-ema", "reproduce", ALL]
+    usual = RowSettings()
+    for option in fields(usual):
+        value = getattr(flags.settings, option.name)
+        if option.name == "scale" or value != getattr(usual, option.name):
+            command += [f"--{option.name}", str(value)]
+    return command if flags.budget is None else [*command, "--budget", flags.budget]
+
+
 def _write(
     flags: "Reproduce",
     run: Everything,
@@ -143,9 +156,7 @@ def _write(
 ) -> Path:
     """Make the sections of all parts, and one page of them."""
     scale = flags.settings.scale
-    command = ["switch-ema", "reproduce", ALL, "--scale", scale]
-    if flags.budget is not None:
-        command += ["--budget", flags.budget]
+    command = _command(flags)
     sections = []
     with console.status("Measuring and drawing") as status:
         for table in TABLES.values():

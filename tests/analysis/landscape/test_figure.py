@@ -5,7 +5,12 @@ import io
 import numpy as np
 import pytest
 
-from switch_ema.analysis.landscape.figure import caption, draw_line, draw_surfaces
+from switch_ema.analysis.landscape.figure import (
+    caption,
+    draw_line,
+    draw_lines,
+    draw_surfaces,
+)
 from switch_ema.analysis.landscape.surface import LandscapeLine, LandscapeSurface, Notes
 from switch_ema.analysis.style import MARKERS
 
@@ -60,6 +65,18 @@ def test_curves_are_solid_with_their_gaps_and_a_marker_at_the_centre():
         assert (20 - first) % stride == 0
         assert centre.get_xdata()[0] == 0
         assert centre.get_marker() == curve.get_marker() == MARKERS[index]
+
+
+def test_a_grid_has_the_loss_left_and_the_accuracy_right():
+    line = a_line()
+    figure = drawn(draw_lines({"one": line, "two": line}))
+    left, *_, right = (axes for axes in figure.axes if axes.get_ylabel())
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["one", "two"]
+    assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "accuracy (%)")
+    np.testing.assert_array_equal(left.lines[1].get_ydata(), line.values["loss"][1])
+    assert left.lines[0].get_color() == right.lines[0].get_color()
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["plain", "EMA", "loss (left)", "metric (right)"]
 
 
 def test_a_surface_has_levels_by_equal_factors_within_its_values():

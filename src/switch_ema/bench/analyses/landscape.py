@@ -109,8 +109,8 @@ class TaskLandscape:
     def plane(self) -> LandscapeSurface | None:
         """Measure the plane in which the methods moved.
 
-        None if the trajectories were not kept; that of a method that diverged is left
-        out.
+        None if the trajectories were not kept, or are too short to span a plane; that
+        of a method that diverged is left out.
         """
         paths = {
             label: path
@@ -122,7 +122,10 @@ class TaskLandscape:
         label, path = list(paths.items())[-1]
         centre = path[-1]
         everything = [point for points in paths.values() for point in points]
-        found = principal_directions(everything, 2, centre=centre)
+        try:
+            found = principal_directions(everything, 2, centre=centre)
+        except ValueError:  # they span no plane, such as those of one epoch
+            return None
         reached = project(everything, centre, found.directions)
         return landscape_2d(
             self.kept.model,

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.style import PAGE, colour_of, paper_style
@@ -77,14 +79,26 @@ def draw_curves(panels: Sequence[Panel]) -> Figure:
             axes.set_axis_off()
         for axes, panel in zip(grid.flat, panels, strict=False):
             _panel(axes, panel)
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        handles, _ = grid.flat[0].get_legend_handles_labels()
+        handles += _marker_keys()
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
         return figure
+
+
+def _marker_keys() -> list[Line2D]:
+    """Explain filled and hollow markers."""
+    told = {"0.5": "best of its method, or not to be told from it", "white": "worse"}
+    style: dict[str, Any] = {"color": "0.5", "marker": "o", "markersize": 4, "ls": ""}
+    return [
+        Line2D([], [], markerfacecolor=face, label=text, **style)
+        for face, text in told.items()
+    ]
 
 
 def _cell(point: Point, digits: int) -> tuple[float, str]:
     """Return a cell's gain in half widths and its text."""
-    mark = "\n(best)" if point.is_best else ""
+    mark = "\n(~ best)" if point.within_noise else ""
+    mark = "\n(best)" if point.is_best else mark
     gain = point.gain
     if gain is None:
         return 0.0, f"{fixed(point.mean, digits)}{mark}"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 HEAT_MAP = (
     "Gains over the setting that the paper recommends, ± half the width of the "
     "interval, each in the unit of its metric. The colour is the gain in half widths: "
-    "pale cells lie within noise. The cell of the recommended setting shows its mean."
+    "pale cells lie within noise of it. ~ best: cannot be told from the best setting. "
+    "The cell of the recommended setting shows its mean."
 )
 CURVES = (
     "Lines: mean over seeds at the last epoch. Bands: ±1 standard error. Filled "

@@ -305,10 +305,9 @@ def told(run: Everything) -> Iterator[str]:
         rows = sum(map(len, run.left_out.values()))
         yield (
             f"A budget of {duration(run.budget)} chose {counted(len(run.rows), 'row')} "
-            f"and their seeds; {counted(rows, 'row')} did not fit."
+            f"and their seeds; {counted(rows, 'row')} did not fit. Each part names its "
+            "rows that are missing."
         )
-        for part, names in run.left_out.items():
-            yield f"Left out of {part}: {listed(names)}."
     words = {
         "skipped": "No time was left for",
         "failed": "Could not be trained:",

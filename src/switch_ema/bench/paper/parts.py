@@ -61,7 +61,9 @@ def _figure_section(
     there = [row for row in figure.rows if (folders[row.name] / RESULTS).is_file()]
     missing = [row.name for row in figure.rows if row not in there]
     section = AnalysisSection(
-        key=figure.name, title=f"Figure: {figure.title}", command=command
+        key=figure.name,
+        title=f"{figure.name.replace('-', ' ').capitalize()}: {figure.title}",
+        command=command,
     )
     notes = [figure.small_note] if figure.small_note and scale == "small" else []
     if missing:
@@ -69,7 +71,10 @@ def _figure_section(
     runs = [DrawnRun(row.title, folders[row.name]) for row in there]
     if runs:
         folder = table_folder(out, figure, scale)
-        section = draw_section(section, figure.draw, runs, (), folder)
+        try:
+            section = draw_section(section, figure.draw, runs, (), folder)
+        except UsageError as error:  # which must not hide the other parts of a page
+            notes.append(f"Not drawn: {error}")
     return replace(section, paragraphs=[*notes, *section.paragraphs])
 
 

@@ -20,6 +20,8 @@ from switch_ema.bench.paper.tables import PaperRow, PaperTable, Setting
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.sections import FIGURES, Picture
 
+SETTINGS = LandscapeSettings(side=31)
+
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
     """Draw one picture for each task: its methods two by two, side by side."""
@@ -38,12 +40,13 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             for pair in pairwise(chosen):
                 paths = {m: kept.trajectory[m] for m in pair if m in kept.trajectory}
                 own = replace(kept, trajectory=paths)
-                surface = TaskLandscape(own, LandscapeSettings(side=31)).plane()
+                surface = TaskLandscape(own, SETTINGS).plane()
                 if surface is not None and len(surface.paths) == 2:
                     surfaces.append(surface)
             if not surfaces:
                 problems.append(
-                    f"{kept.name} has no two methods whose trajectories were kept."
+                    f"{kept.name} has no two methods whose trajectories were kept "
+                    "and span a plane."
                 )
                 continue
             name = f"{PLANE.name}-{len(pictures) + 1}" if pictures else PLANE.name
