@@ -22,7 +22,7 @@ def test_the_list_names_every_figure(call):
     assert all(f"figure-{name}" in TABLES for name in FIGURES)
 
 
-@pytest.mark.parametrize("name", ["convergence", "landscape", "decay"])
+@pytest.mark.parametrize("name", ["convergence", "landscape"])
 def test_a_run_is_drawn_with_a_panel_for_each_task(call, finished, name, tmp_path):
     code, out, err = call("figure", name, finished)
     assert err == "" and code == 0
