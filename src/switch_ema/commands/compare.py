@@ -68,6 +68,8 @@ class Compare:
             from switch_ema.commands.watching import TalkingBar
 
         settings = _with_script(self.settings, self.script)
+        if self.script is not None and self.run.track:
+            raise UsageError("a script logs by itself; --track is for tasks.")
         if self.config is not None:
             if settings != CompareConfig(stack="auto"):
                 raise UsageError(BESIDE_CONFIG)

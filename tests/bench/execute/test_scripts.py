@@ -168,6 +168,12 @@ def test_killed_and_continued_gives_the_same_table(script, tmp_path):
     assert (found.results, found.curves) == (expected.results, expected.curves)
 
 
+def test_a_launcher_may_start_a_script_anew(script):
+    whole = script(REPORT).summary.tasks[0]
+    again = script(REPORT + REPORT, name="again").summary.tasks[0]
+    assert again.curves == whole.curves
+
+
 @pytest.mark.parametrize(
     ("text", "options", "sentence"),
     [

@@ -196,7 +196,9 @@ def _read_result(path: Path) -> CellResult:
         return CellResult(
             "failed", "the script never called switch_ema.trial(model, optimizer)"
         )
-    header, *rows = rows
+    # A launcher may have started the script anew, as torchrun's --max-restarts does.
+    begun = max(index for index, row in enumerate(rows) if "options" in row)
+    header, *rows = rows[begun:]
     if not rows:
         return CellResult(
             "failed", "the script never called trial.evaluate, so it has no value"
