@@ -73,6 +73,7 @@ def compare_boundaries(
     first_seed: int = 0,
     epochs: int | None = None,
     optimizer: str | None = None,
+    evaluate_every: int | None = MOST_EPOCHS,
     grid_size: int = 201,
     folder: Path | None = None,
     watcher: Watcher | None = None,
@@ -88,6 +89,8 @@ def compare_boundaries(
         first_seed: the others follow.
         epochs: the task's own by default.
         optimizer: name with options; the task's own by default.
+        evaluate_every: as the run in the folder has it; by default at the end alone,
+            since only the weights at the end are looked at.
         grid_size: points along the longer side of the window, at least 10.
         folder: the folder of the run, which continues what it holds; by default one
             that is deleted afterwards.
@@ -103,7 +106,7 @@ def compare_boundaries(
         first_seed=first_seed,
         epochs=epochs,
         optimizer=optimizer,
-        evaluate_every=MOST_EPOCHS,  # only the weights at the end are looked at
+        evaluate_every=evaluate_every,
     )
     cells = make_plan(config)
     chosen = tuple(range(first_seed, first_seed + seeds))

@@ -34,6 +34,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             first_seed=config.first_seed,
             epochs=config.epochs,
             optimizer=config.optimizer,
+            evaluate_every=config.evaluate_every,
             folder=run.folder,
         )
         if methods:
