@@ -37,7 +37,7 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 test: lint
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 # The averaging tests against another torch: make test-core TORCH=2.13.0. The library
 # needs torch alone, so only the tests' own tools are beside it.

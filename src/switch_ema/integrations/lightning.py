@@ -13,7 +13,6 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.lightning_live import validate_live
 from switch_ema.integrations.measures import (
     LIVE,
     check_evaluate,
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.trainer.states import TrainerFn
+
+    from switch_ema.integrations.lightning_live import validate_live
 
 _KEY = "switch_ema"
 _FOREIGN = {"current_model_state", "averaging_state"}

@@ -42,7 +42,7 @@ class ElasticReset(SwitchEMA):
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
 
-    >>> elastic = ElasticReset(nn.Linear(1, 1), switch_every=Steps(2))
+    >>> elastic = ElasticReset(nn.Linear(1, 1), decay=0.5, switch_every=Steps(2))
     >>> for _ in range(4):
     ...     elastic.update()
     >>> elastic.switches

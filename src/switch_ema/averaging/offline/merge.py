@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Union
 
-import torch
 from torch import Tensor
 
 from switch_ema import __version__
@@ -255,7 +255,7 @@ def _check_alike(
 def _describe(merge: _Merge, weights: Weights) -> dict[str, Any]:
     """Say what the result is made from."""
     return {
-        "made_by": f"switch-ema {__version__}, torch {torch.__version__}",
+        "made_by": f"switch-ema {__version__}, torch {metadata.version('torch')}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "weights": weights if isinstance(weights, str) else "as given",
         "rule": "sum of coefficient * checkpoint in float64, rounded to the dtype",
