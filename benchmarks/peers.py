@@ -195,9 +195,10 @@ def check(name: str, entry: Entry, model: nn.Module) -> None:
     distance = live.double() - before
     entry.update()
     moved = entry.probe(parameter)[1].double() - before
-    # Of means: bfloat16 rounds single elements, up as often as down.
+    # Of means: bfloat16 rounds single elements at random, which evens out over many.
     share = (moved.mean() / distance.mean()).item()
-    if abs(share / (1 - DECAY) - 1) > 0.01:
+    rounding = (moved.std() / moved.numel() ** 0.5 / distance.mean()).item()
+    if abs(share - (1 - DECAY)) > 0.01 * (1 - DECAY) + 5 * rounding:
         raise RuntimeError(
             f"{name} moved {parameter} by {share:.6f} of its distance to the live "
             f"weights, expected {1 - DECAY:.6f}; its time would mean nothing."
