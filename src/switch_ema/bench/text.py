@@ -3,6 +3,7 @@
 import difflib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
@@ -37,6 +38,16 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> Usage
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}? Known" if near else "known"
     return UsageError(f"unknown {kind} {name!r}; {hint} are {', '.join(known)}{more}.")
+
+
+def read_utf8(path: Path) -> str:
+    """Read a text file of unknown origin; whatever is wrong with it is one sentence."""
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist.")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text: {error.reason}.") from None
 
 
 def read_json(text: str | bytes, where: str) -> Any:

@@ -16,6 +16,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
 from switch_ema.bench.spec import SCRIPT
+from switch_ema.bench.text import read_utf8
 
 if TYPE_CHECKING:
     from switch_ema.bench.stats.summary import ComparisonSummary
@@ -129,13 +130,7 @@ def _with_script(settings: CompareConfig, script: str | None) -> CompareConfig:
 
 
 def _stored_settings(path: Path) -> CompareConfig:
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason}.") from None
-    return CompareConfig.from_json(text, str(path))
+    return CompareConfig.from_json(read_utf8(path), str(path))
 
 
 def refuse_beside_config(arguments: Sequence[str]) -> None:
@@ -203,14 +198,14 @@ class Runs:
 
 def _describe(folder: Path) -> tuple[str, str, str, str]:
     """Return a run's date, number of seeds, state and what is best per task."""
-    from switch_ema.bench.compare import summarize_run
     from switch_ema.bench.report.words import best_of
     from switch_ema.bench.results.folder import open_run
+    from switch_ema.bench.stats.summarize import summarize
 
     settings, results = open_run(folder)
     with closing(results):
         done = len(results.statuses())
-    summary = summarize_run(folder)
+        summary = summarize(settings, results, folder.name)
     missing = sum(task.missing for task in summary.tasks)
     return (
         summary.environment.get("date", "-"),

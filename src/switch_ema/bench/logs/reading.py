@@ -13,7 +13,7 @@ from typing import Any
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import read_json
+from switch_ema.bench.text import read_json, read_utf8
 
 Series = dict[str, list[float]]
 """The values of each column in the order of the file, without empty cells."""
@@ -38,12 +38,7 @@ def read_log(path: Path) -> Series:
     """
     if path.is_dir() or _EVENTS in path.name:
         return _read_events(path)
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error.reason}.") from None
+    text = read_utf8(path)
     if path.suffix in _TABLES:
         return _columns(_table_rows(text, _TABLES[path.suffix]))
     if path.suffix in _LINES:

@@ -4,11 +4,10 @@ from switch_ema.analysis.looks import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
-    HOVER,
     Figure,
     Json,
     Looks,
-    label,
+    band_and_line,
     plain,
     range_of,
 )
@@ -62,20 +61,6 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
 
 
 def _curve(method: str, own: Band, look: Look, digits: int) -> list[Json]:
-    """Return the band, drawn as one closed outline, and the line on top of it."""
-    meta = {"colour": look.colour, "method": look.index}
-    high = [mean + error for mean, error in zip(own.mean, own.error, strict=True)]
-    low = [mean - error for mean, error in zip(own.mean, own.error, strict=True)]
-    outline = {
-        "x": [*own.epochs, *reversed(own.epochs)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "mode": "lines",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "meta": {**meta, "role": "band"},
-    }
     hover = [
         typographic(
             f"epoch {e}: {fixed(mean, digits)} ± {fixed(error, digits)}, n = {n}"
@@ -84,17 +69,10 @@ def _curve(method: str, own: Band, look: Look, digits: int) -> list[Json]:
             own.epochs, own.mean, own.error, own.n, strict=True
         )
     ]
-    line = {
-        "x": own.epochs,
-        "y": own.mean,
-        "name": label(method),
-        "mode": "lines" if len(own.epochs) > 3 else "lines+markers",
-        "line": {"width": 2, "dash": look.plotly_dash},
-        "customdata": hover,
-        "hovertemplate": HOVER,
-        "meta": {**meta, "role": "line"},
-    }
-    return [outline, line] if any(own.error) else [line]
+    is_short = len(own.epochs) <= 3
+    return band_and_line(
+        method, look, own.epochs, own.mean, own.error, hover, markers=is_short
+    )
 
 
 def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool) -> str:

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,53 @@ def rows_layout(labels: list[str], title: str) -> Json:
             for row, name in enumerate(labels)
         ],
     }
+
+
+def band_and_line(
+    method: str,
+    look: Look,
+    x: Sequence[float] | Sequence[str],
+    mean: Sequence[float],
+    half: Sequence[float],
+    hover: Sequence[str],
+    *,
+    markers: bool,
+) -> list[Json]:
+    """Return the band, drawn as one closed outline, and the line on top of it.
+
+    Args:
+        method: whose values these are.
+        look: the method's.
+        x: where they were measured.
+        mean: the line.
+        half: half of the band's width; without any there is no band.
+        hover: what is told of each point.
+        markers: whether the points are marked.
+    """
+    meta = {"colour": look.colour, "method": look.index}
+    high = [value + width for value, width in zip(mean, half, strict=True)]
+    low = [value - width for value, width in zip(mean, half, strict=True)]
+    outline = {
+        "x": [*x, *reversed(x)],
+        "y": [*high, *reversed(low)],
+        "fill": "toself",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "meta": {**meta, "role": "band"},
+    }
+    line = {
+        "x": list(x),
+        "y": list(mean),
+        "name": label(method),
+        "mode": "lines+markers" if markers else "lines",
+        "line": {"width": 2, "dash": look.plotly_dash},
+        "customdata": list(hover),
+        "hovertemplate": HOVER,
+        "meta": {**meta, "role": "line"},
+    }
+    return [outline, line] if any(half) else [line]
 
 
 def range_of(n: list[int]) -> str:

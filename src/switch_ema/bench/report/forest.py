@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from switch_ema.bench.report.figures import Looks
 from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import digits_of, fixed
-from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.stats.paired import MethodResult
+from switch_ema.bench.stats.paired import Difference
 from switch_ema.bench.stats.summary import TaskSummary
 
 _MARGIN = 0.04
@@ -31,29 +30,28 @@ class ForestRow:
     difference: str
     interval: str
     """Empty where the differences do not spread."""
-    n: int
 
 
 @dataclass(frozen=True)
 class Forest:
     """All methods that were compared, the largest difference first."""
 
-    baseline: str
     rows: list[ForestRow]
     zero: float
     """Place of zero, as a percentage of the axis."""
-    missing: list[str]
-    """Methods without a seed in common with the baseline."""
 
 
 def forest(task: TaskSummary, looks: Looks) -> Forest:
     """Place the differences of the metric that decides."""
     metric = task.metrics[0]
     results = task.results[metric.name]
-    compared = [r for r in results if r.verdict != "baseline"]
-    known = [r for r in compared if r.difference and math.isfinite(r.difference.mean)]
-    known.sort(key=lambda r: r.difference.mean if r.difference else 0.0, reverse=True)
-    ends = [0.0, *(end for result in known for end in _ends(result))]
+    compared = [
+        (result, result.difference)
+        for result in results
+        if result.difference and math.isfinite(result.difference.mean)
+    ]
+    compared.sort(key=lambda pair: pair[1].mean, reverse=True)
+    ends = [0.0, *(end for _, difference in compared for end in _ends(difference))]
     low, high = min(ends), max(ends)
     length = (high - low) or 1.0
     low, length = low - _MARGIN * length, (1 + 2 * _MARGIN) * length
@@ -63,10 +61,8 @@ def forest(task: TaskSummary, looks: Looks) -> Forest:
 
     digits = digits_of(metric, results)
     rows = []
-    for result in known:
-        difference = result.difference
-        assert difference is not None
-        first, last = _ends(result)
+    for result, difference in compared:
+        first, last = _ends(difference)
         interval = f"[{fixed(first, digits)}, {fixed(last, digits)}]"
         rows.append(
             ForestRow(
@@ -78,17 +74,13 @@ def forest(task: TaskSummary, looks: Looks) -> Forest:
                 high=place(last),
                 difference=fixed(difference.mean, digits, "+"),
                 interval=interval if difference.sd else "",
-                n=difference.n,
             )
         )
-    missing = [result.method for result in compared if result not in known]
-    return Forest(baseline_of(results), rows, place(0.0), missing)
+    return Forest(rows, place(0.0))
 
 
-def _ends(result: MethodResult) -> tuple[float, float]:
+def _ends(difference: Difference) -> tuple[float, float]:
     """Return the ends of the interval, or the mean twice where there is none."""
-    difference = result.difference
-    assert difference is not None
     if difference.sd and math.isfinite(difference.low + difference.high):
         return difference.low, difference.high
     return difference.mean, difference.mean

@@ -3,11 +3,10 @@
 from switch_ema.analysis.intervals import half_width
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.figures import (
-    HOVER,
     Figure,
     Json,
     Looks,
-    label,
+    band_and_line,
     plain,
 )
 from switch_ema.bench.report.numbers import (
@@ -156,35 +155,14 @@ def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
     for method in methods:
         found = [result_of(point, method) for point in sweep.points]
         summaries = [r.last if r else Summary(float("nan"), None, 0) for r in found]
-        meta = {"colour": looks[method].colour, "method": looks[method].index}
-        halves = [_half(summary) for summary in summaries]
-        high = [s.mean + h for s, h in zip(summaries, halves, strict=True)]
-        low = [s.mean - h for s, h in zip(summaries, halves, strict=True)]
-        traces += [
-            {
-                "x": [*x, *reversed(x)],
-                "y": [*high, *reversed(low)],
-                "fill": "toself",
-                "mode": "lines",
-                "line": {"width": 0},
-                "hoverinfo": "skip",
-                "showlegend": False,
-                "meta": {**meta, "role": "band"},
-            },
-            {
-                "x": x,
-                "y": [summary.mean for summary in summaries],
-                "name": label(method),
-                "mode": "lines+markers",
-                "line": {"width": 2, "dash": looks[method].plotly_dash},
-                "customdata": [
-                    typographic(f"{p.point}: {_value(s, digits)}, n = {s.n}")
-                    for p, s in zip(sweep.points, summaries, strict=True)
-                ],
-                "hovertemplate": HOVER,
-                "meta": {**meta, "role": "line"},
-            },
+        hover = [
+            typographic(f"{p.point}: {_value(s, digits)}, n = {s.n}")
+            for p, s in zip(sweep.points, summaries, strict=True)
         ]
+        means, halves = [s.mean for s in summaries], [_half(s) for s in summaries]
+        traces += band_and_line(
+            method, looks[method], x, means, halves, hover, markers=True
+        )
     x_axis: Json = {"title": {"text": plain(option)}}
     if is_logarithmic:
         x_axis |= {"type": "log", "tickvals": x, "ticktext": texts}

@@ -48,16 +48,9 @@ def best_sentence(task: TaskSummary) -> str:
     if not compared:
         return headline(task)
     baseline, digits = baseline_of(results), digits_of(metric, results)
-    # Only where it was judged: too few seeds can tell nothing about a method.
-    ranked = sorted(
-        (r for r in compared if r.difference is not None and r.verdict == "helps"),
-        key=lambda result: result.difference.mean if result.difference else 0.0,
-        reverse=True,
-    )
-    others = [result for result in compared if result not in ranked[:1]]
-    rest = _clauses(others)
-    if ranked:
-        best = ranked[0]
+    best = _best(results)
+    rest = _clauses([result for result in compared if result is not best])
+    if best is not None:
         gain = shift(best, metric, digits)
         text = f"{best.method} is best: {gain} over {baseline}"
         return printable(f"{text}{f'; {rest}' if rest else ''}.")
@@ -72,12 +65,19 @@ def best_sentence(task: TaskSummary) -> str:
 def best_of(task: TaskSummary) -> str:
     """Name the best method in few words, the baseline where nothing beats it."""
     results = task.results[task.metrics[0].name]
-    helps = [r for r in results if r.verdict == "helps" and r.difference is not None]
-    if helps:
-        best = max(helps, key=lambda r: r.difference.mean if r.difference else 0.0)
+    best = _best(results)
+    if best is not None:
         return printable(best.method)
     judged = [r for r in results if r.verdict in _ORDER[:3]]
     return printable(baseline_of(results)) if judged else "too few seeds"
+
+
+def _best(results: list[MethodResult]) -> MethodResult | None:
+    """Find the largest gain of those that were judged to be one."""
+    helps = [r for r in results if r.verdict == "helps" and r.difference is not None]
+    return max(
+        helps, key=lambda r: r.difference.mean if r.difference else 0.0, default=None
+    )
 
 
 def shift(result: MethodResult, metric: Metric, digits: int) -> str:

@@ -1,20 +1,14 @@
 """How long trainings will take, by what the same task has cost in earlier runs."""
 
-import json
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.results.folder import RESULTS
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import is_script
-
-_QUERY = """
-SELECT task, methods, seeds, train_seconds + evaluate_seconds,
-    (SELECT MAX(epoch) FROM metrics WHERE metrics.cell = cells.id)
-FROM cells WHERE status = 'done' ORDER BY finished
-"""
 
 
 def estimate_seconds(cells: Sequence[Cell], out: Path) -> float | None:
@@ -41,13 +35,8 @@ def _seconds_per_epoch(
     """Collect the latest costs by task, methods and number of seeds at once."""
     found = {}
     for path in out.glob(f"*/{RESULTS}"):
-        try:
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as stored:
-                rows = stored.execute(_QUERY).fetchall()
-            for task, methods, seeds, seconds, epochs in rows:
+        with suppress(UsageError), closing(Results(path)) as results:  # or damaged
+            for task, methods, seeds, seconds, epochs in results.costs():
                 if epochs:
-                    key = (task, tuple(json.loads(methods)), len(json.loads(seeds)))
-                    found[key] = float(seconds) / int(epochs)
-        except (sqlite3.Error, TypeError, ValueError):
-            continue  # a damaged run can tell nothing
+                    found[task, methods, seeds] = seconds / epochs
     return found

@@ -159,6 +159,23 @@ class Results:
                 raise ValueError(f"there is no record of {cell}")
         return dict(zip(columns.split(", "), row, strict=True))
 
+    def costs(self) -> Iterator[tuple[str, tuple[str, ...], int, float, int]]:
+        """Yield (task, methods, number of seeds, seconds, epochs), the latest last.
+
+        Of trainings that ended well; the seconds are those of training and evaluation.
+        """
+        query = (
+            "SELECT task, methods, seeds, train_seconds + evaluate_seconds, "
+            "(SELECT MAX(epoch) FROM metrics WHERE metrics.cell = cells.id) "
+            "FROM cells WHERE status = 'done' ORDER BY finished"
+        )
+        with self._errors():
+            rows = self._connection.execute(query).fetchall()
+            for task, methods, seeds, seconds, epochs in rows:
+                number = len(json.loads(seeds))
+                names = tuple(json.loads(methods))
+                yield str(task), names, number, float(seconds), int(epochs or 0)
+
     def curves(self, cell: Cell) -> Iterator[tuple[str, int, str, list[float]]]:
         """Yield (method, seed, metric, value per epoch); NaN is stored as NULL."""
         query = (

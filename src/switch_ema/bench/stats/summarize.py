@@ -32,6 +32,9 @@ from switch_ema.bench.stats.summary import (
     TaskSummary,
 )
 
+_DAMAGED = suppress(AttributeError, TypeError, ValueError, RecursionError)
+"""A note that is not what we write."""
+
 
 def summarize(
     config: CompareConfig,
@@ -190,10 +193,9 @@ def _longest(curves: Mapping[str, Curves]) -> int:
 
 def _texts(text: str) -> dict[str, str]:
     """Read what was trained; a damaged note is as if there were none."""
-    try:
+    with _DAMAGED:
         return {str(key): str(value) for key, value in json.loads(text).items()}
-    except (AttributeError, TypeError, ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def _shares(
@@ -209,13 +211,12 @@ def _shares(
 
 def _trivial(text: str) -> dict[str, dict[str, float]]:
     """Read the values of trivial predictors; damaged ones are as if there were none."""
-    try:
+    with _DAMAGED:
         return {
             str(name): {str(metric): float(value) for metric, value in values.items()}
             for name, values in json.loads(text).items()
         }
-    except (AttributeError, TypeError, ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult]:
