@@ -11,6 +11,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.sharding import gathered
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ with needed("accelerate", extra="accelerate"):
     from accelerate.optimizer import AcceleratedOptimizer
 
 
+@spelled_out
 def prepare_averager(
     accelerator: Accelerator,
     model: nn.Module,
@@ -47,6 +49,7 @@ def prepare_averager(
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         averager = prepare_averager(accelerator, model, optimizer, decay=0.999)
     """
+    check_method(method, options)
     wrapped = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
     inner = [_inside(one) for one in wrapped]
     averager = create_averager(method, model, inner, **options)

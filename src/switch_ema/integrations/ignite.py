@@ -10,6 +10,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
 from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.wrapping import run_on_average, warn_without_state
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class SwitchEMAHandler:
         options: the options of the method, such as ``decay`` and ``switch_every``.
     """
 
+    @spelled_out
     def __init__(
         self,
         model: nn.Module,
@@ -62,6 +64,7 @@ class SwitchEMAHandler:
         method: str = "switch-ema",
         **options: "Unpack[MethodOptions]",
     ) -> None:
+        check_method(method, options)
         self.averager: Averager = create_averager(method, model, optimizer, **options)
         self.live = Weights(model, self.averager.live_state_dict)
         self.averaged = Weights(model, self.averager.averaged_state_dict)

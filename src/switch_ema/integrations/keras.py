@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.wrapping import run_on_average
 
 # Only there is a Keras model a torch module. A choice of the user's stands.
@@ -40,6 +40,7 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         model.fit(x, y, callbacks=[SwitchEMACallback(decay=0.99)])
     """
 
+    @spelled_out
     def __init__(
         self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
     ) -> None:
@@ -49,7 +50,7 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
                 "Averaging needs the torch backend of Keras, not "
                 f"{keras.backend.backend()}; set KERAS_BACKEND=torch before the import."
             )
-        check_choice("method", method, tuple(METHODS))
+        check_method(method, options)
         self.averager: Averager | None = None
         """Made when ``fit`` begins."""
         self._method, self._options = method, options

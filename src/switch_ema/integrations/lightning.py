@@ -10,7 +10,7 @@ from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.measures import (
@@ -19,6 +19,7 @@ from switch_ema.integrations.measures import (
     describe_average,
     distance,
 )
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
@@ -71,6 +72,7 @@ class SwitchEMACallback(Callback):
         trainer = Trainer(callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
+    @spelled_out
     def __init__(
         self,
         method: str = "switch-ema",
@@ -81,7 +83,7 @@ class SwitchEMACallback(Callback):
         log_averaging: bool = False,
         **options: "Unpack[MethodOptions]",
     ) -> None:
-        check_choice("method", method, tuple(METHODS))
+        check_method(method, options)
         check_choice("main_weights", main_weights, ("averaged", "live"))
         check_evaluate(evaluate, best)
         self.averager: Averager | None = None

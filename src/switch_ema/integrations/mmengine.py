@@ -2,11 +2,14 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from switch_ema._checks import check_choice, check_count
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
+from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.decay import (
     DecaySchedule,
     constant,
@@ -17,6 +20,8 @@ from switch_ema.averaging.schedules.decay import (
 )
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.schedules.spelling import DecayLike
+from switch_ema.averaging.step.hooks import OptimizerState
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,
@@ -62,10 +67,11 @@ class AveragerHook(Hook):  # type: ignore[misc]
 
     priority = "NORMAL"  # before CheckpointHook, which then sees an epoch with its end
 
+    @spelled_out
     def __init__(
         self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
     ) -> None:
-        check_choice("method", method, tuple(METHODS))
+        check_method(method, options)
         self.averager: Averager | None = None
         """Made when training begins."""
         self._method, self._options = method, options
@@ -146,7 +152,14 @@ class SwitchEMAHook(AveragerHook):
         switch_interval: epochs or steps from switch to switch.
         full_params_ema: average floating-point buffers too; if not they are copied.
         update_interval: average at every k-th step only, with ``momentum``.
-        options: further options of :class:`switch_ema.SwitchEMA`.
+        live_share: the share of the live weights that a switch keeps.
+        optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
+        dtype: the dtype of the average, as of :class:`switch_ema.Averager`.
+        device: the device of the average.
+        include: average only these tensors.
+        exclude: do not average these tensors.
+        flat: move the model into one block of memory, for the fastest update.
+        steps_per_epoch: the length of an epoch, if it must be known during the first.
     """
 
     def __init__(
@@ -164,7 +177,14 @@ class SwitchEMAHook(AveragerHook):
         switch_interval: int = 1,
         full_params_ema: bool = False,
         update_interval: int = 1,
-        **options: Any,
+        live_share: float = 0.0,
+        optimizer_state: OptimizerState = "keep",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include: Filter = None,
+        exclude: Filter = None,
+        flat: bool = False,
+        steps_per_epoch: int | None = None,
     ) -> None:
         if resume_from is not None:
             raise ValueError(
@@ -181,13 +201,22 @@ class SwitchEMAHook(AveragerHook):
             check_choice("warmup", warmup, ("count", *_WARMUPS))
             schedule = _WARMUPS[warmup]
             decay = schedule(momentum, steps=warmup_iters, ratio=warmup_ratio)
-        options["decay"] = _per_step(decay, update_interval)
-        options["update_every"] = update_interval
-        options["buffers"] = "average" if full_params_ema else "copy"
+        options: MethodOptions = {
+            "decay": _per_step(decay, update_interval),
+            "update_every": update_interval,
+            "buffers": "average" if full_params_ema else "copy",
+            "dtype": dtype,
+            "device": device,
+            "include": include,
+            "exclude": exclude,
+            "flat": flat,
+            "steps_per_epoch": steps_per_epoch,
+        }
         if switch_params:
             every = Steps(switch_interval) if switch_by_iter else switch_interval
-            options |= {"switch_every": every, "switch_start": switch_start}
-            options["switch_stop"] = switch_end
+            options["switch_every"], options["switch_start"] = every, switch_start
+            options["switch_stop"], options["live_share"] = switch_end, live_share
+            options["optimizer_state"] = optimizer_state
         super().__init__("switch-ema" if switch_params else "ema", **options)
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from switch_ema._checks import check_choice
 from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema._random import random_numbers_kept
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.registry import METHODS, MethodOptions, create_averager
+from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.measures import (
     LIVE,
@@ -20,6 +19,7 @@ from switch_ema.integrations.measures import (
     describe_average,
     distance,
 )
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.sharding import gathered, load_live
 from switch_ema.integrations.wrapping import (
     check_alone,
@@ -76,6 +76,7 @@ class SwitchEMACallback(TrainerCallback):
         trainer = Trainer(model, args, callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
+    @spelled_out
     def __init__(
         self,
         method: str = "switch-ema",
@@ -85,7 +86,7 @@ class SwitchEMACallback(TrainerCallback):
         log_averaging: bool = False,
         **options: "Unpack[MethodOptions]",
     ) -> None:
-        check_choice("method", method, tuple(METHODS))
+        check_method(method, options)
         check_evaluate(evaluate, best)
         self.averager: Averager | None = None
         """Made when training begins."""
