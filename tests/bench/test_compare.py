@@ -18,10 +18,12 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import locked, open_run
+from switch_ema.bench.results.kept import load_kept
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train import checkpoints, loop
 from switch_ema.commands.compare import Compare
+from tests.bench.conftest import TINY_TASK
 
 
 class Killed(BaseException):
@@ -264,7 +266,7 @@ def test_tuning_uses_a_validation_split_and_its_own_seeds(tiny, tmp_path):
         tasks=(tiny,), methods=("plain", "ema", "switch-ema"), seeds=2, tune=2
     )
     path, text = run(config, tmp_path)
-    assert "Tuned methods: plain, ema:decay=0.99" in text
+    assert f"Tuned for {tiny}: plain, ema:decay=0.99" in text
     tuned, results = open_run(path.parent)
     assert tuned.methods[0] == "plain" and tuned.tune == 0
     assert tuned.methods[:3] == config.methods and len(tuned.methods) == 5
@@ -288,6 +290,31 @@ def test_tuned_and_untuned_are_compared_on_fresh_seeds(tiny, tmp_path):
     assert untuned == table(run(plain, tmp_path)[0])[0]  # the same seeds as ever
     assert [r.method for r in tuned[1]["error"]] == list(config.methods)
     assert "untuned" in path.read_text()
+
+
+def test_every_task_is_tuned_by_itself(tiny, tmp_path):
+    reverse = tmp_path / "reverse.py"  # a large error is good there
+    reverse.write_text(
+        TINY_TASK.replace("higher_is_better=False", "higher_is_better=True")
+    )
+    tasks = (tiny, f"{reverse}:Tiny")
+    config = CompareConfig(
+        tasks=tasks, methods=("plain", "ema"), seeds=2, tune="lr=0.0001,0.1"
+    )
+    path, text = run(config, tmp_path / "runs")
+    rates = {tasks[0]: 0.1, tasks[1]: 0.0001}
+    for task, rate in rates.items():
+        assert f"Tuned for {task}: plain@lr={rate}, ema@lr={rate}\n" in text
+    settings, results = open_run(path.parent)
+    for sweep in summarize(settings, results, "run").sweeps:
+        chosen = {name: f"{name}@lr={rates[sweep.task]}" for name in config.methods}
+        assert [point.settings for point in sweep.points] == [{}, chosen]
+        assert all(not point.missing for point in sweep.points)
+    trials, compared = 2 * 2 * 3, 2 * 2 * 2  # tasks, settings, seeds
+    assert len(results.statuses()) == trials + compared
+    for kept in load_kept(path.parent, settings.methods, "cpu"):
+        tuned = {f"{name}@lr={rates[kept.name]}" for name in config.methods}
+        assert set(kept.weights) == {*config.methods, *tuned}
 
 
 def test_a_sweep_is_resumed_and_shows_every_value(tiny, tmp_path, monkeypatch):

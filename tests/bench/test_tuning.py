@@ -8,13 +8,26 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.points import plan_points
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.loop import CellResult
-from switch_ema.bench.tuning import SEEDS, check_tuning, plan_trials, tune
+from switch_ema.bench.tuning import (
+    SEEDS,
+    check_tuning,
+    plan_trials,
+    tune,
+    tuned_points,
+)
 
 
 def chosen(tmp_path, tiny, scores, **more):
-    """Tune with made-up errors, lower being better, instead of trainings."""
+    """Tune one task with made-up errors instead of trainings."""
+    return chosen_by_task(tmp_path, tiny, lambda _: scores, **more)[tiny]
+
+
+def chosen_by_task(tmp_path, tiny, scores_of, **more):
+    """Tune with made-up errors of each task, lower being better."""
+    scores = scores_of(tiny)
     config = CompareConfig(
         tasks=(tiny,), methods=("plain", "ema"), tune=len(scores), seeds=2
     )
@@ -23,8 +36,12 @@ def chosen(tmp_path, tiny, scores, **more):
 
     def train(cells):
         for cell in cells:
+            seeds = len(cell.seeds)
             values = {
-                method: {"error": [[scores.get(method, 1.0)]], "slope": [[0.0]]}
+                method: {
+                    "error": [[scores_of(cell.task).get(method, 1.0)]] * seeds,
+                    "slope": [[0.0]] * seeds,
+                }
                 for method in cell.methods
             }
             results.add(cell, CellResult("done", "", values))
@@ -76,6 +93,35 @@ def test_every_method_has_the_same_learning_rates(tmp_path, tiny, tuned, labels)
     scores |= {f"plain{labels[1]}": 0.3, f"ema{labels[-1]}": 0.2}
     found = chosen(tmp_path, tiny, scores, tune=tuned)
     assert found == (f"plain{labels[1]}", f"ema{labels[-1]}")
+
+
+def test_each_task_has_its_own_choice(tmp_path, tiny):
+    other = f"{tiny}:noise=2"
+
+    def scores_of(task):
+        best = "ema@lr*4" if task == tiny else "plain@lr*0.25"
+        return {best: 0.1, **dict.fromkeys(("plain", "ema"), 0.5)}
+
+    found = chosen_by_task(tmp_path, tiny, scores_of, tasks=(tiny, other), tune="lr")
+    assert found == {tiny: ("plain", "ema@lr*4"), other: ("plain@lr*0.25", "ema")}
+    config = CompareConfig(tasks=(tiny, other), methods=("plain", "ema"), seeds=1)
+    cells = plan_points(config, tuned_points(config, found))
+    assert {(cell.task, cell.methods) for cell in cells} == {
+        (tiny, ("plain", "ema")),
+        (tiny, ("ema@lr*4",)),
+        (other, ("plain", "ema")),
+        (other, ("plain@lr*0.25",)),
+    }
+
+
+def test_the_start_of_swa_fits_each_task(tiny):
+    tasks = (tiny, "noisy-digits")
+    config = CompareConfig(tasks=tasks, methods=("plain", "swa"), tune=1, seeds=1)
+    cells = plan_trials(config, make_plan(config))
+    assert {cell.task: cell.methods[1] for cell in cells} == {
+        cell.task: f"swa:start={int(0.75 * cell.recipe.epochs)}" for cell in cells
+    }
+    assert len({cell.recipe.epochs for cell in cells}) == 2
 
 
 def test_trials_are_trained_once_for_all_that_read(tiny):

@@ -13,9 +13,9 @@ from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.execute.local import FAILURES, OnEpoch
 from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
-from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.points import Point, sweep_points, trained
+from switch_ema.bench.plan.points import Point, plan_points, sweep_points, trained
 from switch_ema.bench.results.folder import (
     RESULTS,
     Arithmetic,
@@ -61,13 +61,13 @@ class Watcher:
         """
         yield lambda cell, epoch: None
 
-    def tuned(self, methods: Sequence[str]) -> None:
-        """Hear which options tuning has chosen."""
+    def tuned(self, task: str, methods: Sequence[str]) -> None:
+        """Hear which options tuning has chosen for a task."""
 
 
 def plan_comparison(config: CompareConfig) -> list[Cell]:
     """Plan a comparison, and refuse what cannot be trained or tuned."""
-    cells = make_plan(trained(config, sweep_points(config)))
+    cells = plan_points(config, sweep_points(config))
     if config.tune:
         check_tuning(config, cells)
     return cells
@@ -118,7 +118,7 @@ def run_comparison(
         try:
             if config.tune:
                 points = rest.tune(cells)
-                cells = make_plan(trained(config, points))
+                cells = plan_points(config, points)
             rest.train(cells)
         except (Exception, KeyboardInterrupt) as stopped:
             error = stopped
@@ -153,7 +153,8 @@ class _Rest:
         chosen = tune(self.config, cells, self.results, self.train)
         points = tuned_points(self.config, chosen)
         note_tuned(self.results, trained(self.config, points), points)
-        self.watcher.tuned(chosen)
+        for task, methods in chosen.items():
+            self.watcher.tuned(task, methods)
         return points
 
     def train(self, cells: list[Cell]) -> None:

@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.cells import Cell, in_order, make_plan
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.points import (
     TUNED,
@@ -49,11 +49,10 @@ def tune(
     plan: list[Cell],
     results: Results,
     train: Callable[[list[Cell]], None],
-) -> tuple[str, ...]:
-    """Choose a setting of each method by its mean at the last epoch on validation data.
+) -> dict[str, tuple[str, ...]]:
+    """Choose for each task a setting of each method, on validation data.
 
-    With several tasks the mean rank over tasks decides, so that no task's scale does.
-    Every method has the same candidates.
+    The best mean at the last epoch is chosen. Every method has the same candidates.
 
     Args:
         config: what is compared.
@@ -61,52 +60,69 @@ def tune(
         results: where ``train`` stores what it has trained.
         train: trains cells.
     """
-    candidates = _all_candidates(config, plan)
-    trial, cells = _trial(config, plan, candidates)
+    cells = plan_trials(config, plan)
     train(cells)
-    ranks = _mean_ranks(trial, results, cells)
-    return tuple(min(found, key=ranks.__getitem__) for found in candidates.values())
+    chosen = {}
+    for task in config.tasks:
+        candidates = _all_candidates(config, plan, task)
+        losses = _losses(task, results, cells)
+        # Of equal ones the first is chosen, which is the likeliest.
+        chosen[task] = tuple(
+            min(found, key=lambda candidate: losses.get(candidate, math.inf))
+            for found in candidates.values()
+        )
+    return chosen
 
 
-def tuned_points(config: CompareConfig, chosen: tuple[str, ...]) -> list[Point]:
+def tuned_points(
+    config: CompareConfig, chosen: Mapping[str, tuple[str, ...]]
+) -> list[Point]:
     """Return what is compared: the methods as they were typed, and as chosen."""
     return [
-        Point(UNTUNED, config.tasks, config.methods),
-        Point(TUNED, config.tasks, chosen),
+        point
+        for task in config.tasks
+        for point in (
+            Point(UNTUNED, task, task, config.methods),
+            Point(TUNED, task, task, chosen[task]),
+        )
     ]
 
 
 def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
     """Return the trainings of tuning, which come before those of the comparison."""
-    return _trial(config, plan, _all_candidates(config, plan))[1]
-
-
-def _trial(
-    config: CompareConfig, plan: list[Cell], candidates: dict[str, list[str]]
-) -> tuple[CompareConfig, list[Cell]]:
-    is_stacked = any(len(cell.seeds) > 1 for cell in plan)
-    trial = replace(
-        config,
-        methods=tuple(dict.fromkeys(c for found in candidates.values() for c in found)),
-        tune=0,
-        seeds=STACKED_SEEDS if is_stacked else SEEDS,
-        first_seed=config.first_seed + OFFSET,
-    )
-    return trial, [replace(cell, split="validation") for cell in make_plan(trial)]
+    cells: list[Cell] = []
+    for task in config.tasks:
+        candidates = _all_candidates(config, plan, task).values()
+        is_stacked = any(len(cell.seeds) > 1 for cell in plan if cell.task == task)
+        trial = replace(
+            config,
+            tasks=(task,),
+            methods=tuple(dict.fromkeys(c for found in candidates for c in found)),
+            tune=0,
+            seeds=STACKED_SEEDS if is_stacked else SEEDS,
+            first_seed=config.first_seed + OFFSET,
+        )
+        cells += (replace(cell, split="validation") for cell in make_plan(trial))
+    return in_order(cells)
 
 
 def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
     """Refuse what cannot be tuned, before anything is trained."""
+    if isinstance(config.tune, str) and config.tune != LEARNING_RATE:
+        check_varied(config, parse_variation(config.tune)[0])
     for task in config.tasks:
         task_class, spec = load_task_class(task)
         if not takes_split(task_class):
             raise UsageError(
                 f"{spec.name} cannot be tuned: its constructor takes no keyword split."
             )
-    if isinstance(config.tune, str) and config.tune != LEARNING_RATE:
-        check_varied(config, parse_variation(config.tune)[0])
+        _check_candidates(_all_candidates(config, plan, task))
+
+
+def _check_candidates(candidates: Mapping[str, list[str]]) -> None:
+    """Refuse a candidate of two methods, whose curves would be one."""
     owners: dict[str, str] = {}
-    for text, found in _all_candidates(config, plan).items():
+    for text, found in candidates.items():
         for candidate in map(str, map(parse_method_spec, found)):
             if owners.setdefault(candidate, text) != text:
                 raise UsageError(
@@ -115,12 +131,13 @@ def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
                 )
 
 
-def _all_candidates(config: CompareConfig, plan: list[Cell]) -> dict[str, list[str]]:
-    """List what is tried for each method."""
-    # A start that suits the shortest training lies within every other one, too.
-    epochs = min(cell.recipe.epochs for cell in plan)
+def _all_candidates(
+    config: CompareConfig, plan: list[Cell], task: str
+) -> dict[str, list[str]]:
+    """List what is tried for each method on a task."""
     methods, tuned = config.methods, config.tune
     if isinstance(tuned, int):
+        epochs = next(cell.recipe.epochs for cell in plan if cell.task == task)
         return {text: _main_candidates(text, tuned, epochs) for text in methods}
     if tuned == LEARNING_RATE:
         rows = [[with_factor(text, factor) for text in methods] for factor in FACTORS]
@@ -149,29 +166,21 @@ def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:
     ]
 
 
-def _mean_ranks(
-    trial: CompareConfig, results: Results, cells: list[Cell]
-) -> dict[str, float]:
-    ranks: dict[str, list[int]] = {method: [] for method in trial.methods}
-    for task in trial.tasks:
-        task_class, spec = load_task_class(task)
-        metric = task_class.metrics_for(spec.options)[0]
-        scores: dict[str, list[float]] = {method: [] for method in ranks}
-        for cell in (cell for cell in cells if cell.task == task):
-            for method, _, name, values in results.curves(cell):
-                # An optimizer may have brought a method along that is not tuned.
-                if name == metric.name and method in scores:
-                    scores[method].append(values[-1])
-        sign = -1 if metric.higher_is_better else 1
-        # Sorting is stable: equal ones stay in their order, the likeliest first.
-        ordered = sorted(scores, key=lambda method: _loss(scores[method], sign))
-        for rank, method in enumerate(ordered):
-            ranks[method].append(rank)
-    return {method: statistics.fmean(found) for method, found in ranks.items()}
+def _losses(task: str, results: Results, cells: list[Cell]) -> dict[str, float]:
+    """Return the mean loss of each candidate on a task; lower is better."""
+    task_class, spec = load_task_class(task)
+    metric = task_class.metrics_for(spec.options)[0]
+    scores: dict[str, list[float]] = {}
+    for cell in (cell for cell in cells if cell.task == task):
+        for method, _, name, values in results.curves(cell):
+            if name == metric.name:
+                scores.setdefault(method, []).append(values[-1])
+    sign = -1 if metric.higher_is_better else 1
+    return {method: _loss(values, sign) for method, values in scores.items()}
 
 
 def _loss(values: list[float], sign: int) -> float:
     """Return the mean, turned so that lower is better; without one, the worst."""
-    if not values or not all(map(is_usable, values)):
+    if not all(map(is_usable, values)):
         return math.inf
     return sign * statistics.fmean(values)

@@ -143,6 +143,7 @@ class TalkingBar(Bar):
         name = f"{cell.task}: {cell.methods[0]}{more}, {seeds}"
         return f"{self._title}, now {shortened(printable(name), 48)}"
 
-    def tuned(self, methods: Sequence[str]) -> None:
-        """Name the options that tuning has chosen."""
-        self._console.print(f"Tuned methods: {escape(', '.join(methods))}")
+    def tuned(self, task: str, methods: Sequence[str]) -> None:
+        """Name the options that tuning has chosen for a task."""
+        told = f"Tuned for {task}: {', '.join(methods)}"
+        self._console.print(escape(printable(told)), soft_wrap=True)

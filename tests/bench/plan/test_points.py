@@ -3,13 +3,12 @@
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.points import (
     dump_points,
     load_points,
+    plan_points,
     sweep_points,
-    trained,
 )
 
 
@@ -19,7 +18,7 @@ def config(sweep, **more):
 
 
 def groups(given):
-    cells = make_plan(trained(given, sweep_points(given)))
+    cells = plan_points(given, sweep_points(given))
     return [(cell.task, cell.methods) for cell in cells]
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from switch_ema.bench.errors import UsageError
@@ -76,9 +76,7 @@ class Cell:
 def make_plan(
     config: CompareConfig, stored: Mapping[str, TaskFacts] | None = None
 ) -> list[Cell]:
-    """List the cells of a comparison, baseline first, seed by seed.
-
-    Seed by seed, so that a comparison that is interrupted has complete pairs.
+    """List the cells of a comparison, in order.
 
     Args:
         config: the configuration of the comparison.
@@ -88,6 +86,14 @@ def make_plan(
     for task in config.tasks:
         facts = _checked(config, task) if stored is None else stored[task]
         cells += _task_cells(config, task, facts)
+    return in_order(cells)
+
+
+def in_order(cells: Iterable[Cell]) -> list[Cell]:
+    """Sort cells seed by seed, so that what is interrupted has complete pairs.
+
+    Of each seed the baseline stays first.
+    """
     return sorted(cells, key=lambda cell: cell.seeds[0])
 
 

@@ -83,8 +83,9 @@ class CompareConfig:
     stack: str = dataclasses.field(default="off", metadata=LATER)
     """Train many seeds at once where that is faster (auto), or one by one (off)."""
     tune: int | str = 0
-    """Choose on a validation split before the comparison, with the same candidates for
-    each method: lr, lr=0.01,0.1 (any option), or how many values of its main one."""
+    """Choose for each task and method on a validation split, before the comparison and
+    from the same candidates: lr, lr=0.01,0.1 (any option), or how many values of the
+    method's main option."""
     sweep: str | None = dataclasses.field(default=None, metadata=LATER)
     """Compare at each value of an option of the optimizer, the methods or the tasks,
     such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""

@@ -1,6 +1,6 @@
 """Points: the settings of a sweep, or of tuning, each a comparison by itself.
 
-All points of a run are planned together, so that trainings are shared where possible.
+All points of a task are planned together, so that trainings are shared where possible.
 """
 
 import dataclasses
@@ -12,8 +12,9 @@ from typing import Any
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.methods import method_of, options_of
 from switch_ema.bench.optimizers.catalog import check_optimizer, options_in_common
-from switch_ema.bench.plan.cells import labels_of
+from switch_ema.bench.plan.cells import Cell, in_order, labels_of, make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.facts import TaskFacts
 from switch_ema.bench.spec import (
     Change,
     Spec,
@@ -33,11 +34,13 @@ UNTUNED, TUNED = "untuned", "tuned"
 
 @dataclass(frozen=True)
 class Point:
-    """One setting: what the tasks and methods that were typed are called in it."""
+    """One setting of one task: what the task and the methods are called in it."""
 
     title: str
     """Such as "lr = 0.05"."""
-    tasks: tuple[str, ...]
+    typed: str
+    """The task as it was typed."""
+    task: str
     methods: tuple[str, ...]
     """In the order of those of the configuration."""
 
@@ -54,31 +57,30 @@ def sweep_points(config: CompareConfig) -> list[Point]:
     tasks, methods = config.tasks, tuple(labels_of(config))
     if any(option in options_of_task(load_task_class(task)[0]) for task in tasks):
         return [
-            Point(
-                f"{option} = {value}",
-                tuple(_task_with(task, option, value) for task in tasks),
-                methods,
-            )
+            Point(f"{option} = {value}", task, _task_with(task, option, value), methods)
             for value in values
+            for task in tasks
         ]
     check_varied(config, option)
-    points = [
-        Point(f"{option} = {value}", tasks, with_value(methods, option, value))
-        for value in values
-    ]
-    for point in points:
-        alike = [m for m in point.methods if point.methods.count(m) > 1]
+    settings = {
+        f"{option} = {value}": with_value(methods, option, value) for value in values
+    }
+    for title, names in settings.items():
+        alike = [name for name in names if names.count(name) > 1]
         if alike:
             raise UsageError(
-                f"two methods would be {alike[0]} at {point.title}; leave one of them "
-                "out."
+                f"two methods would be {alike[0]} at {title}; leave one of them out."
             )
-    if points[0].methods == points[1].methods:
+    if len(set(settings.values())) == 1:
         raise UsageError(
             f"every method gives {option} a value by itself, so that there is nothing "
             "to sweep."
         )
-    return points
+    return [
+        Point(title, task, task, names)
+        for title, names in settings.items()
+        for task in tasks
+    ]
 
 
 def check_varied(config: CompareConfig, option: str) -> None:
@@ -143,11 +145,34 @@ def trained(config: CompareConfig, points: Sequence[Point]) -> CompareConfig:
         return config
     return replace(
         config,
-        tasks=_all(point.tasks for point in points),
-        methods=_all(point.methods for point in points),
+        tasks=tuple(dict.fromkeys(point.task for point in points)),
+        methods=tuple(dict.fromkeys(m for point in points for m in point.methods)),
         sweep=None,
         tune=0,
     )
+
+
+def plan_points(
+    config: CompareConfig,
+    points: Sequence[Point],
+    stored: Mapping[str, TaskFacts] | None = None,
+) -> list[Cell]:
+    """List the cells of all points; without points, those of the comparison.
+
+    Each task has the methods of its own points: tuning may choose others for each.
+
+    Args:
+        config: the comparison, or all that its points name.
+        points: the settings.
+        stored: what a run has noted of its tasks.
+    """
+    if not points:
+        return make_plan(config, stored)
+    by_task: dict[str, list[Point]] = {}
+    for point in points:
+        by_task.setdefault(point.task, []).append(point)
+    plans = (make_plan(trained(config, own), stored) for own in by_task.values())
+    return in_order(cell for cells in plans for cell in cells)
 
 
 def dump_points(points: Iterable[Point]) -> str:
@@ -159,7 +184,7 @@ def load_points(meta: Mapping[str, str]) -> list[Point]:
     """Read the points of a run back; most runs have none."""
     try:
         return [
-            Point(str(p["title"]), tuple(p["tasks"]), tuple(p["methods"]))
+            Point(p["title"], p["typed"], p["task"], tuple(p["methods"]))
             for p in read_json(meta.get(POINTS, "[]"), "the run's note on its points")
         ]
     except (TypeError, KeyError):
@@ -177,7 +202,3 @@ def _task_with(task: str, option: str, value: Any) -> str:
             f"{task} gives {option} a value by itself; leave it out to sweep it."
         )
     return str(Spec(spec.name, {option: value, **spec.options}))
-
-
-def _all(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for group in groups for name in group))

@@ -110,10 +110,14 @@ def print_plan(cells: Sequence[Cell], console: Console) -> None:
 def print_trials(cells: Sequence[Cell], console: Console) -> None:
     """Say what tuning will train before the comparison."""
     candidates = dict.fromkeys(m for cell in cells for m in cell.methods)
-    seeds = len({seed for cell in cells for seed in cell.seeds})
+    seeds: dict[str, set[int]] = {}
+    for cell in cells:
+        seeds.setdefault(cell.task, set()).update(cell.seeds)
+    few, *_, many = sorted(map(len, seeds.values())) * 2
+    number = str(few) if few == many else f"{few} to {many}"
     text = (
         f"Before that, {counted(len(candidates), 'candidate')} are trained on a "
-        f"validation split with {seeds} other seeds: "
+        f"validation split with {number} other seeds: "
     )
     console.print(Text(text + printable(", ".join(candidates)), style="dim"))
 

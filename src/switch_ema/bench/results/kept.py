@@ -1,6 +1,7 @@
 """What a comparison has kept of its first seed: weights and their trajectories."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,8 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.models.stacked import Stacked
-from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.plan.points import load_points, plan_points
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.spec import parse_method_spec
 from switch_ema.bench.task import SeedBatchTask, Task
@@ -103,11 +105,12 @@ def load_kept(
         seed: whose weights; by default those of the first seed.
     """
     config, results = open_run(folder)
-    results.close()
+    with closing(results):
+        points = load_points(results.meta())
     wanted = config.first_seed if seed is None else seed
     kept: dict[tuple[str, str | None], KeptTask] = {}
     known: dict[str, None] = {}
-    for cell in make_plan(config):
+    for cell in plan_points(config, points):
         known |= dict.fromkeys(cell.methods)
         if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
             continue

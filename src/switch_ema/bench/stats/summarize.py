@@ -7,10 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from switch_ema.bench.optimizers.catalog import describe_optimizer
-from switch_ema.bench.plan.cells import Cell, labels_of, make_plan
+from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
-from switch_ema.bench.plan.points import TUNED, UNTUNED, load_points
+from switch_ema.bench.plan.points import (
+    TUNED,
+    UNTUNED,
+    load_points,
+    plan_points,
+)
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
@@ -57,8 +62,8 @@ def summarize(
         if key.startswith("environment.")
     }
     facts = load_facts(meta, config.tasks)
-    cells = make_plan(config, facts) if cells is None else cells
     points = load_points(meta)
+    cells = plan_points(config, points, facts) if cells is None else cells
     if not points:
         tasks = [
             _summarize_task(config, results, facts[task], _of_task(cells, task))
@@ -67,15 +72,16 @@ def summarize(
         return ComparisonSummary(name, _started(tasks), config.to_json(), environment)
     given = CompareConfig.from_json(meta["config"])
     sweeps = []
-    for number, task in enumerate(given.tasks):
+    for task in given.tasks:
         found = []
-        for point in points:
-            own = replace(config, tasks=(point.tasks[number],), methods=point.methods)
+        settings = [point for point in points if point.typed == task]
+        for point in settings:
+            own = replace(config, tasks=(point.task,), methods=point.methods)
             names = dict(zip(point.methods, labels_of(given), strict=False))
-            part = _of_task(cells, point.tasks[number], point.methods)
-            summary = _summarize_task(own, results, facts[point.tasks[number]], part)
+            part = _of_task(cells, point.task, point.methods)
+            summary = _summarize_task(own, results, facts[point.task], part)
             found.append(_renamed(summary, task, point.title, names))
-        is_tuned = [point.title for point in points] == [UNTUNED, TUNED]
+        is_tuned = [point.title for point in settings] == [UNTUNED, TUNED]
         sweeps.append(Sweep(task, _started(found), is_tuned))
     tasks = [task for sweep in sweeps for task in sweep.points]
     return ComparisonSummary(name, tasks, meta["config"], environment, sweeps)
