@@ -128,10 +128,10 @@ run = Pool.run
 shots = []
 
 def shooting(self, cells, place, progress):
-    def shoot(cell, epoch):
+    def shoot(cell, *told):
         if not shots:
             shots.append(os.kill(self._workers[0].process.pid, signal.SIGKILL))
-        progress(cell, epoch)
+        progress(cell, *told)
     return run(self, cells, place, shoot)
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Watcher:
             cells: what is going to be trained; empty if all is stored already.
             done: how many other trainings of the round are stored already.
         """
-        yield lambda cell, epoch: None
+        yield lambda cell, epoch, latest: None
 
     def tuned(self, task: str, methods: Sequence[str]) -> None:
         """Hear which options tuning has chosen for a task."""

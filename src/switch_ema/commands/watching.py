@@ -1,9 +1,9 @@
 """What the terminal shows while a comparison is trained."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -13,6 +13,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from switch_ema.bench.compare import Watcher
 from switch_ema.bench.execute.local import OnEpoch
@@ -20,6 +21,19 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.text import printable
+from switch_ema.bench.train.values import Latest
+
+
+class _WithLine(Progress):
+    """Bars with one line of text below them."""
+
+    now = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bars, and the line if there is one."""
+        yield from super().get_renderables()
+        if self.now:
+            yield Text(self.now, no_wrap=True, overflow="ellipsis")
 
 
 class Bar(Watcher):
@@ -32,7 +46,7 @@ class Bar(Watcher):
     def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
         """Show the bar during a round of trainings."""
         if not cells:
-            yield lambda cell, epoch: None
+            yield lambda cell, epoch, latest: None
             return
         columns = (
             TextColumn("{task.description}"),
@@ -41,23 +55,25 @@ class Bar(Watcher):
             TimeRemainingColumn(),
         )
         finished: dict[str, int] = {}
-        with Progress(*columns, console=self._console) as progress:
+        with _WithLine(*columns, console=self._console) as progress:
             total: int | None = sum(cell.recipe.epochs for cell in cells)
             if is_script(cells[0].task):
                 total = None  # a script knows by itself how long it trains
             bar = progress.add_task("starting workers", total=total)
 
-            def on_epoch(cell: Cell, epoch: int) -> None:
+            def on_epoch(cell: Cell, epoch: int, latest: Latest | None) -> None:
                 finished[cell.id] = epoch
                 done = sum(finished.values())
-                title = escape(self._title_of(cell))
+                progress.now = self._now(cell, latest)
+                title = escape(self._title)
                 progress.update(bar, completed=done, description=title)
 
             yield on_epoch
+            progress.now = ""  # what stays on the screen is the bar alone
 
-    def _title_of(self, cell: Cell) -> str:
-        """Return what stands before the bar, at an epoch of this training."""
-        return self._title
+    def _now(self, cell: Cell, latest: Latest | None) -> str:
+        """Return what stands below the bar after an epoch of this training."""
+        return ""
 
 
 class TwoBars:
@@ -114,7 +130,7 @@ class _Second(Watcher):
         finished: dict[str, int] = {}
         self._progress.update(self._bar, total=total or None, told=f"0/{total} epochs")
 
-        def on_epoch(cell: Cell, epoch: int) -> None:
+        def on_epoch(cell: Cell, epoch: int, latest: Latest | None) -> None:
             finished[cell.id] = epoch
             count = sum(finished.values())
             self._progress.update(
@@ -135,13 +151,14 @@ class TalkingBar(Bar):
         with super().training(cells, done) as on_epoch:
             yield on_epoch
 
-    def _title_of(self, cell: Cell) -> str:
-        """Name the training in few words: task, methods and seeds."""
+    def _now(self, cell: Cell, latest: Latest | None) -> str:
+        """Name the training in few words: task, methods, seeds and the last value."""
         more = ", ..." if len(cell.methods) > 1 else ""
         first, last = cell.seeds[0], cell.seeds[-1]
         seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
-        name = f"{cell.task}: {cell.methods[0]}{more}, {seeds}"
-        return f"{self._title}, now {shortened(printable(name), 48)}"
+        value = "" if latest is None else f", {latest[0]} {latest[1]:.4g}"
+        task = shortened(printable(cell.task), 32)
+        return f"now {task}: {printable(cell.methods[0])}{more}, {seeds}{value}"
 
     def tuned(self, task: str, methods: Sequence[str]) -> None:
         """Name the options that tuning has chosen for a task."""

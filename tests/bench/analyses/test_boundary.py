@@ -78,7 +78,7 @@ class Telling(Watcher):
 
 def test_a_watcher_is_told_every_epoch_of_all_trainings():
     told = []
-    watcher = Telling(lambda cell, epoch: told.append((cell.methods, epoch)))
+    watcher = Telling(lambda cell, epoch, _: told.append((cell.methods, epoch)))
     compare_boundaries("circles", **SMALL, watcher=watcher)
     groups = (("plain", "ema"), ("switch-ema",))
     assert told == [(group, epoch) for group in groups for epoch in range(1, 5)]
@@ -89,7 +89,7 @@ def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch
     whole = compare_boundaries("circles", **SMALL)
     told = []
 
-    def interrupt(cell, epoch):
+    def interrupt(cell, epoch, latest):
         told.append(cell.methods)
         if len(told) == 6:
             raise KeyboardInterrupt
@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch
             "circles", **SMALL, folder=folder, watcher=Telling(interrupt)
         )
     told.clear()
-    watcher = Telling(lambda cell, epoch: told.append((cell.methods, epoch)))
+    watcher = Telling(lambda cell, epoch, _: told.append((cell.methods, epoch)))
     again = compare_boundaries("circles", **SMALL, folder=folder, watcher=watcher)
     assert told == [(("switch-ema",), 3), (("switch-ema",), 4)]
     assert table_rows(again) == table_rows(whole)
@@ -115,7 +115,7 @@ def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch
 def test_an_interrupt_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def interrupt(cell, epoch):
+    def interrupt(cell, epoch, latest):
         assert list(tmp_path.iterdir())
         raise KeyboardInterrupt
 

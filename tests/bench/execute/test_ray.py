@@ -159,7 +159,7 @@ def test_workers_that_do_not_see_the_folder_send_what_is_kept(
     for cell, result in trained(
         cells,
         there,
-        lambda cell, epoch: told.append((cell.id, epoch)),
+        lambda cell, epoch, _: told.append((cell.id, epoch)),
         executor="ray",
         address=cluster.address,
     ):
@@ -181,8 +181,9 @@ def test_progress_is_told_by_the_epoch(config, cluster, tmp_path):
     stop, told = tmp_path / "stop-0", []
     stop.touch()  # after the first epoch, until that was told
 
-    def progress(cell, epoch):
+    def progress(cell, epoch, latest):
         told.append(epoch)
+        assert latest[0] == "error"
         stop.unlink(missing_ok=True)
 
     where = {"executor": "ray", "address": cluster.address}
@@ -192,7 +193,7 @@ def test_progress_is_told_by_the_epoch(config, cluster, tmp_path):
 
 def silent_notes():
     class Silent:
-        def note(self, cell, epoch):
+        def note(self, cell, *told):
             time.sleep(600)
 
         def read(self):
@@ -236,7 +237,7 @@ def test_weights_too_large_to_send_are_dropped_with_a_sentence(
     job = executor.Job(cell, place, ".not-there", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executor, "LARGEST", 1000)
-    outcome = executor.train_anywhere(job, lambda epoch: None)
+    outcome = executor.train_anywhere(job, lambda *_: None)
     assert outcome.result.status == "done" and outcome.files is None
     executor._connect(cluster.address)
     with pytest.warns(UserWarning, match="weights are not kept"):

@@ -24,7 +24,7 @@ def cell(tiny):
 
 
 def train(cell, folder, stop_after=None):
-    def progress(epoch):
+    def progress(epoch, latest):
         if epoch == stop_after:
             raise Stopped
 

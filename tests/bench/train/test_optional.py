@@ -100,7 +100,7 @@ def test_a_killed_training_keeps_its_rhythm(tiny, tmp_path):
     class Killed(BaseException):
         pass
 
-    def die(epoch):
+    def die(epoch, latest):
         if epoch == 3:
             raise Killed
 

@@ -32,13 +32,13 @@ class Board:
         # import this module, and torch with it.
         class Notes:
             def __init__(self) -> None:
-                self.epochs: dict[str, int] = {}
+                self.told: dict[str, tuple[Any, ...]] = {}
 
-            def note(self, cell: str, epoch: int) -> None:
-                self.epochs[cell] = epoch
+            def note(self, cell: str, *told: Any) -> None:
+                self.told[cell] = told
 
-            def read(self) -> dict[str, int]:
-                return self.epochs
+            def read(self) -> dict[str, tuple[Any, ...]]:
+                return self.told
 
         return Notes
 
@@ -53,8 +53,8 @@ class Board:
         if not ray.wait([self._asked], timeout=0)[0]:
             return
         with suppress(RayError):
-            epochs = ray.get(self._asked)
+            told = ray.get(self._asked)
             for cell in cells:
-                if cell.id in epochs:
-                    on_epoch(cell, epochs[cell.id])
+                if cell.id in told:
+                    on_epoch(cell, *told[cell.id])
         self._asked = self.actor.read.remote()

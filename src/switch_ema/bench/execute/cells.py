@@ -34,7 +34,7 @@ def train_cells(
         cells: what to train.
         place: where and how a cell is trained.
         jobs: cells trained at a time; 0 for as many as fit, and for one script.
-        on_epoch: told a cell and the epochs that it has finished.
+        on_epoch: told a cell, the epochs that it has finished, and its last value.
         executor: ``local`` for processes, ``ray`` for a cluster, ``inline`` for this
             process, as is good for a debugger.
         address: the address of the Ray cluster; see :func:`ray.init`.

@@ -25,16 +25,15 @@ from switch_ema.bench.spec import is_file, is_script, parse_task
 from switch_ema.bench.tasks.loading import explain, told
 from switch_ema.bench.text import printable
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
+from switch_ema.bench.train.values import Latest, OnProgress
 
 FAILURES = "failures"
 """Folder below that of a run: the traceback of each training that failed."""
-OnEpoch = Callable[[Cell, int], None]
-"""Told a cell and the epochs it has finished."""
+OnEpoch = Callable[[Cell, int, Latest | None], None]
+"""Told a cell, the epochs it has finished, and its last value, if there is one."""
 
 
-def train_or_explain(
-    cell: Cell, place: Place, progress: Callable[[int], None]
-) -> CellResult:
+def train_or_explain(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
     """Train one cell; what goes wrong is told in the result, in one line.
 
     A task that changes the current folder changes it for itself alone.
@@ -149,7 +148,7 @@ class Pool:
                     worker.cell = None
                     yield cell, message
                 elif cell is not None:
-                    on_epoch(cell, message)
+                    on_epoch(cell, *message)
             for worker in self._silent():
                 worker.process.kill()
                 self._replace(worker)
@@ -191,7 +190,8 @@ def _work(connection: Connection, parent: int) -> None:
     while True:
         try:
             cell, place = connection.recv()
-            connection.send(train_or_explain(cell, place, connection.send))
+            result = train_or_explain(cell, place, lambda *told: connection.send(told))
+            connection.send(result)
         except (EOFError, OSError):
             return
 

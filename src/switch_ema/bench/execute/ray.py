@@ -26,6 +26,7 @@ from switch_ema.bench.execute.board import Board
 from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.values import OnProgress, latest_of
 
 RETRIES = 3
 """How often a cell is started again after its worker or node was lost."""
@@ -101,8 +102,10 @@ def train_on_ray(
                 board.tell(running.values(), on_epoch)
                 for reference in done:
                     cell = running.pop(reference)
-                    on_epoch(cell, cell.recipe.epochs)
-                    yield cell, _fetch(reference, cell, places[cell.id].folder)
+                    result = _fetch(reference, cell, places[cell.id].folder)
+                    first = result.values.get(cell.methods[0], {})
+                    on_epoch(cell, cell.recipe.epochs, latest_of(first))
+                    yield cell, result
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
@@ -128,7 +131,7 @@ def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Sh
     return Share(max(1, min(sum(cpus) // slots, *cpus)), int(unit == "GPU"))
 
 
-def train_anywhere(job: Job, progress: Callable[[int], None]) -> Outcome:
+def train_anywhere(job: Job, progress: OnProgress) -> Outcome:
     """Train a cell in its folder or, if that is not seen here, in a temporary one."""
     if Path(job.home).is_dir():
         os.chdir(job.home)
@@ -144,7 +147,7 @@ def train_anywhere(job: Job, progress: Callable[[int], None]) -> Outcome:
 
 def _task(job: Job, board: Any) -> Outcome:
     """What runs on the cluster."""
-    return train_anywhere(job, lambda epoch: board.note.remote(job.cell.id, epoch))
+    return train_anywhere(job, lambda *told: board.note.remote(job.cell.id, *told))
 
 
 def _pack(folder: Path, pattern: str) -> dict[str, bytes] | None:

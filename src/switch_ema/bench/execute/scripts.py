@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.loop import CellResult, Place, check_kernels
 from switch_ema.bench.train.trial import NOTES, TRIAL
+from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 from switch_ema.bench.usable import is_usable
 
 LOGS = "logs"
@@ -61,7 +62,7 @@ class _Files:
 
 
 def run_script(
-    cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
+    cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Run the command of a cell to its end; what it reports is the result.
 
@@ -92,7 +93,8 @@ def run_script(
     if place.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     with _locked(files.lock):
-        code = _run(command_of(cell.task, cell.seeds[0]), environment, files, progress)
+        words = command_of(cell.task, cell.seeds[0])
+        code = _run(words, environment, files, progress, cell.methods[0])
     files.lock.unlink(missing_ok=True)
     if code != 0:
         return CellResult("failed", f"{_how_it_ended(code)}; {_last_words(files)}")
@@ -130,9 +132,10 @@ def _run(
     words: Sequence[str],
     environment: dict[str, str],
     files: _Files,
-    progress: Callable[[int], None],
+    progress: OnProgress,
+    method: str,
 ) -> int:
-    """Start a command and wait for it, telling its evaluations."""
+    """Start a command and wait for it, telling its evaluations: those of one method."""
     with files.output.open("wb") as output, files.errors.open("wb") as errors:
         try:
             # A session of its own, so that all of its processes can be ended.
@@ -152,16 +155,22 @@ def _run(
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_SECONDS)
-                lines = files.values.read_bytes().count(b"\n") - 1
-                if lines > told:
-                    told = lines
-                    progress(told)
+                lines = files.values.read_bytes().split(b"\n")[1:-1]
+                if len(lines) > told:
+                    told = len(lines)
+                    progress(told, _latest_of(lines[-1], method))
                 if process.returncode is not None:
                     return process.returncode
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _latest_of(line: bytes, method: str) -> Latest | None:
+    """Read the first metric of an evaluation; a launcher may have begun anew."""
+    metrics = json.loads(line).get(method, {})
+    return latest_of({metric: [[value]] for metric, value in metrics.items()})
 
 
 @contextmanager

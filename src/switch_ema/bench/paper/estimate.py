@@ -80,7 +80,7 @@ def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
         place = Place(Path(folder), device)
-        result = train_or_explain(short, place, lambda _: None)
+        result = train_or_explain(short, place, lambda epoch, latest: None)
     if result.status == "failed":
         raise UsageError(f"{cell}: {result.message}")
     busy = result.train_seconds + result.evaluate_seconds

@@ -4,7 +4,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,7 +61,7 @@ from switch_ema.bench.train.description import (
 from switch_ema.bench.train.pictures import to_png
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
-from switch_ema.bench.train.values import ValueLog, Values
+from switch_ema.bench.train.values import OnProgress, ValueLog, Values, latest_of
 
 _TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
 """Purposes of random numbers: see ``epoch_seed``."""
@@ -231,7 +231,7 @@ class Training:
         final, memory = self.task.final_decay, self.task.memory
         return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
 
-    def run(self, progress: Callable[[int], None] = lambda epoch: None) -> CellResult:
+    def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
         try:
             load_checkpoint(self)
@@ -254,7 +254,8 @@ class Training:
             self._log()
             self._keep_point()
             save_checkpoint(self)
-            progress(self.epoch)
+            first = self.result.values[self.cell.methods[0]]
+            progress(self.epoch, latest_of(first))
         self.accelerator.end_training()
         if self.result.status == "done":
             seeds = self.cell.seeds
@@ -419,7 +420,7 @@ class Training:
 
 
 def train_cell(
-    cell: Cell, place: Place, progress: Callable[[int], None] = lambda epoch: None
+    cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Train one cell, with the threads of its run."""
     threads = torch.get_num_threads()

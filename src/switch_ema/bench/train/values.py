@@ -7,11 +7,36 @@ that it takes to write it.
 import json
 import os
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from switch_ema.bench.usable import is_usable
 
 Values = dict[str, dict[str, list[list[float]]]]
 """By method and metric: per epoch, one value per seed; NaN where not evaluated."""
+
+Latest = tuple[str, float]
+"""The name of a metric and its last value, the mean over the seeds."""
+OnProgress = Callable[[int, Latest | None], object]
+"""Told the epochs that are finished, and the last value, if there is one."""
+
+
+def latest_of(metrics: Mapping[str, Sequence[Sequence[float]]]) -> Latest | None:
+    """Return the last measured value of the first metric; seeds that stopped are out.
+
+    >>> nan = float("nan")
+    >>> latest_of({"accuracy": [[50.0, 70.0], [80.0, nan], [nan, nan]], "nll": [[1.0]]})
+    ('accuracy', 80.0)
+    """
+    for metric, epochs in metrics.items():
+        for values in reversed(epochs):
+            usable = [value for value in values if is_usable(value)]
+            if usable:
+                return metric, fmean(usable)
+        break
+    return None
 
 
 class ValueLog:
