@@ -7,6 +7,7 @@ from torch import nn
 from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.report.page import render_page
 from switch_ema.bench.train.description import describe_batches, describe_optimizer
 
 
@@ -32,6 +33,20 @@ def test_a_run_says_what_was_trained_stacked_or_not(tmp_path, stack):
     assert task.trained["Learning rate"] == "cosine"
     assert task.options["switch-ema:decay=0.9"].startswith("decay=0.9, update_every=1")
     assert "switch_every=1" in task.options["switch-ema:decay=0.9"]
+
+
+def test_the_optimizer_is_told_as_methods_and_sweeps_have_changed_it(tiny, tmp_path):
+    config = CompareConfig(
+        tasks=(tiny,), methods=("plain", "ema@lr*0.5"), seeds=1, sweep="lr=0.1,0.3"
+    )
+    options = RunOptions(out=tmp_path, executor="inline", device="cpu")
+    summary = run_comparison(config, options).summary
+    page = render_page(summary)
+    for task, rates in zip(summary.tasks, ((0.1, 0.05), (0.3, 0.15)), strict=True):
+        plain, half = (f"AdamW, learning rate {rate:g}, " for rate in rates)
+        told = task.facts["Optimizer"]
+        assert told.startswith(plain) and told in page
+        assert "(plain); " + half in told and told.endswith(" (ema@lr*0.5)")
 
 
 def test_groups_of_parameters_with_other_numbers_are_told_as_a_range():

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
-SHARE, REPORTED = "surviving share", "reported"
+SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
 """What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
 
 _TABLES = {"meta", "cells", "metrics"}
@@ -129,6 +129,8 @@ class Results:
             notes[f"{TRAINED} of {cell.task}"] = json.dumps(result.trained)
             for method, options in result.options.items():
                 notes[f"{OPTIONS} of {method} in {cell.task}"] = options
+                optimizer = result.trained.get("Optimizer", "")  # scripts may have none
+                notes[f"{OPTIMIZER} of {method} in {cell.task}"] = optimizer
         if result.share is not None:
             for method in cell.methods:
                 notes[f"{SHARE} of {method} in {cell.task}"] = repr(result.share)

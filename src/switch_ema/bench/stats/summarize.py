@@ -20,6 +20,7 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
     FINISHED,
+    OPTIMIZER,
     OPTIONS,
     ORIGIN,
     REPORTED,
@@ -129,6 +130,7 @@ def _renamed(
             for cost in summary.costs
         ],
         trained={**summary.trained, "Setting": point},
+        optimizers={typed(m): told for m, told in summary.optimizers.items()},
         options={typed(method): told for method, told in summary.options.items()},
         samples=tuple(replace(s, method=typed(s.method)) for s in summary.samples),
         shares={typed(method): share for method, share in summary.shares.items()},
@@ -167,11 +169,8 @@ def _summarize_task(
         origin=meta.get(f"{ORIGIN} of {task}", ""),
         trivial=_trivial(meta.get(f"{TRIVIAL} of {task}", "{}")),
         trained=_texts(meta.get(f"{TRAINED} of {task}", "{}")),
-        options={
-            label: meta[key]
-            for label in labels
-            if (key := f"{OPTIONS} of {label} in {task}") in meta
-        },
+        optimizers=_noted(meta, OPTIMIZER, task, labels),
+        options=_noted(meta, OPTIONS, task, labels),
         samples=load_samples(results.path.parent, task, labels),
         shares=_shares(meta, task, labels),
     )
@@ -202,6 +201,14 @@ def _texts(text: str) -> dict[str, str]:
     with _DAMAGED:
         return {str(key): str(value) for key, value in json.loads(text).items()}
     return {}
+
+
+def _noted(
+    meta: Mapping[str, str], what: str, task: str, labels: Sequence[str]
+) -> dict[str, str]:
+    """Read what trainings have noted of methods."""
+    keys = {label: f"{what} of {label} in {task}" for label in labels}
+    return {label: meta[key] for label, key in keys.items() if key in meta}
 
 
 def _shares(

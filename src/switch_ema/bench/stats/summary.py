@@ -49,7 +49,12 @@ class TaskSummary:
     trivial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Values of trivial predictors, by their names and the metrics."""
     trained: Mapping[str, str] = field(default_factory=dict)
-    """What was trained, in words, by heading; empty in runs of earlier versions."""
+    """What was trained, in words, by heading; empty in runs of earlier versions.
+
+    The optimizer here is that of one of the methods.
+    """
+    optimizers: Mapping[str, str] = field(default_factory=dict)
+    """Each method's optimizer with its numbers, where they are known."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Each method's options, those not given included."""
     samples: tuple[SamplePicture, ...] = ()
@@ -65,6 +70,20 @@ class TaskSummary:
     def title(self) -> str:
         """The task, and the setting if there are several."""
         return f"{self.task}, {self.point}" if self.point else self.task
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What was trained, with all optimizers where those of methods differ."""
+        methods: dict[str, list[str]] = {}
+        for method, optimizer in self.optimizers.items():
+            methods.setdefault(optimizer, []).append(method)
+        if not methods:
+            return self.trained
+        told = [
+            optimizer if len(methods) == 1 else f"{optimizer} ({', '.join(own)})"
+            for optimizer, own in methods.items()
+        ]
+        return {**self.trained, "Optimizer": "; ".join(told)}
 
 
 @dataclass(frozen=True)

@@ -151,14 +151,14 @@ class Training:
         self.optimizer = contract.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
+        batches = len(contract.make_loader(self.task, 0))
+        self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
+        share = self._change_optimizer()
         told = {
             "Network": describe_model(model, len(cell.seeds)),
             "Optimizer": describe_optimizer(self.optimizer),
             "Learning rate": describe_schedule(recipe),
         }
-        batches = len(contract.make_loader(self.task, 0))
-        self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
-        share = self._change_optimizer()
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
