@@ -72,7 +72,7 @@ def test_stopped_and_resumed_it_reports_the_same(tmp_path):
     class Stop(Exception):
         pass
 
-    def stop(epoch):
+    def stop(epoch, latest):
         if epoch == 5:
             raise Stop
 

@@ -105,8 +105,9 @@ class _Steps:
     def _measure_memory(self) -> None:
         """Take two steps, the first of which makes the optimizer's state."""
         self.take(1)
-        before = _held_tensors()  # as long as they are held, no address is used again
-        others, own = _of(before), self._state()
+        # As long as these are held, none of their addresses is used again.
+        before, state = _held_tensors(), self._state()
+        others, own = _of(before), _of(state) - _of(self._model.parameters())
         copies: list[int] = []
 
         def noticed() -> None:
@@ -116,12 +117,12 @@ class _Steps:
         self.take(1, noticed)
         self.held = self.weights + sum(size for _, size in own) + max(copies)
 
-    def _state(self) -> set[tuple[int, int]]:
-        """Return the storages of the optimizer's state and of the average."""
+    def _state(self) -> list[Tensor]:
+        """Return the tensors of the optimizer's state and of the average."""
         found: list[Any] = [self._optimizer.state_dict()]
         if self._averager is not None:
             found.append(self._averager.state_dict())
-        return _of(_tensors_in(found)) - _of(self._model.parameters())
+        return _tensors_in(found)
 
     def take(self, steps: int, noticed: Callable[[], None] = lambda: None) -> float:
         """Take some steps and return the seconds."""
