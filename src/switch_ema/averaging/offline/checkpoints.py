@@ -122,7 +122,7 @@ class _Safetensors(Checkpoint):
         self._stored = stored
 
     def blocks(self, part: Part) -> Iterator[Tensor]:
-        return self._stored[part.name].blocks(part.first, part.count)
+        return self._stored[part.name].blocks(part.first, part.elements)
 
     def files(self) -> dict[str, list[str]]:
         result: dict[str, list[str]] = {}
@@ -181,8 +181,8 @@ class _TorchFile(Checkpoint):
 
 
 def _divide(tensor: Tensor, part: Part) -> Iterator[Tensor]:
-    flat = tensor.detach().reshape(-1)[part.first : part.first + part.count]
-    return (flat[first : first + BLOCK] for first in range(0, part.count, BLOCK))
+    flat = tensor.detach().reshape(-1)[part.first : part.first + part.elements]
+    return (flat[first : first + BLOCK] for first in range(0, part.elements, BLOCK))
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

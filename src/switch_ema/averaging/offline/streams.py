@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
     name: str
     first: int
-    count: int
+    elements: int
 
 
 class StoredTensor(NamedTuple):
@@ -172,7 +172,7 @@ def write_blocks(
 
     def write(part: Part) -> int:
         dtype = tensors[part.name].dtype
-        rounded, memory = new_block(dtype, min(BLOCK, part.count))
+        rounded, memory = new_block(dtype, min(BLOCK, part.elements))
         view, size = memoryview(memory), dtype.itemsize
         start = 8 + len(raw) + header[part.name]["data_offsets"][0]
         with open(path, "r+b", buffering=0) as file:
@@ -180,7 +180,7 @@ def write_blocks(
             for block in blocks(part):
                 rounded[: block.numel()].copy_(block)
                 _write_all(file, view[: block.numel() * size])
-        return part.count * size
+        return part.elements * size
 
     parts = [
         Part(name, first, min(most, tensors[name].elements - first))
