@@ -153,46 +153,53 @@ def write_blocks(
     Yields:
         How many more bytes of the tensors are written.
     """
-    # Wide dtypes first, so that every tensor begins at a multiple of its item size.
-    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in order:
-        start, end = end, end + tensors[name].bytes
-        header[name] = {
-            "dtype": _NAMES[tensors[name].dtype],
-            "shape": list(tensors[name].shape),
-            "data_offsets": [start, end],
-        }
-    raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)
+    header, starts = _layout(tensors)
     with open(path, "wb", buffering=0) as file:
-        _write_all(file, memoryview(len(raw).to_bytes(8, "little") + raw))
-        file.truncate(8 + len(raw) + end)
+        _write_all(file, memoryview(header))
+        file.truncate(len(header) + sum(info.bytes for info in tensors.values()))
 
     def write(part: Part) -> int:
         dtype = tensors[part.name].dtype
         rounded, memory = new_block(dtype, min(BLOCK, part.elements))
         view, size = memoryview(memory), dtype.itemsize
-        start = 8 + len(raw) + header[part.name]["data_offsets"][0]
         with open(path, "r+b", buffering=0) as file:
-            file.seek(start + part.first * size)
+            file.seek(starts[part.name] + part.first * size)
             for block in blocks(part):
                 rounded[: block.numel()].copy_(block)
                 _write_all(file, view[: block.numel() * size])
         return part.elements * size
 
+    largest = max((info.elements for info in tensors.values()), default=0)
+    most = PART if threads > 1 else max(largest, 1)
     parts = [
         Part(name, first, min(most, tensors[name].elements - first))
-        for name in order
-        for most in [PART if threads > 1 else max(tensors[name].elements, 1)]
+        for name in starts
         for first in range(0, tensors[name].elements, most)
     ]
     with ThreadPoolExecutor(threads) as pool:
         try:
             yield from pool.map(write, parts)
-        finally:  # after an error, or an interrupt, the other parts are not needed
+        finally:  # after an error or an interrupt, the other parts are not needed
             pool.shutdown(cancel_futures=True)
+
+
+def _layout(tensors: Mapping[str, TensorInfo]) -> tuple[bytes, dict[str, int]]:
+    """Return the start of a safetensors file, and where each tensor begins in it."""
+    # Wide dtypes first, so that every tensor begins at a multiple of its item size.
+    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    places, end = {}, 0
+    for name in order:
+        places[name], end = end, end + tensors[name].bytes
+        entries[name] = {
+            "dtype": _NAMES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [places[name], end],
+        }
+    raw = json.dumps(entries, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    header = len(raw).to_bytes(8, "little") + raw
+    return header, {name: len(header) + place for name, place in places.items()}
 
 
 def new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
