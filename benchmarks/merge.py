@@ -4,9 +4,10 @@
 
 Writes the checkpoints of a model with random weights into a temporary folder and merges
 them in a process of its own. Beside it, interleaved: `cp` of all checkpoints, which
-reads and writes them, and the least that a merge can do, to read all of them and to
-write one. Files are in the page cache wherever they fit; what is written is forced to
-the disk before the next one begins, and that is not timed except in the merge itself.
+reads and writes them, and the least that a merge can do: to read all of them and to
+write one to the disk. Files are in the page cache wherever they fit. The merge and the
+least wait until what they write is on the disk; `cp` does not, and what it leaves is
+forced to the disk, without being timed, before the next one begins.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def copy(paths: list[Path], out: Path) -> dict[str, float]:
 
 
 def read_and_write_one(paths: list[Path], out: Path) -> dict[str, float]:
-    script = 'cat "$@" >/dev/null; cp "$1" "$0"'
+    script = 'cat "$@" >/dev/null; cp "$1" "$0"; sync "$0"'
     return timed(["sh", "-c", script, str(out), *map(str, paths)])
 
 

@@ -200,8 +200,8 @@ def merge(results: Results) -> str:
     }
     sentence = (
         f"{results['checkpoints']} checkpoints of {mega['bytes']} in float32, medians "
-        f"of {results['repeats']} interleaved repeats, one thread. The merge took "
-        f"{mega['peak_bytes']} of memory beyond its start; the largest tensor has "
+        f"of {results['repeats']} interleaved repeats; the merge has two threads. It "
+        f"took {mega['peak_bytes']} of memory beyond its start; the largest tensor has "
         f"{mega['largest_tensor_bytes']}."
     )
     header = ["", "seconds", "the merge against it"]

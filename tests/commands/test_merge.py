@@ -1,5 +1,7 @@
 """`switch-ema merge`: the weights it prints, and its sentences."""
 
+import pickle
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -35,13 +37,29 @@ def test_profiles(profile, call, steps, tmp_path):
 def test_mistakes_are_one_sentence(call, steps, tmp_path):
     other = tmp_path / "other.safetensors"
     save_file({"w": torch.zeros(3)}, other)
-    cases = {
+    short, pickled = tmp_path / "short.safetensors", tmp_path / "pickled.bin"
+    short.write_bytes(steps[0].read_bytes()[:-4])
+    pickled.write_bytes(pickle.dumps({"w": [0.0, 0.0]}))
+    strangers = {
+        "missing: w. unexpected: v": {"v": torch.zeros(2)},
+        "w is torch.float16, expected torch.float32": {
+            "w": torch.zeros(2, dtype=torch.float16)
+        },
+    }
+    cases = {}
+    for number, (sentence, tensors) in enumerate(strangers.items()):
+        path = tmp_path / f"stranger-{number}.safetensors"
+        save_file(tensors, path)
+        cases[sentence] = [*steps, path]
+    cases |= {
         "order of their numbers": [*steps[::-1], "--profile", "cosine"],
         "at least 2 checkpoints": steps[:1],
         "takes 2 numbers for 3 checkpoints, got 1": [*steps, "--decay", 0.5],
         "takes the place": [*steps, "--decay", 1, 0.5, "--profile", "power"],
         "sigma_rel must be in": [*steps, "--profile", "power", "--sigma-rel", 2],
         "w is [3], expected [2]": [*steps, other],
+        "short.safetensors is not a whole safetensors file": [*steps, short],
+        "pickled.bin is neither a safetensors file nor": [*steps, pickled],
         "No such file": [*steps, tmp_path / "absent.safetensors"],
     }
     for sentence, arguments in cases.items():

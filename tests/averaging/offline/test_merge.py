@@ -15,7 +15,8 @@ from switch_ema import (
     power_profile,
     uniform_soup,
 )
-from switch_ema.averaging.offline import streams
+from switch_ema._files import write_atomically
+from switch_ema.averaging.offline import merge, streams
 from switch_ema.averaging.offline.profiles import DECAYS, profile_weights
 from tests.averaging import helpers
 
@@ -24,10 +25,11 @@ files = pytest.importorskip("safetensors.torch")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Let every tensor but the smallest be read in several blocks."""
+    """Let every tensor but the smallest be read in several blocks, in several parts."""
     for module in ("streams", "checkpoints"):
         name = f"switch_ema.averaging.offline.{module}.BLOCK"
-        monkeypatch.setattr(name, 16)
+        monkeypatch.setattr(name, 8)
+    monkeypatch.setattr(streams, "PART", 20)
 
 
 def state(seed, dtype=torch.float32):
@@ -320,6 +322,30 @@ def test_eight_bits_and_complex_numbers(tmp_path):
     assert result["small"].dtype == torch.float8_e5m2
     assert result["small"].float().tolist() == [1.5, 3.0]
     assert result["complex"].tolist() == [1 + 1.5j, 2 + 3j]
+
+
+def test_a_file_that_shrinks_meanwhile_is_named(tmp_path, monkeypatch):
+    paths = saved(tmp_path, [state(0), state(1)])
+
+    def shrink_and_write(path, content):
+        cut(paths[1])
+        return write_atomically(path, content)
+
+    monkeypatch.setattr(merge, "write_atomically", shrink_and_write)
+    with pytest.raises(ValueError, match=r"step-1.safetensors has become shorter"):
+        merge_checkpoints(paths, tmp_path / "m.safetensors")
+    assert {file.name for file in tmp_path.iterdir()} == {path.name for path in paths}
+
+
+def test_the_progress_is_told_part_by_part(tmp_path):
+    paths, seen = saved(tmp_path, [state(0), state(1)]), []
+    merge_checkpoints(
+        paths, tmp_path / "m", progress=lambda done, total: seen.append((done, total))
+    )
+    done, totals = zip(*seen, strict=True)
+    bytes_of_all = sum(tensor.nbytes for tensor in state(0).values())
+    assert list(done) == sorted(done) and done[-1] == bytes_of_all
+    assert set(totals) == {bytes_of_all}
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m"])

@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from switch_ema._checks import listed
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.offline.streams import (
     BLOCK,
+    Part,
     StoredTensor,
     TensorInfo,
     can_be_stored,
@@ -40,9 +41,12 @@ class Checkpoint(ABC):
         self.tensors = tensors
         """Dtype and shape of each tensor, by the name that it has in the file."""
 
+    has_parts: ClassVar[bool] = False
+    """Whether a part of a tensor can be read without the rest of it."""
+
     @abstractmethod
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        """Read a tensor as flat blocks of at most ``BLOCK`` elements."""
+    def blocks(self, part: Part) -> Iterator[Tensor]:
+        """Read a part of a tensor as flat blocks of at most ``BLOCK`` elements."""
 
     def files(self) -> dict[str, list[str]]:
         """Return which tensors are in which file, for a result that is cut alike."""
@@ -111,12 +115,14 @@ def _open_folder(path: Path, key: str) -> Checkpoint:
 
 
 class _Safetensors(Checkpoint):
+    has_parts = True
+
     def __init__(self, path: Path, stored: dict[str, StoredTensor]) -> None:
         super().__init__(path, {name: tensor.info for name, tensor in stored.items()})
         self._stored = stored
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        return self._stored[name].blocks()
+    def blocks(self, part: Part) -> Iterator[Tensor]:
+        return self._stored[part.name].blocks(part.first, part.elements)
 
     def files(self) -> dict[str, list[str]]:
         result: dict[str, list[str]] = {}
@@ -170,13 +176,13 @@ class _TorchFile(Checkpoint):
             },
         )
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        return _divide(self._values[name])
+    def blocks(self, part: Part) -> Iterator[Tensor]:
+        return _divide(self._values[part.name], part)
 
 
-def _divide(tensor: Tensor) -> Iterator[Tensor]:
-    flat = tensor.detach().reshape(-1)
-    return (flat[first : first + BLOCK] for first in range(0, flat.numel(), BLOCK))
+def _divide(tensor: Tensor, part: Part) -> Iterator[Tensor]:
+    flat = tensor.detach().reshape(-1)[part.first : part.first + part.elements]
+    return (flat[first : first + BLOCK] for first in range(0, part.elements, BLOCK))
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -218,17 +224,17 @@ class _Distributed(Checkpoint):
             },
         )
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
+    def blocks(self, part: Part) -> Iterator[Tensor]:
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        info = self.tensors[name]
+        info = self.tensors[part.name]
         # Its shards are in several files; they are put together in memory.
-        whole = {name: torch.empty(info.shape, dtype=info.dtype)}
+        whole = {part.name: torch.empty(info.shape, dtype=info.dtype)}
         with warnings.catch_warnings():
             # It says that torch.distributed is not initialised, which is not needed.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(whole, storage_reader=self._reader, no_dist=True)
-        yield from _divide(whole[name])
+        yield from _divide(whole[part.name], part)
 
 
 def _make_reader(path: Path) -> Any:

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Union
 
+import torch
 from torch import Tensor
 
 from switch_ema import __version__
@@ -42,12 +43,17 @@ from switch_ema.averaging.offline.soup import (
     scaled,
 )
 from switch_ema.averaging.offline.streams import (
+    Part,
     TensorInfo,
     require_safetensors,
     write_blocks,
 )
 
 MEAN = "mean"
+
+MOST_THREADS = 4
+"""More would wait for Python, which calls torch block by block; with two at least, one
+reads and writes while another one computes."""
 
 Weights = Union[str, Profile, Sequence[float]]
 """The name of a profile, a profile, or one weight per checkpoint."""
@@ -179,22 +185,30 @@ class _Merge:
         self._progress = progress
         self._done, self._total = 0, sum(info.bytes for info in self.tensors.values())
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        """Compute a tensor of the result block by block."""
+    def blocks(self, part: Part) -> Iterator[Tensor]:
+        """Compute a part of a tensor of the result block by block."""
         readers = [
-            checkpoint.blocks(names[name])
+            checkpoint.blocks(part._replace(name=names[part.name]))
             for checkpoint, names in zip(self.checkpoints, self._names, strict=True)
         ]
-        dtype = self.tensors[name].dtype
-        summed = _weighted_sum(readers, self.coefficients)
-        for block in summed if is_averaged(dtype) else readers[-1]:
-            yield block
-            self._done += block.numel() * dtype.itemsize
-            self._progress(self._done, self._total)
+        if not is_averaged(self.tensors[part.name].dtype):
+            return readers[-1]
+        return _weighted_sum(readers, self.coefficients)
 
     def write(self, path: Path, names: Sequence[str]) -> None:
         """Write some of the tensors to one file."""
-        write_blocks(path, {name: self.tensors[name] for name in names}, self.blocks)
+        # Where a tensor is in memory as a whole, it should be the only one.
+        has_parts = all(checkpoint.has_parts for checkpoint in self.checkpoints)
+        threads = min(max(torch.get_num_threads(), 2), MOST_THREADS)
+        written = write_blocks(
+            path,
+            {name: self.tensors[name] for name in names},
+            self.blocks,
+            threads=threads if has_parts else 1,
+        )
+        for count in written:
+            self._done += count
+            self._progress(self._done, self._total)
 
     def fill(self, folder: Path, record: str) -> None:
         """Write files as those of the last checkpoint are, and what goes with them."""
@@ -219,15 +233,17 @@ def _weighted_sum(
 ) -> Iterator[Tensor]:
     """Sum blocks in memory that is used again for each of them."""
     first, *others = readers
+    pairs = list(zip(others, coefficients[1:], strict=True))
     total = term = None
     for block in first:
         if total is None or term is None:  # the first block is the largest
             total, term = exact_like(block), exact_like(block)
-        size = block.numel()
-        result = scaled(block, coefficients[0], out=total[:size])
-        for reader, coefficient in zip(others, coefficients[1:], strict=True):
-            result.add_(scaled(next(reader), coefficient, out=term[:size]))
-        yield result
+        elif block.numel() < total.numel():
+            total, term = total[: block.numel()], term[: block.numel()]
+        scaled(block, coefficients[0], out=total)
+        for reader, coefficient in pairs:
+            total.add_(scaled(next(reader), coefficient, out=term))
+        yield total
 
 
 def _check_alike(

@@ -8,6 +8,7 @@ library checks the header, and the bytes are read and written here.
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,12 @@ from torch import Tensor
 
 from switch_ema._extras import needed
 
-BLOCK = 1 << 17
-"""Elements that are read, averaged and written at once: small enough for caches."""
+BLOCK = 1 << 15
+"""Elements that are read, averaged and written at once: small enough for caches, and
+for torch to take one thread for them."""
+
+PART = 1 << 22
+"""Elements of a tensor that one thread works on before it takes others."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -59,6 +64,14 @@ class TensorInfo(NamedTuple):
         return self.elements * self.dtype.itemsize
 
 
+class Part(NamedTuple):
+    """Neighbouring elements of a tensor that is taken as flat."""
+
+    name: str
+    first: int
+    elements: int
+
+
 class StoredTensor(NamedTuple):
     """A tensor in a safetensors file."""
 
@@ -67,21 +80,20 @@ class StoredTensor(NamedTuple):
     """Where its bytes begin."""
     info: TensorInfo
 
-    def blocks(self) -> Iterator[Tensor]:
-        """Read it as flat blocks of at most ``BLOCK`` elements, in order.
+    def blocks(self, first: int, count: int) -> Iterator[Tensor]:
+        """Read elements as flat blocks of at most ``BLOCK``, in order.
 
         A block is valid until the next one is asked for, which uses its memory again.
         """
-        most = min(BLOCK, self.info.elements)
-        whole, memory = new_block(self.info.dtype, most)
+        whole, memory = new_block(self.info.dtype, min(BLOCK, count))
         view, size = memoryview(memory), self.info.dtype.itemsize
         with open(self.path, "rb", buffering=0) as file:
-            file.seek(self.start)
-            for first in range(0, self.info.elements, BLOCK):
-                count = min(BLOCK, self.info.elements - first)
-                if file.readinto(view[: count * size]) != count * size:
+            file.seek(self.start + first * size)
+            for done in range(0, count, BLOCK):
+                some = min(BLOCK, count - done)
+                if file.readinto(view[: some * size]) != some * size:
                     raise ValueError(f"{self.path} has become shorter meanwhile.")
-                yield whole[:count]
+                yield whole if some == whole.numel() else whole[:some]
 
 
 def require_safetensors(user: str) -> Any:
@@ -125,38 +137,69 @@ def read_header(path: Path, user: str) -> dict[str, StoredTensor]:
 def write_blocks(
     path: str | os.PathLike[str],
     tensors: Mapping[str, TensorInfo],
-    blocks: Callable[[str], Iterator[Tensor]],
-) -> None:
-    """Write a safetensors file: the header first, then one tensor after the other.
+    blocks: Callable[[Part], Iterator[Tensor]],
+    *,
+    threads: int,
+) -> Iterator[int]:
+    """Write a safetensors file: the header first, then the tensors part by part.
 
     Args:
         path: where.
         tensors: what the file has.
-        blocks: returns the flat blocks of a tensor, in any dtype, by its name.
+        blocks: returns the flat blocks of a part of a tensor, in any dtype.
+        threads: how many parts are made and written at a time. One takes whole tensors,
+            one after the other.
+
+    Yields:
+        How many more bytes of the tensors are written.
     """
+    header, starts = _layout(tensors)
+    with open(path, "wb", buffering=0) as file:
+        _write_all(file, memoryview(header))
+        file.truncate(len(header) + sum(info.bytes for info in tensors.values()))
+
+    def write(part: Part) -> int:
+        dtype = tensors[part.name].dtype
+        rounded, memory = new_block(dtype, min(BLOCK, part.elements))
+        view, size = memoryview(memory), dtype.itemsize
+        with open(path, "r+b", buffering=0) as file:
+            file.seek(starts[part.name] + part.first * size)
+            for block in blocks(part):
+                rounded[: block.numel()].copy_(block)
+                _write_all(file, view[: block.numel() * size])
+        return part.elements * size
+
+    largest = max((info.elements for info in tensors.values()), default=0)
+    most = PART if threads > 1 else max(largest, 1)
+    parts = [
+        Part(name, first, min(most, tensors[name].elements - first))
+        for name in starts
+        for first in range(0, tensors[name].elements, most)
+    ]
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield from pool.map(write, parts)
+        finally:  # after an error or an interrupt, the other parts are not needed
+            pool.shutdown(cancel_futures=True)
+
+
+def _layout(tensors: Mapping[str, TensorInfo]) -> tuple[bytes, dict[str, int]]:
+    """Return the start of a safetensors file, and where each tensor begins in it."""
     # Wide dtypes first, so that every tensor begins at a multiple of its item size.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    places, end = {}, 0
     for name in order:
-        start, end = end, end + tensors[name].bytes
-        header[name] = {
+        places[name], end = end, end + tensors[name].bytes
+        entries[name] = {
             "dtype": _NAMES[tensors[name].dtype],
             "shape": list(tensors[name].shape),
-            "data_offsets": [start, end],
+            "data_offsets": [places[name], end],
         }
-    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw = json.dumps(entries, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
-    with open(path, "wb", buffering=0) as file:
-        file.write(len(raw).to_bytes(8, "little") + raw)
-        for name in order:
-            info = tensors[name]
-            rounded, memory = new_block(info.dtype, min(BLOCK, info.elements))
-            for block in blocks(name):
-                rounded[: block.numel()].copy_(block)
-                _write_all(
-                    file, memoryview(memory)[: block.numel() * info.dtype.itemsize]
-                )
+    header = len(raw).to_bytes(8, "little") + raw
+    return header, {name: len(header) + place for name, place in places.items()}
 
 
 def new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
