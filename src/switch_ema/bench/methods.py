@@ -232,6 +232,27 @@ def options_of(name: str) -> dict[str, str]:
     return {key: _spelled(value) for key, value in found.items()}
 
 
+def options_in_epochs(method: Method) -> list[str]:
+    """Name the intervals of a method that end with epochs, not after so many steps.
+
+    >>> options_in_epochs(method_of("switch-ema")), options_in_epochs(method_of("ema"))
+    (['switch_every'], [])
+    >>> options_in_epochs(method_of("switch-ema:switch_every=100it"))
+    []
+    """
+    if method.name not in METHODS:
+        return []
+    parameters = inspect.signature(METHODS[method.name]).parameters
+    return [
+        name
+        for name in ("switch_every", "period", "every")
+        if name in parameters
+        and not isinstance(
+            _steps(method.spec.options.get(name, parameters[name].default)), Steps
+        )
+    ]
+
+
 def _no_values(model: nn.Module) -> tuple[float, float]:
     """Stand for the probe of a training where only options are looked at."""
     return math.nan, math.nan
