@@ -254,6 +254,7 @@ def test_trainings_of_different_lengths_are_told(script, tmp_path):
     run = script(REPORT.replace("(1, 2)", "range(1, 3 + seed % 2)"))
     (task,) = run.summary.tasks
     assert run.error is None and task.epochs == 3
+    assert [result.last.n for result in task.results["score"]] == [3, 3, 3]
     told = "Trainings have reported 2 to 3 times; the last value of each counts."
     assert task.problems == [told]
     assert told in write_run_page(run.summary, tmp_path / "run").read_text()

@@ -147,6 +147,8 @@ def _summarize_task(
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
     curves = _curves(results, finished, facts.metrics, labels)
     lengths = _lengths(curves)
+    if is_script(task):
+        curves = _carried_on(curves, max(lengths, default=0))
     meta = results.meta()
     return TaskSummary(
         task=task,
@@ -198,6 +200,22 @@ def _lengths(curves: Mapping[str, Curves]) -> set[int]:
         for methods in curves.values()
         for seeds in methods.values()
         for curve in seeds.values()
+    }
+
+
+def _carried_on(
+    curves: Mapping[str, Mapping[str, Mapping[int, list[float]]]], length: int
+) -> dict[str, dict[str, dict[int, list[float]]]]:
+    """Repeat the last value of scripts that have stopped early: they have ended."""
+    return {
+        metric: {
+            method: {
+                seed: [*values, *values[-1:] * (length - len(values))]
+                for seed, values in seeds.items()
+            }
+            for method, seeds in methods.items()
+        }
+        for metric, methods in curves.items()
     }
 
 
