@@ -20,15 +20,16 @@ from torch.utils.data import DataLoader, TensorDataset
 import switch_ema
 
 
-class Classifier(LightningModule):
-    """A small perceptron."""
+class Digits(LightningModule):
+    """A linear classifier."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        self.net = nn.Linear(64, 10)
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        images, labels = batch
+        return nn.functional.cross_entropy(self.net(images), labels)
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
         outputs = self.net(batch[0])
@@ -57,9 +58,7 @@ def main() -> None:
         enable_progress_bar=False,
     )
     switch_ema.trial(trainer)  # ends epochs, and measures at each validation
-    trainer.fit(
-        Classifier(), DataLoader(train, 50, shuffle=True), DataLoader(test, 200)
-    )
+    trainer.fit(Digits(), DataLoader(train, 50, shuffle=True), DataLoader(test, 200))
     print(f"accuracy {trainer.callback_metrics['val_acc'].item():.3f}")
 
 

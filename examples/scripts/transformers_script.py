@@ -1,6 +1,6 @@
 """A Transformers script of the usual kind, with one line for switch-ema.
 
-    python examples/scripts/transformers_script.py --output_dir letters
+    python examples/scripts/transformers_script.py --output_dir counting
 
 trains as ever. This compares methods on it, each training in a folder of its own:
 
@@ -21,21 +21,16 @@ from transformers import (
 
 import switch_ema
 
-TEXT = """
-It was the best of times, it was the worst of times, it was the age of wisdom, it was
-the age of foolishness, it was the epoch of belief, it was the epoch of incredulity, it
-was the season of Light, it was the season of Darkness, it was the spring of hope, it
-was the winter of despair, we had everything before us, we had nothing before us.
-"""
-LENGTH = 32
+LENGTH, WORDS = 16, 23
 
 
-def rows() -> list[dict[str, torch.Tensor]]:
-    """Windows of letters, each of which predicts its next ones."""
-    letters = sorted(set(TEXT))
-    codes = torch.tensor([letters.index(letter) for letter in TEXT])
-    windows = codes.unfold(0, LENGTH, 4)
-    return [{"input_ids": window, "labels": window} for window in windows]
+def rows(first: int, last: int) -> list[dict[str, torch.Tensor]]:
+    """Sequences that count by 1, 2, ...: the model has to see by how much."""
+    found = []
+    for number in range(first, last):
+        words = (number + torch.arange(LENGTH) * (1 + number % 5)) % WORDS
+        found.append({"input_ids": words, "labels": words})
+    return found
 
 
 def main() -> None:
@@ -51,11 +46,13 @@ def main() -> None:
     (args,) = parser.parse_args_into_dataclasses()
     set_seed(args.seed)
     config = GPT2Config(
-        vocab_size=len(set(TEXT)), n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2
+        vocab_size=WORDS, n_positions=LENGTH, n_embd=32, n_layer=1, n_head=2
     )
-    data = rows()
     trainer = Trainer(
-        GPT2LMHeadModel(config), args, train_dataset=data[::2], eval_dataset=data[1::2]
+        GPT2LMHeadModel(config),
+        args,
+        train_dataset=rows(0, 80),
+        eval_dataset=rows(80, 115),
     )
     switch_ema.trial(trainer)  # ends epochs, and measures at each evaluation
     trainer.train()

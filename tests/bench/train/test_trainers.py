@@ -42,7 +42,7 @@ def run(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "arguments", "metric", "evaluations"),
     [
-        ("lightning_script.py", (), "val_acc", [1, 2]),
+        ("lightning_script.py", (), "val_loss", [1, 2]),
         # It evaluates once more in the end.
         ("transformers_script.py", ("--output_dir", "out"), "eval_loss", [1, 2, 2]),
         ("timm_script.py", (), "top1", [1, 2]),
