@@ -21,6 +21,26 @@ def test_it_prints_table_and_pairing(logs, call):
     assert code == 0 and "lower is better" in out and "ema hurts" in out
 
 
+def test_logs_of_different_lengths_are_named_and_end_with_an_error(
+    logs, call, tmp_path
+):
+    with (tmp_path / "plain" / "seed-1.csv").open("a") as file:
+        file.write("2,5,5\n")
+    with (tmp_path / "ema" / "seed-1.csv").open("a") as file:
+        file.write("2,5,5\n")
+    code, out, err = call("judge", "plain", "ema", "--metric", "acc", "--format", "csv")
+    assert code == 2 and out.startswith("task,")
+    first = (
+        "seed-0.csv has 2 of 3 values of acc; it is left out as unfinished. (3 more)"
+    )
+    assert err.startswith("switch-ema: not every log counts: ") and first in err
+    with (tmp_path / "plain" / "seed-1.csv").open("a") as file:
+        file.write("3,5,5\n")
+    code, out, err = call("judge", "plain", "ema", "--metric", "acc")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "they are not of trainings of the same length" in err
+
+
 def test_formats_and_directions(logs, call):
     arguments = ("judge", "plain", "ema", "--metric", "acc", "--format", "csv")
     code, out, _ = call(*arguments, "--lower-is-better", "--title", "mine")

@@ -1,6 +1,7 @@
 """Averaging methods as a comparison names them, and which ones share a training."""
 
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.methods.ema import DEFAULT_DECAY
 from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules import auto
+from switch_ema.averaging.schedules.adaptive import Adaptive, Probe
 from switch_ema.averaging.schedules.auto import WINDOWS
 from switch_ema.averaging.schedules.decay import constant
 from switch_ema.averaging.schedules.intervals import Steps
@@ -26,6 +28,8 @@ from switch_ema.bench.method_names import (
     DESCRIPTIONS,
     PLAIN,
     base_name,
+    is_adaptive,
+    uses_held_out,
 )
 from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 from switch_ema.bench.text import unknown
@@ -52,6 +56,16 @@ class Method:
         return self.spec.name.endswith(BEST)
 
     @property
+    def uses_held_out(self) -> bool:
+        """Whether it looks at held-out data: to choose an epoch, or when to switch."""
+        return uses_held_out(self.spec.name, self.spec.options)
+
+    @property
+    def decides_by_seed(self) -> bool:
+        """Whether it looks at each seed by itself, so that seeds are not stacked."""
+        return is_adaptive(self.spec.options)
+
+    @property
     def shares_training(self) -> bool:
         """Whether it only reads the live weights and can share plain training."""
         name = self.name
@@ -63,15 +77,30 @@ class Method:
         return ",".join(map(str, effective(self.spec.changes)))
 
     def make(
-        self, model: nn.Module, optimizer: Optimizers, *, epochs: int, folder: Path
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        *,
+        epochs: int,
+        folder: Path,
+        probe: Probe | None = None,
     ) -> Averager | None:
-        """Attach the averager to a model in training; None for plain."""
+        """Attach the averager to a model in training; None for plain.
+
+        Args:
+            model: in training.
+            optimizer: that steps its parameters.
+            epochs: of the training.
+            folder: for snapshots.
+            probe: measures held-out data, for switches that it decides about.
+        """
         if self.name in (PLAIN, CONTROL):
             if self.spec.options:
                 raise TypeError(f"{self.spec.name} has no options")
             return None
         try:
-            options = _options(Spec(self.name, self.spec.options), epochs, folder)
+            spec = Spec(self.name, self.spec.options)
+            options = _options(spec, epochs, folder, probe)
             # A comparison shows what a decay does, also one that keeps little.
             warnings.filterwarnings("ignore", message="This switch keeps")
             return METHODS[self.name](model, optimizer, **options)
@@ -91,7 +120,7 @@ class Method:
         common = {"folder", *inspect.signature(Averager).parameters}
         options = {n: p.default for n, p in own.items() if n not in common}
         spec = Spec(self.name, self.spec.options)
-        options |= _options(spec, epochs, Path("unused"))
+        options |= _options(spec, epochs, Path("unused"), _no_values)
         told = {n: v for n, v in options.items() if v is not None and n != "folder"}
         return ", ".join(f"{name}={_spelled(value)}" for name, value in told.items())
 
@@ -114,7 +143,7 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
     sgd = torch.optim.SGD(tiny.parameters(), lr=0.1)
     try:
         method = Method(text, Spec(spec.name, others))
-        method.make(tiny, sgd, epochs=1, folder=Path("unused"))
+        method.make(tiny, sgd, epochs=1, folder=Path("unused"), probe=_no_values)
     except TypeError:
         raise UsageError(
             f"method {text!r}: the options of {spec.name} are "
@@ -203,8 +232,36 @@ def options_of(name: str) -> dict[str, str]:
     return {key: _spelled(value) for key, value in found.items()}
 
 
-def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
-    """Fill in what depends on the run: warm-up, start, snapshots' folder, steps."""
+def options_in_epochs(method: Method) -> list[str]:
+    """Name the intervals of a method that end with epochs, not after so many steps.
+
+    >>> options_in_epochs(method_of("switch-ema")), options_in_epochs(method_of("ema"))
+    (['switch_every'], [])
+    >>> options_in_epochs(method_of("switch-ema:switch_every=100it"))
+    []
+    """
+    if method.name not in METHODS:
+        return []
+    parameters = inspect.signature(METHODS[method.name]).parameters
+    return [
+        name
+        for name in ("switch_every", "period", "every")
+        if name in parameters
+        and not isinstance(
+            _steps(method.spec.options.get(name, parameters[name].default)), Steps
+        )
+    ]
+
+
+def _no_values(model: nn.Module) -> tuple[float, float]:
+    """Stand for the probe of a training where only options are looked at."""
+    return math.nan, math.nan
+
+
+def _options(
+    spec: Spec, epochs: int, folder: Path, probe: Probe | None = None
+) -> dict[str, Any]:
+    """Fill in what depends on the run: warm-up, start, folder, steps, probe."""
     options = {key: _steps(value) for key, value in spec.options.items()}
     warmup = options.pop("warmup", "count")
     if warmup not in ("count", "none"):
@@ -219,6 +276,10 @@ def _options(spec: Spec, epochs: int, folder: Path) -> dict[str, Any]:
             options["decay"] = constant(options["decay"])
     if isinstance(options.get("dtype"), str):
         options["dtype"] = _dtype(options["dtype"])
+    if is_adaptive(options):
+        if probe is None:
+            raise ValueError("switch_every=adaptive needs held-out data.")
+        options["switch_every"] = Adaptive(probe)
     if spec.name in ("swa", "swag"):
         # Three quarters of the training as usual, the rest is averaged.
         options.setdefault("start", int(0.75 * epochs))

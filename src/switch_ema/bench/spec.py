@@ -165,6 +165,8 @@ SCRIPT = "script:"
 """Beginning of a task that is a command of the user's."""
 SEED = "{seed}"
 """Where the seed goes in such a command."""
+FOLDER = "{folder}"
+"""Where an empty folder goes that each training has for itself."""
 
 
 def is_script(task: str) -> bool:
@@ -172,17 +174,21 @@ def is_script(task: str) -> bool:
     return task.startswith(SCRIPT)
 
 
-def command_of(task: str, seed: int | str = SEED) -> list[str]:
-    """Split a command into program and arguments, with the seed in its place.
+def command_of(
+    task: str, seed: int | str = SEED, folder: Path | str = FOLDER
+) -> list[str]:
+    """Split a command into program and arguments, with seed and folder in their places.
 
-    >>> command_of("script:python train.py --seed {seed}", 3)
-    ['python', 'train.py', '--seed', '3']
+    >>> command_of("script:python train.py --seed {seed} --out {folder}", 3, "here")
+    ['python', 'train.py', '--seed', '3', '--out', 'here']
     """
     try:
         words = shlex.split(task.removeprefix(SCRIPT))
     except ValueError as error:
         raise UsageError(f"{task!r} cannot be split into words: {error}.") from None
-    return [word.replace(SEED, str(seed)) for word in words]
+    return [
+        word.replace(SEED, str(seed)).replace(FOLDER, str(folder)) for word in words
+    ]
 
 
 def files_of_script(task: str) -> list[Path]:

@@ -11,12 +11,13 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
 from switch_ema.bench.spec import SCRIPT
-from switch_ema.bench.text import read_utf8
+from switch_ema.bench.text import listed, printable, read_utf8
 
 if TYPE_CHECKING:
     from switch_ema.bench.stats.summary import ComparisonSummary
@@ -85,6 +86,8 @@ class Compare:
         watcher = TalkingBar(console)
         run = run_comparison(settings, self.run, cells=cells, watcher=watcher)
         _show(run.summary, run.folder, console, verbose=self.verbose)
+        if self.script is not None and run.summary.tasks:
+            console.print(Text(_what_decides(run.summary), style="dim"))
         if run.error is not None:
             raise run.error
 
@@ -111,6 +114,14 @@ def _show(
     show(summary, console)
     path = write_run_page(summary, folder)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def _what_decides(summary: "ComparisonSummary") -> str:
+    """Say what was read from the names of a script's values."""
+    first, *others = summary.tasks[0].metrics
+    better = "higher" if first.higher_is_better else "lower"
+    rest = f"; it also reports {listed([m.name for m in others])}" if others else ""
+    return printable(f"{first.name} decides, {better} is better{rest}.")
 
 
 def _with_script(settings: CompareConfig, script: str | None) -> CompareConfig:

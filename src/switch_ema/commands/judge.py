@@ -72,3 +72,11 @@ class Judge:
             print_findings(found, console)
             description = printable(found.tasks[0].description)
             console.print(Text(f"{description}.", style="dim"))
+        _check_complete(found.tasks[0].problems)
+
+
+def _check_complete(problems: list[str]) -> None:
+    """End with an error where a log did not count, as a failed training does."""
+    if problems:
+        others = f" ({len(problems) - 1} more)" if problems[1:] else ""
+        raise UsageError(f"not every log counts: {problems[0]}{others}")

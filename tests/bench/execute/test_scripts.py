@@ -16,6 +16,7 @@ from switch_ema.bench.logs.naming import group_logs
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.tasks.loading import load_task_class
 from switch_ema.bench.train.loop import Place
@@ -125,9 +126,9 @@ def script(tmp_path, monkeypatch):
     """Write a script; return what compares it, inline."""
     monkeypatch.chdir(tmp_path)
 
-    def compare(text, name="run", **options):
+    def compare(text, name="run", arguments="{seed}", **options):
         Path("report.py").write_text(text)
-        task = f"script:{sys.executable} report.py {{seed}}"
+        task = f"script:{sys.executable} report.py {arguments}"
         config = CompareConfig(
             tasks=(task,), methods=("plain", "ema", "switch-ema"), seeds=3, **options
         )
@@ -195,6 +196,14 @@ def test_a_launcher_may_start_a_script_anew(script):
             {},
             "it reports score, where others have reported loss",
         ),
+        (
+            REPORT.replace('{"epoch": epoch', '{"epoch": 0').replace(
+                '{"Network": "N"}', '{}, "waits_for_epochs": ["switch-ema"]'
+            ),
+            {},
+            "never called trial.end_epoch, which switch-ema waited for; call it after "
+            "each epoch, or count steps, as in switch-ema:switch_every=100it",
+        ),
         (REPORT.replace("1.0137", "float('nan')"), {}, None),
     ],
 )
@@ -238,6 +247,29 @@ def test_a_program_that_is_not_there(script, tmp_path):
         run_script(cell, Place(tmp_path / "run"))
     with pytest.raises(UsageError, match="is a script, of which a run has the values"):
         load_task_class(cell.task)
+
+
+def test_trainings_of_different_lengths_are_told(script, tmp_path):
+    """Scripts may stop early: the last value of each counts."""
+    run = script(REPORT.replace("(1, 2)", "range(1, 3 + seed % 2)"))
+    (task,) = run.summary.tasks
+    assert run.error is None and task.epochs == 3
+    assert [result.last.n for result in task.results["score"]] == [3, 3, 3]
+    told = "Trainings have reported 2 to 3 times; the last value of each counts."
+    assert task.problems == [told]
+    assert told in write_run_page(run.summary, tmp_path / "run").read_text()
+
+
+def test_each_training_has_an_empty_folder_where_it_asks_for_one(script, tmp_path):
+    text = f"{REPORT}\nimport os\nassert not os.listdir(sys.argv[2])\nopen("
+    text += "os.path.join(sys.argv[2], 'weights.pt'), 'w').close()\n"
+    assert script(text, arguments="{seed} {folder}").error is None
+    files = sorted((tmp_path / "run" / "logs").glob("*/weights.pt"))
+    assert len(files) == 6
+    task = f"script:{sys.executable} report.py {{seed}} {{folder}}"
+    cell = Cell(task, None, Recipe(), ("plain", "ema"), (0,))
+    for _ in range(2):  # what an earlier attempt has left is gone
+        assert run_script(cell, Place(tmp_path / "again")).status == "done"
 
 
 def test_an_edited_script_is_another_comparison(script):

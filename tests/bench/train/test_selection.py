@@ -1,11 +1,13 @@
 """Held-out values choose the epoch, test values are reported."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
-from switch_ema import Best
+from switch_ema import Adaptive, Best
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import HELD_OUT, Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -16,6 +18,7 @@ from switch_ema.bench.train.selection import Selection
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 TASK = "noisy-digits:noise=0.4,size=500,batch=10"
+ADAPTIVE = "switch-ema:decay=0.9,switch_every=adaptive"
 METHODS = ("plain", "ema:decay=0.9", "ema+best:decay=0.9", "plain+best")
 
 
@@ -100,4 +103,37 @@ def test_all_methods_of_the_comparison_hold_out():
 def test_tasks_without_a_share_of_held_out_examples_are_refused(task):
     config = CompareConfig(tasks=(task,), methods=("plain", "ema+best"))
     with pytest.raises(UsageError, match="ema\\+best needs"):
+        make_plan(config)
+
+
+def test_an_adaptive_method_decides_by_what_is_held_out(tmp_path):
+    """It is the library's rule, with the held-out data as its probe."""
+    own = replace(cell(epochs=30), methods=(ADAPTIVE,))
+    training = Training(own, Place(tmp_path, "cpu"))
+    averager = training.averagers[ADAPTIVE]
+    rule = averager._schedule
+    assert isinstance(rule, Adaptive)
+    task, model = training.task, training.model.eval()
+    outputs = model(task.x_eval)
+    nll, error = rule.probe(model)
+    assert nll == pytest.approx(cross_entropy(outputs, task.y_eval).item())
+    assert 100 * (1 - error) == pytest.approx(task.evaluate(model)["accuracy"])
+    training.run()
+    assert averager._adaptive._seen.is_switching  # the labels are noisy
+    assert training.result.options[ADAPTIVE].count(
+        "Adaptive(patience=4, tolerance=0.03)"
+    )
+
+
+def test_an_adaptive_method_trains_each_seed_by_itself():
+    methods = ("plain", "ema", ADAPTIVE)
+    config = CompareConfig(tasks=("digits",), methods=methods, seeds=8, stack="auto")
+    found = [(c.methods, c.split, len(c.seeds)) for c in make_plan(config)]
+    assert found[0] == (("plain", "ema"), HELD_OUT, 8)
+    assert found[1:] == [((ADAPTIVE,), HELD_OUT, 1)] * 8
+    config = replace(config, tasks=("moons",), methods=("plain", ADAPTIVE))
+    with pytest.raises(UsageError, match="decides for each seed by itself, and moons"):
+        make_plan(config)
+    config = replace(config, tasks=("script:python train.py {seed}",))
+    with pytest.raises(UsageError, match="adaptive does not go with a script"):
         make_plan(config)

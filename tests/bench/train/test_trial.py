@@ -7,11 +7,13 @@ import random
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 
 import switch_ema
 from switch_ema.bench.train import trial as module
 from switch_ema.bench.train.trial import TRIAL, _leave_without
+from tests.averaging.distributed.processes import run
 
 
 def make():
@@ -125,6 +127,54 @@ def test_other_ranks_write_nothing(asked, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     switch_ema.trial(*make()).evaluate(lambda: {"loss": 1.0})
     assert not log.exists()
+
+
+def train_sharded(told, is_sharded):
+    """Train two epochs on the halves of a batch, and report the average of both."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    rank, world = 0, 1
+    if is_sharded:
+        fully_shard(model)
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    os.environ[TRIAL] = json.dumps(told)
+    module._leave_without, module._is_begun = lambda lock: None, False
+    own = switch_ema.trial(model, optimizer)
+    x = torch.linspace(-1, 1, 32).view(8, 4).sin()
+    for _ in range(2):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (
+                model(x[rank::world]) - x[rank::world, :1].exp()
+            ).square().mean().backward()
+            optimizer.step()
+        own.end_epoch()
+        # Each rank reports something else of its own: rank 0's counts.
+        own.evaluate(lambda: {"mean": model(x).mean().item(), "rank": rank})
+
+
+@pytest.mark.parametrize("methods", [("plain", "ema:decay=0.9"), ("switch-ema",)])
+def test_under_fsdp2_rank_0_reports_what_one_process_does(
+    methods, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(TRIAL, "")
+    monkeypatch.setattr(module, "_leave_without", None)
+    monkeypatch.setattr(module, "_is_begun", False)
+    found = {}
+    for is_sharded in (True, False):
+        log = tmp_path / f"{is_sharded}.jsonl"
+        told = {"methods": methods, "log": str(log), "lock": str(tmp_path / "lock")}
+        if is_sharded:
+            run(2, train_sharded, told, is_sharded)
+        else:
+            train_sharded(told, is_sharded)
+        lines = rows(log)[1:]
+        assert [line["epoch"] for line in lines] == [1, 2]
+        assert all(line[m]["rank"] == 0 for line in lines for m in methods)
+        found[is_sharded] = [line[m]["mean"] for line in lines for m in methods]
+    assert len(set(found[True])) == len(found[True])
+    assert found[True] == pytest.approx(found[False], abs=1e-5)
 
 
 def test_a_training_ends_with_its_comparison(tmp_path):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
@@ -39,7 +39,7 @@ class Adaptive(Schedule):
     4
     """
 
-    probe: Probe
+    probe: Probe = field(repr=False)
     patience: int = 4
     tolerance: float = 0.03
 

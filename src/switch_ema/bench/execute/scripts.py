@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.methods import method_of, options_in_epochs
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import command_of, task_slug
+from switch_ema.bench.spec import FOLDER, command_of, task_slug
 from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.loop import CellResult, Place, check_kernels
-from switch_ema.bench.train.trial import NOTES, TRIAL
+from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 from switch_ema.bench.usable import is_usable
 
@@ -60,14 +62,18 @@ class _Files:
     def lock(self) -> Path:
         return Path(f"{self.stem}.lock")
 
+    @property
+    def folder(self) -> Path:
+        return Path(f"{self.stem}.files")
+
 
 def run_script(
     cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Run the command of a cell to its end; what it reports is the result.
 
-    An earlier attempt leaves nothing behind: a script has no checkpoint that we know
-    of, so it is trained from the beginning.
+    An earlier attempt leaves nothing behind: the averages are not in the checkpoints of
+    a script, so it is trained from the beginning, with an empty folder.
     """
     if place.sources is not None:
         check_unchanged(cell.task, place.sources)
@@ -77,6 +83,9 @@ def run_script(
     for path in (files.values, files.lock):  # new ones: an old process has the old ones
         path.unlink(missing_ok=True)
     files.values.touch()
+    if FOLDER in cell.task:
+        shutil.rmtree(files.folder, ignore_errors=True)
+        files.folder.mkdir()
     told = {
         "methods": cell.methods,
         "log": str(files.values.absolute()),
@@ -93,7 +102,7 @@ def run_script(
     if place.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     with _locked(files.lock):
-        words = command_of(cell.task, cell.seeds[0])
+        words = command_of(cell.task, cell.seeds[0], files.folder.absolute())
         code = _run(words, environment, files, progress, cell.methods[0])
     files.lock.unlink(missing_ok=True)
     if code != 0:
@@ -199,11 +208,23 @@ def _last_words(files: _Files) -> str:
     return f"{words or 'its error output is empty'} (all of it: {files.errors})"
 
 
+def _never_ended(methods: Sequence[str]) -> str:
+    name = method_of(methods[0]).spec.name
+    option = options_in_epochs(method_of(methods[0]))[0]
+    return (
+        "the script never called trial.end_epoch, which "
+        f"{listed(methods)} waited for; call it after each epoch, or count steps, as "
+        f"in {name}:{option}=100it"
+    )
+
+
 def _read_result(path: Path) -> CellResult:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if not rows:
         return CellResult(
-            "failed", "the script never called switch_ema.trial(model, optimizer)"
+            "failed",
+            "the script never called switch_ema.trial(model, optimizer), or has not "
+            "trained with the trainer of switch_ema.trial(trainer)",
         )
     # A launcher may have started the script anew, as torchrun's --max-restarts does.
     begun = max(index for index, row in enumerate(rows) if "options" in row)
@@ -212,6 +233,9 @@ def _read_result(path: Path) -> CellResult:
         return CellResult(
             "failed", "the script never called trial.evaluate, so it has no value"
         )
+    waiting = header[NOTES].get(WAITING)
+    if waiting and not rows[-1]["epoch"]:
+        return CellResult("failed", _never_ended(waiting))
     notes: dict[str, Any] = rows[-1].pop(NOTES)
     result = CellResult(
         trained=header[NOTES]["trained"],

@@ -28,8 +28,9 @@ SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that is written for many seeds."""
 
 HELD_OUT = "held-out"
-"""The split of a comparison with a ``+best`` method: a fifth of the training data is
-held out from every method and chooses epochs; the test values are reported."""
+"""The split of a comparison with a method such as ``ema+best`` that uses held-out data:
+a fifth of the training data is held out from every method and chooses epochs, or when
+to switch; the test values are reported."""
 
 FEWEST_STACKED = 4
 """With fewer seeds a stack costs about what it saves."""
@@ -92,7 +93,8 @@ def make_plan(
 def in_order(cells: Iterable[Cell]) -> list[Cell]:
     """Sort cells seed by seed, so that what is interrupted has complete pairs.
 
-    Of each seed the baseline stays first.
+    Of each seed the baseline stays first; seeds that are trained at once count as the
+    first of them.
     """
     return sorted(cells, key=lambda cell: cell.seeds[0])
 
@@ -114,10 +116,11 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
     # An average that teaches changes the training of its own student.
     groups = _groups(methods, alone=facts.teaches_itself)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
-    size = _seeds_at_once(config, recipe, facts, methods)
-    split = HELD_OUT if any(method.keeps_best for method in methods) else "test"
-    for start in range(0, len(seeds), size):
-        for group in groups:
+    together = _seeds_at_once(config, recipe, facts, methods)
+    split = HELD_OUT if any(method.uses_held_out for method in methods) else "test"
+    for group in groups:
+        size = 1 if any(method.decides_by_seed for method in group) else together
+        for start in range(0, len(seeds), size):
             yield Cell(
                 task,
                 config.optimizer,
@@ -180,8 +183,13 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
     _check_options(recipe, task)
     for label in labels_of(config):
         method = parse_method(label, recipe.methods)
-        if method.keeps_best:
+        if method.uses_held_out:
             _check_held_out(label, task)
+        if method.decides_by_seed and facts.is_stacked:
+            raise UsageError(
+                f"{label} decides for each seed by itself, and {task} trains its seeds "
+                "at once; choose another task."
+            )
     return facts
 
 
@@ -189,7 +197,7 @@ def _check_script_methods(config: CompareConfig) -> None:
     """Refuse methods that need more of a training than a script lets them have."""
     for label in config.methods:
         method = parse_method(label, {})
-        if method.spec.changes or method.keeps_best or method.name == CONTROL:
+        if method.spec.changes or method.uses_held_out or method.name == CONTROL:
             raise UsageError(
                 f"{label} does not go with a script: its optimizer, its data and their "
                 "order are the script's own."
@@ -197,7 +205,7 @@ def _check_script_methods(config: CompareConfig) -> None:
 
 
 def _check_held_out(label: str, task: str) -> None:
-    """Refuse ``+best`` where nothing can be held out, or its error is not known."""
+    """Refuse a method where nothing can be held out, or its error is not known."""
     task_class, spec = load_task_class(task)
     if not takes_split(task_class):
         raise UsageError(

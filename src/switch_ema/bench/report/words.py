@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from switch_ema.bench.method_names import BEST
+from switch_ema.bench.method_names import uses_held_out
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
 from switch_ema.bench.report.rows import baseline_of
-from switch_ema.bench.spec import SHARE
+from switch_ema.bench.spec import SHARE, parse_method_spec
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
     FEWEST,
@@ -215,15 +215,20 @@ def shared_cost_sentence(task: TaskSummary) -> str:
 
 
 def _held_out(task: TaskSummary) -> str:
-    """Say what a ``+best`` method changes for all methods."""
-    if not any(
-        m.partition(":")[0].endswith(BEST) for cost in task.costs for m in cost.methods
-    ):
+    """Say what a method that uses held-out data changes for all methods."""
+    methods = [method for cost in task.costs for method in cost.methods]
+    users = [method for method in methods if _uses_held_out(method)]
+    if not users:
         return ""
     return (
-        "A fifth of the training data was held out from every method; it chooses the "
-        f"epochs of the methods with {BEST}, and the values are those of the test data."
+        "A fifth of the training data was held out from every method; it decides about "
+        f"{printable(listed(users))}, and the values are those of the test data."
     )
+
+
+def _uses_held_out(method: str) -> bool:
+    spec = parse_method_spec(method)
+    return uses_held_out(spec.name, spec.options)
 
 
 def _sharing(task: TaskSummary) -> str:

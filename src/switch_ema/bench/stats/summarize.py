@@ -146,6 +146,9 @@ def _summarize_task(
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
     curves = _curves(results, finished, facts.metrics, labels)
+    lengths = _lengths(curves)
+    if is_script(task):
+        curves = _carried_on(curves, max(lengths, default=0))
     meta = results.meta()
     return TaskSummary(
         task=task,
@@ -155,7 +158,7 @@ def _summarize_task(
             if is_script(task)
             else describe_optimizer(config.optimizer, recipe.layer_decay)
         ),
-        epochs=_longest(curves) if is_script(task) else recipe.epochs,
+        epochs=max(lengths, default=0) if is_script(task) else recipe.epochs,
         metrics=facts.metrics,
         curves=curves,
         results={
@@ -163,7 +166,11 @@ def _summarize_task(
             for metric in facts.metrics
         },
         costs=_costs(results, finished),
-        problems=[*change_of(task, facts), *_problems(results, cells, statuses)],
+        problems=[
+            *change_of(task, facts),
+            *_problems(results, cells, statuses),
+            *_uneven(lengths),
+        ],
         missing=len(cells) - len(finished),
         evaluate_every=recipe.evaluate_every,
         origin=meta.get(f"{ORIGIN} of {task}", ""),
@@ -186,14 +193,40 @@ def _with_reported(
     return replace(facts, metrics=config.metrics_of_script(reported))
 
 
-def _longest(curves: Mapping[str, Curves]) -> int:
-    lengths = [
+def _lengths(curves: Mapping[str, Curves]) -> set[int]:
+    """Tell how many values the trainings have."""
+    return {
         len(curve)
         for methods in curves.values()
         for seeds in methods.values()
         for curve in seeds.values()
+    }
+
+
+def _carried_on(
+    curves: Mapping[str, Mapping[str, Mapping[int, list[float]]]], length: int
+) -> dict[str, dict[str, dict[int, list[float]]]]:
+    """Repeat the last value of scripts that have stopped early: they have ended."""
+    return {
+        metric: {
+            method: {
+                seed: [*values, *values[-1:] * (length - len(values))]
+                for seed, values in seeds.items()
+            }
+            for method, seeds in methods.items()
+        }
+        for metric, methods in curves.items()
+    }
+
+
+def _uneven(lengths: set[int]) -> list[str]:
+    """Say so where scripts have reported more and less often, as by stopping early."""
+    if len(lengths) < 2:
+        return []
+    return [
+        f"Trainings have reported {min(lengths)} to {max(lengths)} times; the last "
+        "value of each counts."
     ]
-    return max(lengths, default=0)
 
 
 def _texts(text: str) -> dict[str, str]:

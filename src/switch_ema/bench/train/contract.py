@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from switch_ema.bench.errors import UsageError
@@ -174,6 +175,16 @@ def count_examples(task: Task, model: nn.Module) -> int:
     if found is None:
         raise _wrong(task, "predictions", "must return outputs and labels", found)
     return len(found[1]) // seeds
+
+
+def loss_and_error(task: Task, model: nn.Module) -> tuple[float, float]:
+    """Measure the mean negative log-likelihood and the share of wrong predictions."""
+    found = task.predictions(model)
+    if found is None:
+        raise _wrong(task, "predictions", "must return outputs and labels", found)
+    outputs, labels = found
+    wrong = (outputs.argmax(1) != labels).double().mean()
+    return cross_entropy(outputs, labels).item(), wrong.item()
 
 
 def name_missing(values: Values, seeds: tuple[int, ...]) -> str:

@@ -209,6 +209,7 @@ class Training:
                 self.optimizer,
                 epochs=self.cell.recipe.epochs,
                 folder=folder / label.replace("/", "-").replace(":", "-"),
+                probe=partial(contract.loss_and_error, self.task),
             )
         return averagers
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,6 +30,8 @@ TRIAL = "SWITCH_EMA_TRIAL"
 """Environment variable in which a comparison tells a script what to do, as JSON."""
 NOTES = "trial"
 """Key of what is no metric in a line of values."""
+WAITING = "waits_for_epochs"
+"""Among the notes of the first line: methods that act at the ends of epochs."""
 _WATCH_SECONDS = 0.5
 
 Measure = Callable[[], Mapping[str, Any]]
@@ -60,7 +63,7 @@ class Trial:
 
 
 def trial(
-    model: nn.Module, optimizer: "Optimizers", *, epochs: int | None = None
+    model: Any, optimizer: "Optimizers | None" = None, *, epochs: int | None = None
 ) -> Trial:
     """Let ``switch-ema compare --script`` compare methods on this training.
 
@@ -68,7 +71,9 @@ def trial(
     started in any other way gets a trial that does nothing and costs nothing.
 
     Args:
-        model: in training, also wrapped in DDP or sharded by FSDP2.
+        model: in training, also wrapped in DDP or sharded by FSDP2; or, without an
+            optimizer, a Trainer of Lightning or Transformers, which then ends the
+            epochs and measures by itself whenever it evaluates in training.
         optimizer: that steps its parameters, or several.
         epochs: of the whole training; SWA averages the last quarter of them unless it
             is given its start.
@@ -81,9 +86,23 @@ def trial(
         >>> own.evaluate(lambda: {"accuracy": 0.5})
         {'accuracy': 0.5}
     """
+    if optimizer is None and isinstance(model, nn.Module):
+        raise TypeError("switch_ema.trial needs the optimizer of the model, too.")
     if TRIAL not in os.environ:
         return Trial()
-    return _ActiveTrial(json.loads(os.environ[TRIAL]), model, optimizer, epochs)
+    told = json.loads(os.environ[TRIAL])
+    if optimizer is not None:
+        return _ActiveTrial(told, model, optimizer, epochs)
+    from switch_ema.bench.train.trainers import follow_trainer
+
+    follow_trainer(model, partial(_ActiveTrial, told))
+    return _TrialOfTrainer()
+
+
+class _TrialOfTrainer(Trial):
+    """Leaves everything to the trainer."""
+
+    is_active = True
 
 
 class _ActiveTrial(Trial):
@@ -109,7 +128,7 @@ class _ActiveTrial(Trial):
             target=_leave_without, args=(Path(told["lock"]),), daemon=True
         ).start()
         with random_numbers_kept():  # methods are tried on a small model before
-            self._averagers, options = _attach(told, model, optimizer, epochs)
+            self._averagers, options, waiting = _attach(told, model, optimizer, epochs)
         self._names: list[str] = []
         self._epoch = 0
         self._started, self._evaluating = time.perf_counter(), 0.0
@@ -117,9 +136,8 @@ class _ActiveTrial(Trial):
         self._file: TextIO | None = None
         if _is_first_rank():
             self._file = open(told["log"], "a", encoding="utf-8")  # noqa: SIM115
-        self._write(
-            {NOTES: {"trained": _described(model, optimizer)}, "options": options}
-        )
+        notes = {"trained": _described(model, optimizer), WAITING: waiting}
+        self._write({NOTES: notes, "options": options})
 
     def end_epoch(self) -> None:
         self._epoch += 1
@@ -181,11 +199,16 @@ def _attach(
     model: nn.Module,
     optimizer: "Optimizers",
     epochs: int | None,
-) -> tuple[dict[str, "Averager | None"], dict[str, str]]:
-    """Make the averager of each method; return them, and their options in words."""
-    from switch_ema.bench.methods import parse_method
+) -> tuple[dict[str, "Averager | None"], dict[str, str], list[str]]:
+    """Make the averager of each method.
 
-    averagers, options = {}, {}
+    Returns:
+        The averagers and their options in words by method, and which methods act at the
+        ends of epochs.
+    """
+    from switch_ema.bench.methods import options_in_epochs, parse_method
+
+    averagers, options, waiting = {}, {}, []
     for index, label in enumerate(told["methods"]):
         method = parse_method(label, {})
         if (
@@ -204,7 +227,9 @@ def _attach(
             folder=Path(f"{told['log']}.{index}"),
         )
         options[label] = method.describe(epochs or 1)
-    return averagers, options
+        if options_in_epochs(method):
+            waiting.append(label)
+    return averagers, options, waiting
 
 
 def _described(model: nn.Module, optimizer: "Optimizers") -> dict[str, str]:
