@@ -319,6 +319,7 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     found, left = {}, []
     for evaluate in ("averaged", "live", "both"):
         options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        options["decays"] = [0.5, "constant(0.9)"]
         callback, module = SwitchEMACallback("ema", **options), Measured()
         logger = CSVLogger(tmp_path, name=evaluate)
         run = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)
@@ -330,7 +331,12 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
         assert len(both[name]) == EPOCHS and both[name] != both[f"{name}_live"]
         assert both[name] == found["averaged"][name]
         assert both[f"{name}_live"] == pytest.approx(found["live"][name], rel=1e-5)
+        # The same decay gives the same values; another one its own.
+        again = both[f"{name}_ema_constant(0.9)"]
+        assert again == pytest.approx(both[name], rel=1e-5)
+        assert both[f"{name}_ema_0.5"] != both[name]
     assert both["averaging/decay"] == pytest.approx([0.9] * EPOCHS)
+    assert both["averaging/decay_ema_0.5"][-1] < 0.9
     live, average = (
         callback.averager.live_tensors(),
         callback.averager.averaged_tensors(),

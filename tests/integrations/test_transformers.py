@@ -356,6 +356,7 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     found, weights = {}, []
     for evaluate in ("averaged", "live", "both"):
         options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        options["decays"] = ["constant(0.9)", 0.5]
         callback = SwitchEMACallback("ema", **options)
         run = trainer(tmp_path / evaluate, callback, eval_strategy="epoch")
         run.train()
@@ -365,6 +366,10 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     assert losses["both"] == losses["averaged"] != losses["live"]
     assert [row["eval_loss_live"] for row in found["both"]] == losses["live"]
     assert "eval_loss_live" not in found["averaged"][0] | found["live"][0]
+    for own in found.values():
+        again = [row["eval_loss_ema_constant(0.9)"] for row in own]
+        assert again == pytest.approx(losses["averaged"], rel=1e-6)
+        assert [row["eval_loss_ema_0.5"] for row in own] != again
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
     assert "eval_loss_live" not in run.evaluate()  # after the training, the average
     logged = [row for row in run.state.log_history if "averaging/decay" in row]

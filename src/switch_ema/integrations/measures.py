@@ -4,23 +4,8 @@ from typing import Any
 
 import torch
 
-from switch_ema._checks import check_choice
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.integrations.best import BestBy
-
-LIVE = "_live"
-"""End of the name of a metric of the live weights, beside that of the average."""
-
-
-def check_evaluate(evaluate: str, best: BestBy | None) -> None:
-    """Refuse an unknown choice, and one that does not measure what ``best`` keeps."""
-    check_choice("evaluate", evaluate, ("averaged", "live", "both"))
-    if evaluate == "live" and best is not None:
-        raise ValueError(
-            "best keeps averages by their own scores, so evaluate must be 'averaged' "
-            "or 'both', got 'live'."
-        )
 
 
 def distance(averager: Averager) -> float:
