@@ -189,21 +189,33 @@ def on_two_processes(kind, folder):
     accelerator = accelerator_of(kind)
     model = small_network()
     model, optimizer = accelerator.prepare(model, sgd(model))
-    averager = prepare_averager(accelerator, model, optimizer, **OPTIONS)
-    data = [own_half(batch) for batch in loader(32)]
+    by = BestBy("score", higher_is_better=True, n=100)
+    more = {"best": by, "evaluate": "both", "decays": [0.5], "log_averaging": True}
+    averaging = Averaging(accelerator, model, optimizer, **more, **OPTIONS)
+    averager, data = averaging.averager, [own_half(batch) for batch in loader(32)]
+
+    def go_on(epochs):
+        while averager.epochs < epochs:
+            train(accelerator, model, optimizer, data, averaging, 1)
+            # The score of rank 0 counts.
+            score = [SCORES[averager.epochs - 1], 0.0][dist.get_rank()]
+            averaging.evaluate(lambda score=score: {"score": score})
+
     for name, epochs in (("fresh", 0), ("trained", 1)):
-        train(accelerator, model, optimizer, data, averager, epochs)
+        go_on(epochs)
         with averager.averaged():
             accelerator.save_state(f"{folder}/{name}")
         accelerator.wait_for_everyone()
     ends = []
     for name in ("trained", "fresh"):
         accelerator.load_state(f"{folder}/{name}")
-        train(accelerator, model, optimizer, data, averager, EPOCHS - averager.epochs)
+        go_on(EPOCHS)
         averaged = averager.averaged_state_dict(full=kind != "ddp")
         live = averager.live_state_dict(full=kind != "ddp")
+        best = averaging.best.averaged_state_dict(full=kind != "ddp")
         counts = averager.steps, averager.epochs, averager.switches
-        ends.append((averaged, live, counts))
+        assert averaging.best.scores == list(SCORES)
+        ends.append((averaged, live, best, counts))
     return type(model).__name__, ends
 
 
@@ -231,11 +243,15 @@ def accelerator_of(kind):
 )
 def test_two_processes_equal_one_and_resume(tmp_path, kind, wrapper):
     """Also FSDP2, where each process holds a part of the average and one writes it."""
-    reference = plain(batch=32, model=small_network(), make_optimizer=sgd)
+    reference, second = (
+        plain(batch=32, model=small_network(), make_optimizer=sgd, epochs=epochs)
+        for epochs in (EPOCHS, 2)
+    )
     for rank, (name, ends) in enumerate(run(2, on_two_processes, kind, str(tmp_path))):
         assert name == wrapper
-        for averaged, live, counts in ends:
+        for averaged, live, best, counts in ends:
             assert counts == (reference.steps, EPOCHS, EPOCHS)
             if rank == 0 or kind == "ddp":  # rank 0 gathers what is sharded
                 assert_close(averaged, reference.averaged_state_dict())
                 assert_close(live, reference.live_state_dict())
+                assert_close(best, second.averaged_state_dict())

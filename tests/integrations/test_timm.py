@@ -1,7 +1,7 @@
 """The drop-in for ModelEmaV3, in a loop that calls it as timm's script does."""
 
 import copy
-import subprocess
+import runpy
 import sys
 import textwrap
 import warnings
@@ -138,7 +138,7 @@ def test_an_average_on_the_cpu_is_never_switched_and_that_is_said(
         main([str(script), "--model-ema"])
 
 
-def test_timms_script_makes_the_drop_in_without_a_patch(tmp_path):
+def test_timms_script_makes_the_drop_in_without_a_patch(tmp_path, monkeypatch, capsys):
     """A script that makes its EMA in both ways in which timm's does."""
     script = tmp_path / "train.py"
     script.write_text(
@@ -156,13 +156,30 @@ def test_timms_script_makes_the_drop_in_without_a_patch(tmp_path):
             """
         )
     )
-    module = [sys.executable, "-m", "switch_ema.integrations.timm"]
-    command = [*module, "--switch-every", "2", str(script), "--model-ema", "--lr", "1"]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[0] == (
+    keep_timm(monkeypatch)
+    options = ["--switch-every", "2", str(script), "--model-ema", "--lr", "1"]
+    monkeypatch.setattr(sys, "argv", ["timm", *options])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it is imported already
+        runpy.run_module("switch_ema.integrations.timm", run_name="__main__")
+    assert capsys.readouterr().out.split("\n")[0] == (
         "SwitchEmaV3 0.99 ['--model-ema', '--lr', '1']"
     )
+
+
+PATCHED = [
+    (timm.utils, "ModelEmaV3"),
+    (timm.utils.model_ema, "ModelEmaV3"),
+    (timm.task.task, "ModelEmaV3"),
+    (timm.utils, "update_summary"),
+    (timm.utils.summary, "update_summary"),
+]
+
+
+def keep_timm(monkeypatch):
+    """Put back, at the end of a test, what the start through the module replaces."""
+    for module, name in PATCHED:
+        monkeypatch.setattr(module, name, getattr(module, name))
 
 
 def test_the_best_average_is_kept_and_resumed():
@@ -206,15 +223,6 @@ def test_the_best_average_is_kept_and_resumed():
     assert kept == pytest.approx(reference.kept_share, rel=1e-6)
 
 
-PATCHED = [
-    (timm.utils, "ModelEmaV3"),
-    (timm.utils.model_ema, "ModelEmaV3"),
-    (timm.task.task, "ModelEmaV3"),
-    (timm.utils, "update_summary"),
-    (timm.utils.summary, "update_summary"),
-]
-ORIGINALS = {name: getattr(module, name) for module, name in PATCHED}
-
 SCRIPT = """
 import csv, sys
 import torch
@@ -245,17 +253,15 @@ def test_the_summary_of_timms_script_has_both_curves_and_the_best_is_written(
     tmp_path, monkeypatch, recwarn
 ):
     """Also resumed after the first epoch, where the second had been scored."""
-    for module, name in PATCHED:
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--evaluate", "both", "--log-averaging", "--best", "top1"]
     options += ["--best-examples", "100", "train.py"]
     for span in (["0", "2"], ["1", "3"]):
-        main([*options, *span])
-        for module, name in PATCHED:
-            setattr(module, name, ORIGINALS[name])
+        with monkeypatch.context() as patch:
+            keep_timm(patch)
+            main([*options, *span])
     assert not [one for one in recwarn if "no state" in str(one.message)]
     found = read_log(tmp_path / "summary.csv")
     assert list(found["eval_top1"]) == pytest.approx([30, 80, 80, 10])
