@@ -17,8 +17,8 @@ BY = BestBy("score", higher_is_better=True, n=100)
 def averages(method="ema", flat=False, **settings):
     model = network()
     optimizer = adam(model)
-    options = {**OPTIONS, "flat": flat} | settings.pop("options", {})
-    settings = AveragingSettings(method=method, options=options, **settings)
+    options = {**OPTIONS, "flat": flat, **settings}
+    settings = AveragingSettings.of(method, options)
     return model, optimizer, Averages(settings, model, optimizer)
 
 
@@ -44,7 +44,7 @@ def train(model, optimizer, epochs=1):
 )
 def test_bad_decays_are_refused_at_once(decays, message):
     with pytest.raises(ValueError, match=message):
-        AveragingSettings(method="ema", decays=decays)
+        AveragingSettings.of("ema", {"decays": decays})
 
 
 def test_further_averages_see_a_step_before_its_switch():
@@ -53,9 +53,8 @@ def test_further_averages_see_a_step_before_its_switch():
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     options = {"decay": constant(0.8), "switch_every": Steps(1)}
-    settings = AveragingSettings(
-        method="switch-ema", options=options, decays=["constant(0.5)"]
-    )
+    options["decays"] = ["constant(0.5)"]
+    settings = AveragingSettings.of("switch-ema", options)
     found = Averages(settings, model, optimizer)
     model.weight.grad = -torch.ones(1, 1)
     optimizer.step()

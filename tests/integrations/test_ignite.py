@@ -222,6 +222,21 @@ def test_the_best_average_is_shown_after_training_and_resumed(tmp_path):
         assert_same(again.handler.live.state_dict(), whole.handler.live.state_dict())
 
 
+def test_data_that_can_be_read_once_is_refused_where_it_is_read_more_often():
+    run = Run("ema", evaluate="both")
+    run.trainer.add_event_handler(
+        Events.EPOCH_COMPLETED, lambda: run.evaluator.run(iter(loader()))
+    )
+    with pytest.raises(ValueError, match="several times, which an iterator"):
+        run.trainer.run(loader(), max_epochs=1)
+
+
+def test_a_training_that_is_never_scored_says_so():
+    run = Run("ema", best=BestBy("score", higher_is_better=True, n=100))
+    with pytest.warns(UserWarning, match="No evaluation of this training measured 'sc"):
+        run.trainer.run(loader(), max_epochs=1)
+
+
 def test_the_evaluator_of_held_out_data_is_named_where_there_are_several():
     run = Run("ema", best=BestBy("score", higher_is_better=True, n=100))
     other = Engine(run.look)

@@ -15,10 +15,9 @@ from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
-    Decays,
-    Evaluate,
+    CallbackOptions,
+    takes_callback_options,
 )
-from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.sharding import gathered
 
@@ -60,31 +59,19 @@ class Averaging:
         options: the options of the method, such as ``decay`` and ``switch_every``.
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         accelerator: Accelerator,
         model: nn.Module,
         optimizer: Any,
         method: str = "switch-ema",
-        *,
-        best: BestBy | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        settings = AveragingSettings.of(method, options)
         wrapped = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
         inner = [_inside(one) for one in wrapped]
-        self._accelerator, self._logs = accelerator, log_averaging
+        self._accelerator, self._logs = accelerator, settings.log_averaging
         self._averages = Averages(settings, model, inner)
         self.averager: Averager = self._averages.averager
         self.best, self.further = self._averages.best, self._averages.further

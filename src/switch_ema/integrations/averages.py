@@ -1,9 +1,10 @@
 """All that a trainer's callback averages in one training, and how it is measured."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union
 
 from torch import nn
 
@@ -20,8 +21,10 @@ from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.measures import describe_average, distance
-from switch_ema.integrations.options import check_method
+from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.wrapping import warn_without_state
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Evaluate = Literal["averaged", "live", "both"]
 """Which weights the evaluations in a training measure."""
@@ -33,19 +36,46 @@ LIVE = "_live"
 """End of the name of a metric of the live weights, beside that of the average."""
 
 _BEST, _FURTHER = "best", "further"
+_OWN = ("best", "evaluate", "decays", "log_averaging")
 _SHARED = ("buffers", "dtype", "device", "include", "exclude", "steps_per_epoch")
+
+
+class CallbackOptions(MethodOptions, total=False):
+    """The options of a method, and what the callbacks of all trainers take as well."""
+
+    best: BestBy | None
+    evaluate: Evaluate
+    decays: Decays | None
+    log_averaging: bool
+
+
+def takes_callback_options(function: F) -> F:
+    """Name them all in the signature, as :func:`spelled_out` does."""
+    return spelled_out(function, CallbackOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingSettings:
-    """What the callbacks of all trainers take, checked at once."""
+    """What a callback was asked for, checked at once."""
 
     method: str
-    options: MethodOptions = field(default_factory=lambda: MethodOptions())
+    options: MethodOptions
     best: BestBy | None = None
     evaluate: Evaluate = "averaged"
     decays: Decays | None = None
     log_averaging: bool = False
+
+    @classmethod
+    def of(cls, method: str, options: Mapping[str, Any]) -> "AveragingSettings":
+        """Tell the options of the method from those of the callback.
+
+        ``best`` may be a mapping, as configs have it.
+        """
+        own = {name: options[name] for name in _OWN if name in options}
+        if isinstance(own.get("best"), Mapping):
+            own["best"] = BestBy(**own["best"])
+        rest: Any = {n: value for n, value in options.items() if n not in own}
+        return cls(method=method, options=rest, **own)
 
     def __post_init__(self) -> None:
         check_method(self.method, self.options)
@@ -90,7 +120,7 @@ class Averages:
         if settings.best is not None:
             self.best = settings.best.make(self.averager)
         self.is_training = True
-        """Set to False by the trainer's callback when the training has ended."""
+        """Whether evaluations are those of a training, whose scores count."""
         self._settings = settings
         self._stage = stage_of(unwrap(model))
 
@@ -118,6 +148,25 @@ class Averages:
                 of_one = describe_average(averager, far)
                 values |= {f"{name}{end}": value for name, value in of_one.items()}
         return values
+
+    def end_epochs(self, finished: int) -> dict[str, float]:
+        """End epochs until ``finished`` of them have ended, as :meth:`end_epoch`."""
+        values: dict[str, float] = {}
+        while self.averager.epochs < finished:
+            values = self.end_epoch()
+        return values
+
+    def finish(self) -> None:
+        """Say that the training has ended: from now on the best average is shown."""
+        self.is_training = False
+        if self.best is not None and not self.best.scores:
+            assert self._settings.best is not None
+            metric = self._settings.best.metric
+            warnings.warn(
+                f"No evaluation of this training measured {metric!r} on held-out data, "
+                "so there is no best average but the last one.",
+                stacklevel=3,
+            )
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer."""

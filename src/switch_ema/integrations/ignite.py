@@ -10,16 +10,13 @@ from torch import nn
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import MethodOptions
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
-    Decays,
-    Evaluate,
+    CallbackOptions,
+    takes_callback_options,
 )
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.wrapping import run_on_average, warn_without_state
 
 if TYPE_CHECKING:
@@ -81,27 +78,15 @@ class SwitchEMAHandler:
         options: the options of the method, such as ``decay`` and ``switch_every``.
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizers,
         method: str = "switch-ema",
-        *,
-        best: BestBy | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        settings = AveragingSettings.of(method, options)
         self._averages = Averages(settings, model, optimizer)
         self._averages.is_training = False
         self.averager: Averager = self._averages.averager
@@ -163,7 +148,7 @@ class SwitchEMAHandler:
         trainer.state.metrics.update(self._averages.end_epoch())
 
     def _complete(self) -> None:
-        self._averages.is_training = False
+        self._averages.finish()
 
     def _note(self, evaluator: Engine) -> None:
         self._averages.note(evaluator.state.metrics)
@@ -184,6 +169,7 @@ class SwitchEMAHandler:
                 return dict(original(*args, **kwargs).metrics)
 
         if self._averages.measures_more:
+            _refuse_iterators(*args, **kwargs)
             evaluator.state.metrics = self._averages.measure_more(measure)
         return shown(*args, **kwargs)
 
@@ -196,6 +182,14 @@ class SwitchEMAHandler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take the averager's state back."""
         self._averages.load_state_dict(state_dict)
+
+
+def _refuse_iterators(data: Any = None, *args: Any, **kwargs: Any) -> None:
+    if isinstance(data, Iterator):
+        raise ValueError(
+            "evaluate='both' and decays read the data of an evaluator several times, "
+            "which an iterator cannot give; run it on a list or a DataLoader."
+        )
 
 
 @contextmanager

@@ -6,16 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from switch_ema._extras import needed
-from switch_ema.averaging.registry import MethodOptions
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
-    Decays,
-    Evaluate,
+    CallbackOptions,
     HasAverages,
+    takes_callback_options,
 )
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.wrapping import run_on_average
 
 # Only there is a Keras model a torch module. A choice of the user's stands.
@@ -61,16 +58,11 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         model.fit(x, y, callbacks=[SwitchEMACallback(decay=0.99)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
-        *,
-        best: BestBy | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
@@ -78,14 +70,7 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
                 "Averaging needs the torch backend of Keras, not "
                 f"{keras.backend.backend()}; set KERAS_BACKEND=torch before the import."
             )
-        self._settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        self._settings = AveragingSettings.of(method, options)
         self._saved: Mapping[str, Any] | None = None
         self._averaged: Any = None
         self._iterations = 0
@@ -133,7 +118,7 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
     def on_train_end(self, logs: Any = None) -> None:
         """From now on, show the best average."""
         assert self._averages is not None
-        self._averages.is_training = False
+        self._averages.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averager's state, to be saved with the model."""

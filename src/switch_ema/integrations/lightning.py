@@ -7,16 +7,13 @@ from torch import Tensor
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
-from switch_ema.averaging.registry import MethodOptions
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
-    Decays,
-    Evaluate,
+    CallbackOptions,
     HasAverages,
+    takes_callback_options,
 )
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
@@ -72,26 +69,15 @@ class SwitchEMACallback(HasAverages, Callback):
         trainer = Trainer(callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
         *,
         main_weights: Literal["averaged", "live"] = "averaged",
-        best: BestBy | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        self._settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        self._settings = AveragingSettings.of(method, options)
         check_choice("main_weights", main_weights, ("averaged", "live"))
         self._main_weights = main_weights
         self._more: dict[str, float] = {}
@@ -143,7 +129,7 @@ class SwitchEMACallback(HasAverages, Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From now on, show the best average."""
         if self._averages is not None:
-            self._averages.is_training = False
+            self._averages.finish()
 
     def teardown(
         self, trainer: Trainer, pl_module: LightningModule, stage: str
@@ -174,10 +160,7 @@ class SwitchEMACallback(HasAverages, Callback):
 
     def _end_epochs(self, finished: int) -> dict[str, float]:
         assert self._averages is not None
-        values: dict[str, float] = {}
-        while self._first_epoch + self._averages.averager.epochs < finished:
-            values = self._averages.end_epoch()
-        return values
+        return self._averages.end_epochs(finished - self._first_epoch)
 
     # The averaged view.
 
@@ -226,7 +209,8 @@ class SwitchEMACallback(HasAverages, Callback):
     ) -> None:
         """Put the live weights back."""
         self._view.close()
-        self.on_fit_end(trainer, pl_module)
+        if self._averages is not None:
+            self._averages.is_training = False
         pl_module.__dict__.pop("on_save_checkpoint", None)
 
     # Checkpoints.

@@ -1,7 +1,8 @@
 """Weight averaging in MMEngine: hooks for the runner, also from a config."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -28,12 +29,13 @@ from switch_ema.averaging.step.hooks import OptimizerState
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
+    CallbackOptions,
     Decays,
     Evaluate,
     HasAverages,
+    takes_callback_options,
 )
 from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.wrapping import (
     check_alone,
     run_on_average,
@@ -92,27 +94,14 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
 
     priority = "NORMAL"  # before CheckpointHook, which then sees an epoch with its end
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
-        *,
-        best: BestBy | Mapping[str, Any] | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        self._settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=BestBy(**best) if isinstance(best, Mapping) else best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        self._settings = AveragingSettings.of(method, options)
         self._saved: dict[str, Any] | None = None
-        self._more: dict[str, Any] = {}
         self._is_scored = False
 
     def before_run(self, runner: Runner) -> None:
@@ -167,30 +156,35 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     def after_train(self, runner: Runner) -> None:
         """From now on, show the best average."""
         assert self._averages is not None
-        self._averages.is_training = False
+        self._averages.finish()
 
     # Validation.
 
     def _measure_all(
         self, runner: Runner, original: Callable[[], Any], shown: Callable[[], Any]
     ) -> Any:
+        """Measure further weights, too, and let all hooks find them with the others."""
+        more: dict[str, Any] = {}
         if self._averages is not None:
             measure = functools.partial(_without_hooks, runner, original)
-            self._more = self._averages.measure_more(measure)
-        return shown()
+            more = self._averages.measure_more(measure)
+        call_hook = runner.call_hook
+
+        def call(name: str, **kwargs: Any) -> None:
+            if name == "after_val_epoch" and kwargs.get("metrics") is not None:
+                kwargs["metrics"].update(more)
+            call_hook(name, **kwargs)
+
+        with _calling(runner, call):
+            return shown()
 
     def after_val_epoch(
         self, runner: Runner, metrics: dict[str, float] | None = None
     ) -> None:
-        """Add what other weights have reached, and note the score."""
-        if metrics is None or self._averages is None:
-            return
-        more, self._more = self._more, {}
-        metrics.update(more)
-        for name, value in more.items():
-            runner.message_hub.update_scalar(f"val/{name}", value)
-        self._averages.note(metrics)
-        self._is_scored = True
+        """Note the score of a validation in training."""
+        if self._averages is not None:
+            self._averages.note(metrics or {})
+            self._is_scored = True
 
     def _score_resumed(self, runner: Runner) -> None:
         """Make up for the validation that comes after a checkpoint of its epoch."""
@@ -285,7 +279,7 @@ class SwitchEMAHook(AveragerHook):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
-        best: BestBy | Mapping[str, Any] | None = None,
+        best: BestBy | None = None,
         evaluate: Evaluate = "averaged",
         decays: Decays | None = None,
         log_averaging: bool = False,
@@ -331,13 +325,20 @@ class SwitchEMAHook(AveragerHook):
         )
 
 
-def _without_hooks(runner: Runner, run: Callable[[], Any]) -> Any:
-    """Run a loop of which no hook hears; return its metrics."""
-    runner.call_hook = lambda *args, **kwargs: None
+@contextmanager
+def _calling(runner: Runner, call_hook: Callable[..., None]) -> Iterator[None]:
+    """Let another function take the place of ``runner.call_hook``."""
+    runner.call_hook = call_hook
     try:
-        return run()
+        yield
     finally:
         del runner.call_hook
+
+
+def _without_hooks(runner: Runner, run: Callable[[], Any]) -> Any:
+    """Run a loop of which no hook hears; return its metrics."""
+    with _calling(runner, lambda *args, **kwargs: None):
+        return run()
 
 
 def _validates_now(runner: Runner, is_whole_epoch: bool) -> bool:

@@ -11,16 +11,13 @@ from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.registry import MethodOptions
 from switch_ema.integrations.averages import (
     Averages,
     AveragingSettings,
-    Decays,
-    Evaluate,
+    CallbackOptions,
     HasAverages,
+    takes_callback_options,
 )
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.options import spelled_out
 from switch_ema.integrations.sharding import gathered, load_live
 from switch_ema.integrations.wrapping import (
     check_alone,
@@ -80,25 +77,13 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         trainer = Trainer(model, args, callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
-        *,
-        best: BestBy | None = None,
-        evaluate: Evaluate = "averaged",
-        decays: Decays | None = None,
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        self._settings = AveragingSettings(
-            method=method,
-            options=options,
-            best=best,
-            evaluate=evaluate,
-            decays=decays,
-            log_averaging=log_averaging,
-        )
+        self._settings = AveragingSettings.of(method, options)
         self._trainer: Trainer | None = None
         self._resumed_from: Path | None = None
         self._first_epoch = 0
@@ -243,7 +228,8 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """End the last epoch, where a checkpoint of its last step was resumed."""
-        self._end_epochs(int(state.epoch or 0))
+        assert self._averages is not None
+        self._averages.end_epochs(int(state.epoch or 0) - self._first_epoch)
 
     def on_epoch_end(
         self,
@@ -254,16 +240,9 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
     ) -> None:
         """End the epoch, before the Trainer evaluates and saves."""
         assert self._averages is not None and self._trainer is not None
-        finished = self._first_epoch + self._averages.averager.epochs + 1
-        if values := self._end_epochs(finished):
+        finished = self._averages.averager.epochs + 1
+        if values := self._averages.end_epochs(finished):
             self._trainer.log(values)
-
-    def _end_epochs(self, finished: int) -> dict[str, float]:
-        assert self._averages is not None
-        values: dict[str, float] = {}
-        while self._first_epoch + self._averages.averager.epochs < finished:
-            values = self._averages.end_epoch()
-        return values
 
     def on_evaluate(
         self,
@@ -287,7 +266,8 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         """Show the best averaged weights from now on, if they were just loaded."""
         loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
         assert self._averages is not None
-        self._shows_best, self._averages.is_training = bool(loaded), False
+        self._shows_best = bool(loaded)
+        self._averages.finish()
 
 
 def _folder(args: TrainingArguments, resume: str | bool | None) -> Path | None:
