@@ -238,9 +238,24 @@ def test_a_training_that_is_never_scored_says_so():
 
 
 def test_the_evaluator_of_held_out_data_is_named_where_there_are_several():
-    run = Run("ema", best=BestBy("score", higher_is_better=True, n=100))
-    other = Engine(run.look)
+    model = network()
+    by = BestBy("score", higher_is_better=True, n=100)
+    handler = SwitchEMAHandler(model, adam(model), "ema", best=by)
+    trainer, first, second = (Engine(lambda engine, batch: None) for _ in range(3))
     with pytest.raises(ValueError, match=r"attach\(trainer, \.\.\., held_out="):
-        run.handler.attach(run.trainer, run.evaluator, other)
+        handler.attach(trainer, first, second)
     with pytest.raises(ValueError, match="must be one of the evaluators"):
-        run.handler.attach(run.trainer, other, held_out=run.trainer)
+        handler.attach(trainer, first, held_out=second)
+
+    def evaluate():
+        for evaluator, score in ((first, 0.1), (second, 0.9)):
+            evaluator.state.metrics["score"] = score
+            evaluator.run([0])
+
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, evaluate)
+    handler.attach(trainer, first, second, held_out=second)
+    handler.attach(trainer, first)  # later, and without taking its scores
+    trainer.run([0], max_epochs=1)
+    handler.attach(trainer, first, held_out=first)
+    trainer.run([0], max_epochs=2)
+    assert handler.best.scores == [0.9, 0.1]

@@ -89,6 +89,7 @@ class SwitchEMAHandler:
         settings = AveragingSettings.of(method, options)
         self._averages = Averages(settings, model, optimizer)
         self._averages.is_training = False
+        self._held_out: Engine | None = None
         self.averager: Averager = self._averages.averager
         self.best, self.further = self._averages.best, self._averages.further
         self.live = Weights(model, self.averager.live_state_dict)
@@ -119,7 +120,8 @@ class SwitchEMAHandler:
             # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
             around = functools.partial(self._measure_all, evaluator)
             run_on_average(evaluator, "run", self._averages.evaluated, around)
-        if self.best is not None and evaluators:
+        is_open = self._held_out is None and bool(evaluators)
+        if self.best is not None and (is_open or held_out is not None):
             self._watch(evaluators, held_out)
 
     def _watch(self, evaluators: Sequence[Engine], held_out: Engine | None) -> None:
@@ -132,8 +134,10 @@ class SwitchEMAHandler:
         watched = evaluators[0] if held_out is None else held_out
         if watched not in evaluators:
             raise ValueError("held_out must be one of the evaluators given to attach.")
-        if not watched.has_event_handler(self._note, Events.COMPLETED):
-            watched.add_event_handler(Events.COMPLETED, self._note)
+        if self._held_out is not None:
+            self._held_out.remove_event_handler(self._note, Events.COMPLETED)
+        watched.add_event_handler(Events.COMPLETED, self._note)
+        self._held_out = watched
 
     # What the engines call.
 
