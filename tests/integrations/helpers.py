@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -94,6 +95,28 @@ def assert_agree(averager: Averager, reference: Averager, prefix: str = "") -> N
     assert_close(live, reference.live_state_dict(), prefix)
     for count in ("steps", "epochs", "switches"):
         assert getattr(averager, count) == getattr(reference, count), count
+
+
+SCORES = (0.5, 0.9, 0.1)
+"""Made-up held-out scores of three epochs: the second average is the best."""
+
+CURVES = {**OPTIONS, "decays": [0.5, "constant(0.9)"], "log_averaging": True}
+"""Options with which a trainer measures further averages, one of them the main one."""
+
+
+def assert_both_curves(found: dict[str, list[dict[str, float]]], name: str) -> None:
+    """What was measured in each epoch, by the value of ``evaluate``."""
+    averaged, live, both = (found[key] for key in ("averaged", "live", "both"))
+    assert len(both) == EPOCHS
+    for of_average, of_live, row in zip(averaged, live, both, strict=True):
+        value = pytest.approx(of_average[name], rel=1e-5)
+        assert row[name] == row[f"{name}_ema_constant(0.9)"] == value
+        assert row[f"{name}_live"] == pytest.approx(of_live[name], rel=1e-5)
+        assert len({round(row[f"{name}{end}"], 6) for end in ENDS}) == 3
+        assert f"{name}_live" not in of_average | of_live
+
+
+ENDS = ("", "_live", "_ema_0.5")
 
 
 class Interrupted(Exception):

@@ -69,7 +69,8 @@ def documented(page: str, pattern: str, **names):
 def with_pytorch(folder):
     model = network()
     optimizer = sgd(model)
-    sema = SwitchEMA(model, optimizer)
+    names = {"SwitchEMA": SwitchEMA, "model": model, "optimizer": optimizer}
+    sema = documented("pytorch", r"SwitchEMA\(model, optimizer\)", **names)
     loop(model, optimizer, sema.end_epoch)
     return sema.averaged_copy()
 

@@ -12,12 +12,16 @@ from switch_ema.integrations.keras import SwitchEMACallback  # isort: skip
 import keras
 
 from switch_ema import constant, create_averager
+from switch_ema.integrations.best import BestBy
 from tests.integrations.helpers import (
     BATCH,
+    CURVES,
     EPOCHS,
     OPTIONS,
+    SCORES,
     STEPS,
     Interrupted,
+    assert_both_curves,
     digits,
 )
 
@@ -201,3 +205,58 @@ def test_a_model_that_is_built_by_fit_with_a_seed_of_its_own(tmp_path):
 def test_state_before_fit_says_why_there_is_none():
     with pytest.raises(RuntimeError, match="before fit"):
         SwitchEMACallback().state_dict()
+
+
+def test_both_curves_are_those_of_each_alone():
+    data = tuple(tensor.numpy() for tensor in digits())
+    found, ends = {}, []
+    for evaluate in ("averaged", "live", "both"):
+        callback = SwitchEMACallback("ema", **CURVES, evaluate=evaluate)
+        model = network()
+        fit(model, callback, validation_data=data)
+        rows = zip(*model.history.history.values(), strict=True)
+        found[evaluate] = [
+            dict(zip(model.history.history, row, strict=True)) for row in rows
+        ]
+        ends.append(weights(model))
+    assert_both_curves(found, "val_loss")
+    assert found["both"][-1]["averaging/decay"] == pytest.approx(0.9)
+    assert found["both"][-1]["averaging/distance"] > 0
+    for before, after in zip(ends[0], ends[2], strict=True):
+        assert torch.equal(before, after)
+    assert set(model.evaluate(*data, verbose=0, return_dict=True)) == {"loss"}
+
+
+def test_the_best_average_is_shown_after_training_and_resumed(tmp_path):
+    class Scored(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["val_score"] = SCORES[epoch]
+
+    class Note(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            with callback.averager.averaged():
+                averages.append(weights(self.model))
+            if len(averages) == 1:
+                self.model.save(tmp_path / "model.keras")
+                torch.save(callback.state_dict(), tmp_path / "averager.pt")
+
+    by = BestBy("val_score", higher_is_better=True, n=100)
+    averages: list = []
+    callback, model = SwitchEMACallback("ema", best=by, **OPTIONS), network()
+    fit(model, Scored(), callback, Note())
+    assert callback.best.scores == list(SCORES)
+    x = digits()[0].numpy()
+    shown = model.predict(x, verbose=0)
+    live = weights(model)
+    model.set_weights([value.numpy() for value in averages[1]])
+    assert np.allclose(shown, np.asarray(model(x).detach()), atol=1e-6)
+    model.set_weights([value.numpy() for value in live])
+
+    resumed = keras.models.load_model(tmp_path / "model.keras")
+    again = SwitchEMACallback("ema", best=by, **OPTIONS)
+    again.load_state_dict(torch.load(tmp_path / "averager.pt", weights_only=True))
+    fit(resumed, Scored(), again, initial_epoch=1)
+    assert again.best.scores == list(SCORES)
+    with callback.best.averaged(), again.best.averaged():
+        pairs = zip(weights(model), weights(resumed), averages[1], strict=True)
+        assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in pairs)

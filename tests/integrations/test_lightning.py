@@ -14,6 +14,7 @@ from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
     EPOCHS,
     OPTIONS,
+    SCORES,
     STEPS,
     Interrupted,
     adam,
@@ -28,7 +29,7 @@ from tests.integrations.helpers import (
 )
 
 lightning = pytest.importorskip("lightning.pytorch")
-from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from torchmetrics.classification import MulticlassAccuracy  # noqa: E402
 
@@ -52,7 +53,7 @@ class Scored(NoLog):
 
     def validation_step(self, batch, index):
         super().validation_step(batch, index)
-        self.log("score", (0.5, 0.9, 0.1, 0.0)[self.trainer.current_epoch])
+        self.log("score", SCORES[self.trainer.current_epoch])
 
 
 def test_the_best_average_is_tested_and_resumed(tmp_path):
@@ -60,8 +61,9 @@ def test_the_best_average_is_tested_and_resumed(tmp_path):
         by = BestBy("score", higher_is_better=True, n=100)
         return SwitchEMACallback("ema", best=by, **OPTIONS)
 
-    callback, module, run = fit(tmp_path, module=Scored(), make=best())
-    assert callback.best.scores == pytest.approx([0.5, 0.9, 0.1])
+    keep = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    callback, module, run = fit(tmp_path, keep, module=Scored(), make=best())
+    assert callback.best.scores == pytest.approx(list(SCORES))
     expected = module.seen[STEPS]  # as it was in the second validation
     module.seen.clear()
     run.test(module, loader())
@@ -69,16 +71,16 @@ def test_the_best_average_is_tested_and_resumed(tmp_path):
     shown = callback.best.averaged_state_dict()["net.0.weight"]
     assert torch.equal(shown, expected)
     assert not torch.equal(module.net[0].weight, expected)
-    run.save_checkpoint(tmp_path / "last.ckpt")
-    again, _, _ = fit(
-        tmp_path,
-        module=Scored(),
-        make=best(),
-        ckpt=tmp_path / "last.ckpt",
-        max_epochs=EPOCHS + 1,
-    )
-    assert again.best.scores == pytest.approx([0.5, 0.9, 0.1, 0.0])
-    assert torch.equal(again.best.averaged_state_dict()["net.0.weight"], expected)
+    for epoch in range(EPOCHS):
+        ckpt = tmp_path / f"epoch={epoch}.ckpt"
+        again, _, _ = fit(tmp_path, module=Scored(), make=best(), ckpt=ckpt)
+        assert again.best.scores == callback.best.scores
+        for found, whole in zip(
+            (again.best.averaged_state_dict(), again.averager.live_state_dict()),
+            (callback.best.averaged_state_dict(), callback.averager.live_state_dict()),
+            strict=True,
+        ):
+            assert_same(found, whole)
 
 
 def test_a_metric_that_is_not_measured_is_named(tmp_path):
@@ -278,13 +280,23 @@ def test_two_processes_equal_the_plain_loop_and_resume(tmp_path):
     command = [sys.executable, str(script), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr[-3000:]
-    reference = plain(batch=32, model=small_network(), make_optimizer=sgd)
+    reference, first = (
+        plain(batch=32, model=small_network(), make_optimizer=sgd, epochs=epochs)
+        for epochs in (EPOCHS, 1)
+    )
     for kind in ("ddp", "fsdp2"):
         for name in ("whole", "resumed"):
             found = torch.load(tmp_path / kind / f"{name}.pt", weights_only=True)
             assert found["steps"] == reference.steps
             assert_close(found["averaged"], reference.averaged_state_dict(), "net.")
             assert_close(found["live"], reference.live_state_dict(), "net.")
+            assert found["scores"] == sorted(found["scores"], reverse=True)
+            assert len(found["scores"]) == EPOCHS
+            assert_close(found["best"], first.averaged_state_dict(), "net.")
+            assert found["logged"]["averaging/distance"] > 0
+            assert found["logged"]["loss_live"] != found["logged"]["loss"]
+            whole = torch.load(tmp_path / kind / "whole.pt", weights_only=True)
+            assert_same(found["further"], whole["further"])
 
 
 def test_lightnings_own_callback_loses_a_run_in_which_averaging_never_starts(tmp_path):
@@ -319,6 +331,7 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     found, left = {}, []
     for evaluate in ("averaged", "live", "both"):
         options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        options["decays"] = [0.5, "constant(0.9)"]
         callback, module = SwitchEMACallback("ema", **options), Measured()
         logger = CSVLogger(tmp_path, name=evaluate)
         run = trainer(tmp_path, callback, logger=logger, log_every_n_steps=1)
@@ -330,7 +343,12 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
         assert len(both[name]) == EPOCHS and both[name] != both[f"{name}_live"]
         assert both[name] == found["averaged"][name]
         assert both[f"{name}_live"] == pytest.approx(found["live"][name], rel=1e-5)
+        # The same decay gives the same values; another one its own.
+        again = both[f"{name}_ema_constant(0.9)"]
+        assert again == pytest.approx(both[name], rel=1e-5)
+        assert both[f"{name}_ema_0.5"] != both[name]
     assert both["averaging/decay"] == pytest.approx([0.9] * EPOCHS)
+    assert both["averaging/decay_ema_0.5"][-1] < 0.9
     live, average = (
         callback.averager.live_tensors(),
         callback.averager.averaged_tensors(),

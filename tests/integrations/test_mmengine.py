@@ -6,13 +6,16 @@ import torch
 from switch_ema import constant
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
+    CURVES,
     EPOCHS,
     OPTIONS,
+    SCORES,
     STEPS,
     WITHOUT_STATE,
     Interrupted,
     adam,
     assert_agree,
+    assert_both_curves,
     assert_close,
     plain,
 )
@@ -20,8 +23,9 @@ from tests.integrations.helpers import (
 pytest.importorskip("mmengine")
 from mmengine.hooks import Hook
 
+from switch_ema.bench.logs.reading import read_log
 from switch_ema.integrations.mmengine import AveragerHook, SwitchEMAHook
-from tests.integrations.mmengine_runs import Model, runner
+from tests.integrations.mmengine_runs import NLL, Model, runner
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -145,3 +149,75 @@ def test_accumulation_counts_optimizer_steps(tmp_path):
     runner(tmp_path, hook, model, optim_wrapper=wrapper).train()
     assert_agree(hook.averager, plain(accumulate=2), "net.")
     assert hook.averager.steps == EPOCHS * STEPS // 2
+
+
+def test_both_curves_are_those_of_each_alone(tmp_path):
+    """Read from the log that the runner's visualizer writes."""
+    found, ends = {}, []
+    for evaluate in ("averaged", "live", "both"):
+        hook, model = AveragerHook("ema", **CURVES, evaluate=evaluate), Model()
+        run = runner(
+            tmp_path / evaluate,
+            hook,
+            model,
+            validate=True,
+            visualizer={
+                "type": "Visualizer",
+                "name": str(tmp_path / evaluate),
+                "vis_backends": [{"type": "LocalVisBackend"}],
+            },
+        )
+        run.train()
+        (log,) = (tmp_path / evaluate).glob("**/vis_data/scalars.json")
+        values = read_log(log)
+        named = {name: list(of_name) for name, of_name in values.items()}
+        found[evaluate] = [
+            {n: v[i] for n, v in named.items() if n.startswith("nll")}
+            for i in range(EPOCHS)
+        ]
+        ends.append(hook.averager.live_state_dict())
+    assert_both_curves(found, "nll")
+    assert named["averaging/decay"] == pytest.approx([0.9] * EPOCHS)
+    assert named["averaging/distance"][-1] > 0
+    assert_same(ends[0], ends[1])
+    assert_same(ends[0], ends[2])
+
+
+class Score(NLL):
+    """Made up, one value for each validation that is asked for."""
+
+    def __init__(self, first=0):
+        super().__init__()
+        self.left = list(SCORES[first:])
+
+    def compute_metrics(self, results):
+        return {"score": self.left.pop(0)}
+
+
+def test_the_best_average_is_shown_after_training_and_resumed(tmp_path, monkeypatch):
+    """A checkpoint is written before the validation of its epoch, which is made up."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    by = {"metric": "score", "higher_is_better": True, "n": 100}
+
+    def train(name, first=0, **options):
+        hook, model = AveragerHook("ema", best=by, **OPTIONS), Model()
+        metric, folder = Score(first), tmp_path / name
+        run = runner(folder, hook, model, validate=True, metric=metric, **options)
+        run.train()
+        return hook, model, run, metric
+
+    whole, model, run, metric = train("whole")
+    assert whole.best.scores == list(SCORES)
+    expected = plain("ema", epochs=2).averaged_state_dict()
+    assert_close(whole.best.averaged_state_dict(), expected, "net.")
+    metric.left = [0.0]
+    run.val()
+    assert torch.equal(model.seen[-1], whole.best.averaged_state_dict()["net.0.weight"])
+    assert whole.best.scores == list(SCORES)  # only those of the training
+    for epoch in (1, 2):
+        path = str(tmp_path / "whole" / f"epoch_{epoch}.pth")
+        again, *_ = train(f"again{epoch}", epoch - 1, load_from=path, resume=True)
+        assert again.best.scores == list(SCORES)
+        best = whole.best.averaged_state_dict()
+        assert_same(again.best.averaged_state_dict(), best)
+        assert_same(again.averager.live_state_dict(), whole.averager.live_state_dict())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from switch_ema.averaging.registry import METHODS, MethodOptions
+from switch_ema.integrations.averages import CallbackOptions
 from tests.integrations.helpers import adam, network
 
 PLACES = {
@@ -33,6 +34,7 @@ trainer:
         exclude: ["*.bias"]
         best: {metric: loss, higher_is_better: false, error: 0.1}
         evaluate: both
+        decays: [0.9, auto]
         log_averaging: true
 """
 
@@ -53,6 +55,17 @@ def test_signatures_name_all_options(trainer):
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     taken = {n for m in METHODS.values() for n in inspect.signature(m).parameters}
     assert taken - {"model", "optimizer"} <= parameters.keys()
+
+
+MEASURED = PLACES | {"accelerate": "Averaging"}
+
+
+@pytest.mark.parametrize("trainer", MEASURED)
+def test_all_trainers_take_the_same_options_of_evaluation(trainer):
+    place(trainer)
+    module = importlib.import_module(f"switch_ema.integrations.{trainer}")
+    parameters = inspect.signature(getattr(module, MEASURED[trainer])).parameters
+    assert parameters.keys() >= CallbackOptions.__annotations__.keys()
 
 
 @pytest.mark.parametrize("trainer", PLACES)
@@ -110,6 +123,8 @@ def test_a_config_of_lightning_cli_sets_every_argument(tmp_path):
     assert {
         "loss",
         "loss_live",
+        "loss_ema_0.9",
+        "loss_ema_auto",
         "averaging/decay",
     } <= cli.trainer.callback_metrics.keys()
     assert averager.current_decay == pytest.approx(0.5 ** (1 / 500))

@@ -215,14 +215,17 @@ def test_two_processes_with_fsdp2_equal_one_and_resume(tmp_path):
         assert whole[name].keys() == reference.keys()
         for key, tensor in reference.items():
             torch.testing.assert_close(whole[name][key], tensor, **close)
+    for name in ("averaged", "live", "best", "further"):
         assert_same(whole[name], resumed[name])
+    name = "transformer.wte.weight"
+    assert not torch.equal(whole["best"][name], whole["averaged"][name])
     assert whole["counts"] == resumed["counts"] == (EPOCHS * STEPS, EPOCHS, EPOCHS)
     losses = [log["eval_loss"] for log in alone.state.log_history if "eval_loss" in log]
     assert whole["losses"] == pytest.approx(losses, abs=1e-6)
     best = torch.load(tmp_path / "best.pt", weights_only=True)
     assert best == pytest.approx(losses[0], abs=1e-6) and losses[0] > losses[-1] + 1e-4
     loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "whole saved")
-    assert_same(whole["averaged"], dict(loaded.state_dict()))
+    assert_same(whole["best"], dict(loaded.state_dict()))
     tokens = torch.stack([row["input_ids"] for row in rows()])
     with torch.no_grad():
         assert torch.equal(loaded.eval()(input_ids=tokens).logits, whole["logits"])
@@ -356,6 +359,7 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     found, weights = {}, []
     for evaluate in ("averaged", "live", "both"):
         options = {**OPTIONS, "evaluate": evaluate, "log_averaging": True}
+        options["decays"] = ["constant(0.9)", 0.5]
         callback = SwitchEMACallback("ema", **options)
         run = trainer(tmp_path / evaluate, callback, eval_strategy="epoch")
         run.train()
@@ -365,6 +369,10 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     assert losses["both"] == losses["averaged"] != losses["live"]
     assert [row["eval_loss_live"] for row in found["both"]] == losses["live"]
     assert "eval_loss_live" not in found["averaged"][0] | found["live"][0]
+    for own in found.values():
+        again = [row["eval_loss_ema_constant(0.9)"] for row in own]
+        assert again == pytest.approx(losses["averaged"], rel=1e-6)
+        assert [row["eval_loss_ema_0.5"] for row in own] != again
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
     assert "eval_loss_live" not in run.evaluate()  # after the training, the average
     logged = [row for row in run.state.log_history if "averaging/decay" in row]

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import accelerate
 from transformers import Trainer
 
+from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.transformers import SwitchEMACallback
 from tests.integrations import test_transformers as shared
 from tests.integrations.two_processes import free_port
@@ -28,7 +29,10 @@ class ShardingTrainer(Trainer):
 
 
 def run(folder: Path, resume: str | None = None, **options):
-    callback = SwitchEMACallback(**shared.OPTIONS)
+    # The loss falls, so the highest is that of the first epoch.
+    best = BestBy("eval_loss", higher_is_better=True, error=0.0)
+    more = {"best": best, "evaluate": "both", "decays": [0.5]}
+    callback = SwitchEMACallback(**more, **shared.OPTIONS)
     settings = {
         "per_device_train_batch_size": shared.BATCH // 2,
         "save_strategy": "steps",
@@ -41,11 +45,14 @@ def run(folder: Path, resume: str | None = None, **options):
     settings |= shared.ADAM | options
     trainer = shared.trainer(folder, callback, kind=ShardingTrainer, **settings)
     trainer.train(resume_from_checkpoint=resume)
-    return callback.averager, trainer
+    return callback, trainer
 
 
-def report(folder: Path, name: str, averager, trainer) -> None:
+def report(folder: Path, name: str, callback, trainer) -> None:
+    averager = callback.averager
     state = {
+        "best": callback.best.averaged_state_dict(full=True),
+        "further": callback.further["ema_0.5"].averaged_state_dict(full=True),
         "averaged": averager.averaged_state_dict(full=True),
         "live": averager.live_state_dict(full=True),
         "counts": (averager.steps, averager.epochs, averager.switches),
@@ -56,7 +63,7 @@ def report(folder: Path, name: str, averager, trainer) -> None:
         ],
     }
     tokens = torch.stack([row["input_ids"] for row in shared.rows()])
-    with averager.averaged(), torch.no_grad():
+    with callback.best.averaged(), torch.no_grad():
         state["logits"] = trainer.model.eval()(input_ids=tokens).logits
     trainer.save_model(str(folder / f"{name} saved"))
     if trainer.is_world_process_zero():
@@ -75,7 +82,6 @@ if __name__ == "__main__":
     report(folder, "whole", *run(folder / "run"))
     at = folder / "run" / f"checkpoint-{shared.STEPS + 2}"
     report(folder, "resumed", *run(folder / "again", str(at)))
-    # The loss falls, so the highest is that of the first epoch.
     options = {"load_best_model_at_end": True, "greater_is_better": True}
     _, trainer = run(folder / "best", save_strategy="epoch", **options)
     loss = trainer.evaluate()["eval_loss"]

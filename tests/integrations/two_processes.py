@@ -16,6 +16,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
+from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.lightning import SwitchEMACallback
 from switch_ema.integrations.sharding import gathered
 from tests.integrations import lightning_runs as shared
@@ -55,6 +56,10 @@ class Report(Callback):
             "averaged": gathered(averager.averaged_state_dict()),
             "live": gathered(averager.live_state_dict()),
             "steps": averager.steps,
+            "best": gathered(self.callback.best.averaged_state_dict()),
+            "further": gathered(self.callback.further["ema_0.9"].averaged_state_dict()),
+            "scores": self.callback.best.scores,
+            "logged": {n: float(v) for n, v in trainer.callback_metrics.items()},
         }
         if trainer.is_global_zero:
             torch.save(state, self.path)
@@ -67,7 +72,10 @@ def strategy(kind: str):
 
 
 def run(kind: str, folder: Path, name: str, ckpt: Path | None = None):
-    callback = SwitchEMACallback(**OPTIONS)
+    # The loss falls, so that by this score the first average is the best.
+    best = BestBy("loss", higher_is_better=True, error=0.0)
+    more = {"evaluate": "both", "decays": [0.9], "log_averaging": True}
+    callback = SwitchEMACallback(best=best, **more, **OPTIONS)
     keep = ModelCheckpoint(folder, f"{name}-{{epoch}}", save_top_k=-1)
     report = Report(callback, folder / f"{name}.pt")
     trainer = shared.trainer(

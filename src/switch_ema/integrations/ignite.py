@@ -1,6 +1,8 @@
 """Weight averaging in Ignite: a handler for a trainer and its evaluators."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -8,9 +10,13 @@ from torch import nn
 from switch_ema._extras import needed
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import load_weights
-from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.step.hooks import Optimizers
-from switch_ema.integrations.options import check_method, spelled_out
+from switch_ema.integrations.averages import (
+    Averages,
+    AveragingSettings,
+    CallbackOptions,
+    takes_callback_options,
+)
 from switch_ema.integrations.wrapping import run_on_average, warn_without_state
 
 if TYPE_CHECKING:
@@ -18,6 +24,9 @@ if TYPE_CHECKING:
 
 with needed("ignite", extra="ignite"):
     from ignite.engine import Engine, Events
+    from ignite.metrics import Metric
+
+_ENDS = (Events.EPOCH_COMPLETED, Events.COMPLETED)
 
 
 class Weights:
@@ -53,48 +62,155 @@ class SwitchEMAHandler:
         model: see :class:`~switch_ema.Averager`.
         optimizer: one or several.
         method: a name of ``switch_ema.METHODS``.
+        best: keep the best average by a metric of the held-out evaluator, such as
+            ``BestBy("accuracy", higher_is_better=True, n=1000)``; after the training
+            evaluators and ``handler.averaged`` show it where the last average is
+            clearly worse, and ``handler.best`` has it.
+        evaluate: which weights evaluators measure while the trainer runs: "averaged",
+            "live", or "both", where the metrics of the live weights stand beside the
+            usual ones as ``loss_live``.
+        decays: decays of further, passive averages of the same training, such as
+            ``[0.99, 0.9999]``; evaluators measure each of them while the trainer runs,
+            as ``loss_ema_0.99``, and ``handler.further`` has them.
+        log_averaging: put decay, number of switches, the share of the progress that a
+            switch kept and the distance of the live weights to the average into the
+            trainer's ``state.metrics`` at the end of each epoch, for its loggers.
         options: the options of the method, such as ``decay`` and ``switch_every``.
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizers,
         method: str = "switch-ema",
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        check_method(method, options)
-        self.averager: Averager = create_averager(method, model, optimizer, **options)
+        settings = AveragingSettings.of(method, options)
+        self._averages = Averages(settings, model, optimizer)
+        self._averages.is_training = False
+        self._held_out: Engine | None = None
+        self.averager: Averager = self._averages.averager
+        self.best, self.further = self._averages.best, self._averages.further
         self.live = Weights(model, self.averager.live_state_dict)
-        self.averaged = Weights(model, self.averager.averaged_state_dict)
+        self.averaged = Weights(
+            model, lambda: self._averages.shown().averaged_state_dict()
+        )
 
-    def attach(self, trainer: Engine, *evaluators: Engine) -> None:
+    def attach(
+        self, trainer: Engine, *evaluators: Engine, held_out: Engine | None = None
+    ) -> None:
         """End epochs with ``trainer``'s, and let ``evaluators`` see the average.
 
         Attach before the handlers that save or evaluate, so that they see an epoch with
         its end, and the average.
         Further evaluators can be attached later, with the same trainer.
+
+        Args:
+            trainer: the engine that trains.
+            evaluators: the engines that evaluate.
+            held_out: which of them measures what ``best`` keeps averages by; it has to
+                be said where there are several.
         """
-        end_epoch = self.averager.end_epoch
-        if not trainer.has_event_handler(end_epoch, Events.EPOCH_COMPLETED):
-            trainer.add_event_handler(Events.EPOCH_COMPLETED, end_epoch)
-        if not trainer.has_event_handler(self._check_resumed, Events.STARTED):
-            trainer.add_event_handler(Events.STARTED, self._check_resumed, trainer)
+        if not trainer.has_event_handler(self._end_epoch, Events.EPOCH_COMPLETED):
+            trainer.add_event_handler(Events.STARTED, self._start)
+            trainer.add_event_handler(Events.EPOCH_COMPLETED, self._end_epoch)
+            trainer.add_event_handler(Events.COMPLETED, self._complete)
         for evaluator in evaluators:
             # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
-            run_on_average(evaluator, "run", lambda: self.averager)
+            around = functools.partial(self._measure_all, evaluator)
+            run_on_average(evaluator, "run", self._averages.evaluated, around)
+        is_open = self._held_out is None and bool(evaluators)
+        if self.best is not None and (is_open or held_out is not None):
+            self._watch(evaluators, held_out)
 
-    def _check_resumed(self, trainer: Engine) -> None:
+    def _watch(self, evaluators: Sequence[Engine], held_out: Engine | None) -> None:
+        """Take the scores of one evaluator, before those who save see its end."""
+        if held_out is None and len(evaluators) > 1:
+            raise ValueError(
+                "best needs to know which evaluator measures held-out data: "
+                "attach(trainer, ..., held_out=evaluator)."
+            )
+        watched = evaluators[0] if held_out is None else held_out
+        if watched not in evaluators:
+            raise ValueError("held_out must be one of the evaluators given to attach.")
+        if self._held_out is not None:
+            self._held_out.remove_event_handler(self._note, Events.COMPLETED)
+        watched.add_event_handler(Events.COMPLETED, self._note)
+        self._held_out = watched
+
+    # What the engines call.
+
+    def _start(self, trainer: Engine) -> None:
+        self._averages.is_training = True
         if trainer.state.iteration > 0 and not (
             self.averager.steps or self.averager.epochs
         ):
             warn_without_state()
 
+    def _end_epoch(self, trainer: Engine) -> None:
+        trainer.state.metrics.update(self._averages.end_epoch())
+
+    def _complete(self) -> None:
+        self._averages.finish()
+
+    def _note(self, evaluator: Engine) -> None:
+        self._averages.note(evaluator.state.metrics)
+
+    def _measure_all(
+        self,
+        evaluator: Engine,
+        original: Callable[..., Any],
+        shown: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Measure further weights, too, so that loggers find them with the others."""
+
+        def measure() -> dict[str, Any]:
+            evaluator.state.metrics = {}
+            with _ends_for_metrics_alone(evaluator):
+                return dict(original(*args, **kwargs).metrics)
+
+        if self._averages.measures_more:
+            _refuse_iterators(*args, **kwargs)
+            evaluator.state.metrics = self._averages.measure_more(measure)
+        return shown(*args, **kwargs)
+
+    # Saving and resuming.
+
     def state_dict(self) -> dict[str, Any]:
         """Return the averager's state."""
-        return self.averager.state_dict()
+        return self._averages.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take the averager's state back."""
-        self.averager.load_state_dict(state_dict)
+        self._averages.load_state_dict(state_dict)
+
+
+def _refuse_iterators(data: Any = None, *args: Any, **kwargs: Any) -> None:
+    if isinstance(data, Iterator):
+        raise ValueError(
+            "evaluate='both' and decays read the data of an evaluator several times, "
+            "which an iterator cannot give; run it on a list or a DataLoader."
+        )
+
+
+@contextmanager
+def _ends_for_metrics_alone(engine: Engine) -> Iterator[None]:
+    """Let only metrics hear of the end of a run, not those who log, save or stop.
+
+    What prepares a run, such as a handler that calls ``model.eval()``, is left.
+    """
+    handlers = engine._event_handlers
+    before = {event: handlers[event] for event in _ENDS if event in handlers}
+    for event, of_event in before.items():
+        handlers[event] = [
+            one
+            for one in of_event
+            if isinstance(getattr(one[0], "__self__", 0), Metric)
+        ]
+    try:
+        yield
+    finally:
+        handlers.update(before)

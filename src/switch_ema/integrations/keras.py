@@ -1,13 +1,18 @@
 """Weight averaging in Keras 3 on the torch backend: one callback, any method."""
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from switch_ema._extras import needed
-from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.registry import MethodOptions, create_averager
-from switch_ema.integrations.options import check_method, spelled_out
+from switch_ema.integrations.averages import (
+    Averages,
+    AveragingSettings,
+    CallbackOptions,
+    HasAverages,
+    takes_callback_options,
+)
 from switch_ema.integrations.wrapping import run_on_average
 
 # Only there is a Keras model a torch module. A choice of the user's stands.
@@ -19,7 +24,7 @@ with needed("keras", extra="keras"):
     import keras
 
 
-class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
+class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[misc]
     """Average the weights of a Keras model during ``fit``.
 
     One update per step that the optimizer really takes: with
@@ -33,6 +38,19 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         method: a name of ``switch_ema.METHODS``.
+        best: keep the best average by a metric of the validations in ``fit``, such as
+            ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; afterwards
+            ``evaluate`` and ``predict`` use it where the last average is clearly worse,
+            and ``callback.best`` has it.
+        evaluate: which weights the validations in ``fit`` measure: "averaged", "live",
+            or "both", where the metrics of the live weights stand beside the usual
+            ones as ``val_loss_live``.
+        decays: decays of further, passive averages of the same training, such as
+            ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
+            ``val_loss_ema_0.99``, and ``callback.further`` has them.
+        log_averaging: add decay, number of switches, the share of the progress that a
+            switch kept and the distance of the live weights to the average to the logs
+            of each epoch, for the callbacks after this one and for the history.
         options: the options of the method, such as ``decay`` and ``switch_every``.
 
     Example::
@@ -40,9 +58,11 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         model.fit(x, y, callbacks=[SwitchEMACallback(decay=0.99)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
-        self, method: str = "switch-ema", **options: "Unpack[MethodOptions]"
+        self,
+        method: str = "switch-ema",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
@@ -50,10 +70,7 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
                 "Averaging needs the torch backend of Keras, not "
                 f"{keras.backend.backend()}; set KERAS_BACKEND=torch before the import."
             )
-        check_method(method, options)
-        self.averager: Averager | None = None
-        """Made when ``fit`` begins."""
-        self._method, self._options = method, options
+        self._settings = AveragingSettings.of(method, options)
         self._saved: Mapping[str, Any] | None = None
         self._averaged: Any = None
         self._iterations = 0
@@ -64,20 +81,22 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         A later ``fit`` of the same model goes on, that of another one starts anew.
         """
         self._iterations = int(self.model.optimizer.iterations)
-        if self.averager is None or self._averaged is not self.model:
-            self.averager = create_averager(self._method, self.model, **self._options)
+        if self._averages is None or self._averaged is not self.model:
+            self._averages = Averages(self._settings, self.model)
             self._averaged = self.model
-        averager = self.averager
-        for method in ("evaluate", "predict"):
-            run_on_average(self.model, method, lambda: averager)
+        averages = self._averages
+        averages.is_training = True
+        around = functools.partial(_measure_all, averages)
+        run_on_average(self.model, "evaluate", averages.evaluated, around)
+        run_on_average(self.model, "predict", averages.evaluated)
         if self._saved is not None:
             names = {key: name for name, key in self._positions().items()}
-            self.averager.load_state_dict(_renamed(self._saved, names))
+            averages.load_state_dict(_renamed(self._saved, names))
             self._saved = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Average if the optimizer has stepped."""
-        assert self.averager is not None
+        assert self._averages is not None
         iterations = int(self.model.optimizer.iterations)
         if iterations > self._iterations + 1:
             raise RuntimeError(
@@ -85,19 +104,27 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
                 f"{self.model.steps_per_execution}."
             )
         if iterations > self._iterations:
-            self.averager.update()
+            self._averages.update()
         self._iterations = iterations
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """End the epoch."""
-        assert self.averager is not None
-        self.averager.end_epoch()
+        """Note the score of the validation, if there was one, and end the epoch."""
+        assert self._averages is not None
+        logs = {} if logs is None else logs
+        if any(name.startswith("val_") for name in logs):
+            self._averages.note(logs)
+        logs.update(self._averages.end_epoch())
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """From now on, show the best average."""
+        assert self._averages is not None
+        self._averages.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averager's state, to be saved with the model."""
-        if self.averager is None:
+        if self._averages is None:
             raise RuntimeError("There is nothing to save before fit() has begun.")
-        return _renamed(self.averager.state_dict(), self._positions())
+        return _renamed(self._averages.state_dict(), self._positions())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a saved state when ``fit`` begins."""
@@ -114,9 +141,25 @@ class SwitchEMACallback(keras.callbacks.Callback):  # type: ignore[misc]
         return {names[id(one)]: f"weights.{i}" for i, one in enumerate(tracked)}
 
 
+def _measure_all(
+    averages: Averages,
+    original: Callable[..., Any],
+    shown: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Let a validation in ``fit`` measure further weights, without its callbacks."""
+    more = {}
+    if kwargs.get("return_dict"):  # as fit() calls it
+        quiet = kwargs | {"callbacks": None, "verbose": 0}
+        more = averages.measure_more(lambda: original(*args, **quiet))
+    found = shown(*args, **kwargs)
+    return found | more if more else found
+
+
 def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {
-        key: {names.get(name, name): tensor for name, tensor in value.items()}
+        names.get(key, key): _renamed(value, names)
         if isinstance(value, Mapping)
         else value
         for key, value in state.items()

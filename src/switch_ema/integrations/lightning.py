@@ -7,19 +7,13 @@ from torch import Tensor
 
 from switch_ema._checks import check_choice
 from switch_ema._extras import needed
-from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.best import Best
-from switch_ema.averaging.model.names import unwrap
-from switch_ema.averaging.registry import MethodOptions, create_averager
-from switch_ema.averaging.view.stage import stage_of
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.measures import (
-    LIVE,
-    check_evaluate,
-    describe_average,
-    distance,
+from switch_ema.integrations.averages import (
+    Averages,
+    AveragingSettings,
+    CallbackOptions,
+    HasAverages,
+    takes_callback_options,
 )
-from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.sharding import gathered
 from switch_ema.integrations.wrapping import check_alone, warn_without_state
 
@@ -30,14 +24,14 @@ with needed("lightning", extra="lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.trainer.states import TrainerFn
 
-    from switch_ema.integrations.lightning_live import validate_live
+    from switch_ema.integrations.lightning_validation import validate_again
 
 _KEY = "switch_ema"
 _FOREIGN = {"current_model_state", "averaging_state"}
 """What Lightning's own callback WeightAveraging adds to a checkpoint."""
 
 
-class SwitchEMACallback(Callback):
+class SwitchEMACallback(HasAverages, Callback):
     """Average the weights of a LightningModule while it is trained.
 
     Real optimizer steps count: neither the batches of an accumulation nor the steps
@@ -62,6 +56,9 @@ class SwitchEMACallback(Callback):
         evaluate: which weights the validations in ``fit`` measure: "averaged", "live",
             or "both", where the metrics of the live weights stand beside the usual
             ones as ``val_loss_live``.
+        decays: decays of further, passive averages of the same training, such as
+            ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
+            ``val_loss_ema_0.99``, and ``callback.further`` has them.
         log_averaging: log decay, number of switches, the share of the progress that a
             switch kept and the distance of the live weights to the average at the end
             of each epoch, through the trainer's own loggers.
@@ -72,29 +69,18 @@ class SwitchEMACallback(Callback):
         trainer = Trainer(callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
         *,
         main_weights: Literal["averaged", "live"] = "averaged",
-        best: BestBy | None = None,
-        evaluate: Literal["averaged", "live", "both"] = "averaged",
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        check_method(method, options)
+        self._settings = AveragingSettings.of(method, options)
         check_choice("main_weights", main_weights, ("averaged", "live"))
-        check_evaluate(evaluate, best)
-        self.averager: Averager | None = None
-        """Made when ``fit`` begins."""
-        self.best: Best | None = None
-        """Made when ``fit`` begins, if it was asked for."""
-        self._best_by = best
-        self._method, self._options = method, options
         self._main_weights = main_weights
-        self._evaluate, self._log_averaging = evaluate, log_averaging
-        self._live_values: dict[str, float] = {}
+        self._more: dict[str, float] = {}
         self._view = ExitStack()
         self._saved: dict[str, Any] | None = None
         self._foreign: dict[str, Any] | None = None
@@ -104,7 +90,7 @@ class SwitchEMACallback(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies start without an averager, as in the processes of a spawn strategy."""
-        fresh = {"averager": None, "best": None, "_module": None, "_view": ExitStack()}
+        fresh = {"_averages": None, "_module": None, "_view": ExitStack()}
         forgotten = {"_saved": None, "_foreign": None, "_shows_loaded": False}
         return vars(self) | fresh | forgotten
 
@@ -117,20 +103,17 @@ class SwitchEMACallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the averager, now that the optimizers exist."""
-        if self.averager is not None:
-            self.averager.detach()
+        if self._averages is not None:
+            self._averages.detach()
             goes_on = trainer.global_step > 0 and pl_module is self._module
             if self._saved is None and goes_on:
                 self._saved = self._state()
         self._module = pl_module
-        self.averager = create_averager(
-            self._method,
+        self._averages = Averages(
+            self._settings,
             trainer.model or pl_module,  # wrapped in DDP, whose buffers are shared
             trainer.optimizers,
-            **self._options,
         )
-        if self._best_by is not None:
-            self.best = self._best_by.make(self.averager)
         self._shows_loaded = False
         self._load()
         # Callbacks are not asked about weights-only checkpoints, the module is.
@@ -142,6 +125,11 @@ class SwitchEMACallback(Callback):
             original(checkpoint)
 
         pl_module.__dict__["on_save_checkpoint"] = on_save_checkpoint
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From now on, show the best average."""
+        if self._averages is not None:
+            self._averages.finish()
 
     def teardown(
         self, trainer: Trainer, pl_module: LightningModule, stage: str
@@ -167,16 +155,12 @@ class SwitchEMACallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the epoch, unless the checkpoint resumed from was written after it."""
-        assert self.averager is not None
-        moved = distance(self.averager) if self._log_averaging else 0.0
-        self._end_epochs(trainer.current_epoch + 1)
-        if self._log_averaging:
-            pl_module.log_dict(describe_average(self.averager, moved))
+        if values := self._end_epochs(trainer.current_epoch + 1):
+            pl_module.log_dict(values)
 
-    def _end_epochs(self, finished: int) -> None:
-        assert self.averager is not None
-        while self._first_epoch + self.averager.epochs < finished:
-            self.averager.end_epoch()
+    def _end_epochs(self, finished: int) -> dict[str, float]:
+        assert self._averages is not None
+        return self._averages.end_epochs(finished - self._first_epoch)
 
     # The averaged view.
 
@@ -187,31 +171,27 @@ class SwitchEMACallback(Callback):
         """
         if trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path:
             self._shows_loaded = True
-        if self.averager is not None and not self._shows_loaded:
-            fitting = trainer.state.fn == TrainerFn.FITTING
-            if fitting and self._evaluate == "live":
-                return
-            is_both = fitting and self._evaluate == "both"
-            if is_both and not trainer.sanity_checking:
-                self._live_values = validate_live(trainer, pl_module)
-            shown = self.averager if fitting or self.best is None else self.best
-            self._view.enter_context(shown.averaged())
+        if self._averages is None or self._shows_loaded:
+            return
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._more = self._averages.measure_more(
+                lambda: validate_again(trainer, pl_module)
+            )
+        self._view.enter_context(self._averages.evaluated_view())
 
     def on_validation_epoch_end(
         self, trainer: Trainer, pl_module: LightningModule
     ) -> None:
-        """Log what the live weights have reached, beside the average."""
-        values, self._live_values = self._live_values, {}
-        for name, value in values.items():
-            shared = trainer.world_size > 1
-            pl_module.log(f"{name}{LIVE}", value, sync_dist=shared)
+        """Log what other weights have reached, beside the main ones."""
+        values, self._more = self._more, {}
+        pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the live weights back, and note the score of a validation in ``fit``."""
         self._view.close()
         is_score = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
-        if self.best is not None and self._best_by is not None and is_score:
-            self.best.update(self._best_by.read(trainer.callback_metrics))
+        if self._averages is not None and is_score:
+            self._averages.note(trainer.callback_metrics)
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -229,6 +209,8 @@ class SwitchEMACallback(Callback):
     ) -> None:
         """Put the live weights back."""
         self._view.close()
+        if self._averages is not None:
+            self._averages.is_training = False
         pl_module.__dict__.pop("on_save_checkpoint", None)
 
     # Checkpoints.
@@ -274,11 +256,10 @@ class SwitchEMACallback(Callback):
 
     def _weights(self, trainer: Trainer, which: str) -> dict[str, Any]:
         """Copy a state dict as the strategy makes it, with the names it loads."""
-        assert self.averager is not None
+        assert self._averages is not None
+        block: AbstractContextManager[Any] = self._averages.live_view()
         if which == "averaged":
-            block: AbstractContextManager[Any] = self.averager.averaged()
-        else:
-            block = stage_of(unwrap(trainer.lightning_module)).showing(None)
+            block = self._averages.averager.averaged()
         with block:
             weights = trainer.strategy.lightning_module_state_dict()
             return {
@@ -287,10 +268,9 @@ class SwitchEMACallback(Callback):
             }
 
     def _state(self) -> dict[str, Any]:
-        assert self.averager is not None
-        state = gathered(self.averager.state_dict())
-        kept = {} if self.best is None else {"best": gathered(self.best.state_dict())}
-        return {"averager": state, "first_epoch": self._first_epoch} | kept
+        assert self._averages is not None
+        state = gathered(self._averages.state_dict())
+        return {"averager": state, "first_epoch": self._first_epoch}
 
     def _load_foreign(self, trainer: Trainer) -> None:
         """Take over the average of a checkpoint of Lightning's WeightAveraging."""
@@ -312,10 +292,8 @@ class SwitchEMACallback(Callback):
         self._foreign, self._first_epoch = None, 0
 
     def _load(self) -> None:
-        if self._saved is not None and self.averager is not None:
+        if self._saved is not None and self._averages is not None:
             # Whole tensors: each process takes its own part of them.
-            self.averager.load_state_dict(self._saved["averager"])
+            self._averages.load_state_dict(self._saved["averager"])
             self._first_epoch = self._saved["first_epoch"]
-            if self.best is not None and "best" in self._saved:
-                self.best.load_state_dict(self._saved["best"])
             self._saved = None

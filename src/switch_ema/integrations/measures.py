@@ -1,26 +1,15 @@
 """What a trainer's logger can show of an average: decay, switches, share, distance."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from switch_ema._checks import check_choice
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.integrations.best import BestBy
 
-LIVE = "_live"
-"""End of the name of a metric of the live weights, beside that of the average."""
-
-
-def check_evaluate(evaluate: str, best: BestBy | None) -> None:
-    """Refuse an unknown choice, and one that does not measure what ``best`` keeps."""
-    check_choice("evaluate", evaluate, ("averaged", "live", "both"))
-    if evaluate == "live" and best is not None:
-        raise ValueError(
-            "best keeps averages by their own scores, so evaluate must be 'averaged' "
-            "or 'both', got 'live'."
-        )
+DECAY, DISTANCE = "averaging/decay", "averaging/distance"
+SWITCHES, KEPT_SHARE = "averaging/switches", "averaging/kept_share"
 
 
 def distance(averager: Averager) -> float:
@@ -28,13 +17,20 @@ def distance(averager: Averager) -> float:
 
     Under FSDP2 all ranks must call it.
     """
-    averages = averager.averaged_tensors()
+    return relative_distance(averager.live_tensors(), averager.averaged_tensors())
+
+
+@torch.no_grad()
+def relative_distance(
+    live: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
+) -> float:
+    """Return the same for tensors by name."""
     between = norm = torch.zeros((), dtype=torch.float64)
-    for name, live in averager.live_tensors().items():
-        if live.is_floating_point():
-            average = averages[name].to(live.device, torch.float32)
-            between = between + _square(live.float() - average)
-            norm = norm + _square(live.float())
+    for name, tensor in live.items():
+        if tensor.is_floating_point():
+            average = averages[name].to(tensor.device, torch.float32)
+            between = between + _square(tensor.float() - average)
+            norm = norm + _square(tensor.float())
     return float((between / norm).sqrt()) if norm > 0 else 0.0
 
 
@@ -45,14 +41,11 @@ def describe_average(averager: Averager, moved: float) -> dict[str, float]:
         averager: after the end of the epoch.
         moved: the :func:`distance` before it, since a switch makes it zero.
     """
-    values = {
-        "averaging/decay": float(averager.current_decay),
-        "averaging/distance": moved,
-    }
+    values = {DECAY: float(averager.current_decay), DISTANCE: moved}
     if averager.active:
-        values["averaging/switches"] = float(averager.switches)
+        values[SWITCHES] = float(averager.switches)
     if isinstance(averager, SwitchEMA) and averager.kept_share is not None:
-        values["averaging/kept_share"] = averager.kept_share
+        values[KEPT_SHARE] = averager.kept_share
     return values
 
 

@@ -16,13 +16,17 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _DTYPES["bfloat16"] = torch.bfloat16
 
 
-def spelled_out(function: F) -> F:
+def spelled_out(function: F, kind: type = MethodOptions) -> F:
     """Name every option in the signature of a function that ends in ``**options``.
 
     LightningCLI and other tools that read signatures then offer them all, and a wrong
     name is refused at once. They give an option that nobody has set its default: None,
     which here always is the method's own default. A dtype may be a word, since YAML
     has no others.
+
+    Args:
+        function: what is to be spelled out.
+        kind: the TypedDict of its options.
 
     >>> @spelled_out
     ... def make(method="ema", **options):
@@ -33,7 +37,7 @@ def spelled_out(function: F) -> F:
     True
     """
     own = inspect.signature(function)
-    hints: dict[str, Any] = get_type_hints(MethodOptions)
+    hints: dict[str, Any] = get_type_hints(kind)
     hints["dtype"] = Union[torch.dtype, str]
     fixed = [
         one

@@ -1,25 +1,23 @@
 """Weight averaging in the Trainer of Transformers: one callback, any method."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from switch_ema._extras import needed
 from switch_ema._files import write_atomically
-from switch_ema._random import random_numbers_kept
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.registry import MethodOptions, create_averager
-from switch_ema.integrations.best import BestBy
-from switch_ema.integrations.measures import (
-    LIVE,
-    check_evaluate,
-    describe_average,
-    distance,
+from switch_ema.integrations.averages import (
+    Averages,
+    AveragingSettings,
+    CallbackOptions,
+    HasAverages,
+    takes_callback_options,
 )
-from switch_ema.integrations.options import check_method, spelled_out
 from switch_ema.integrations.sharding import gathered, load_live
 from switch_ema.integrations.wrapping import (
     check_alone,
@@ -44,7 +42,7 @@ FILE = "switch_ema.pt"
 """In each checkpoint folder: the averager and the live weights."""
 
 
-class SwitchEMACallback(TrainerCallback):
+class SwitchEMACallback(HasAverages, TrainerCallback):
     """Average the weights of the model that a Trainer trains.
 
     Real optimizer steps count, so gradient accumulation needs no care. Evaluation and
@@ -66,6 +64,9 @@ class SwitchEMACallback(TrainerCallback):
         evaluate: which weights the evaluations in ``train`` measure: "averaged",
             "live", or "both", where the metrics of the live weights stand beside the
             usual ones as ``eval_loss_live``.
+        decays: decays of further, passive averages of the same training, such as
+            ``[0.99, 0.9999]``; the evaluations in ``train`` measure each of them, as
+            ``eval_loss_ema_0.99``, and ``callback.further`` has them.
         log_averaging: log decay, number of switches, the share of the progress that a
             switch kept and the distance of the live weights to the average at the end
             of each epoch, through the Trainer's own loggers.
@@ -76,25 +77,13 @@ class SwitchEMACallback(TrainerCallback):
         trainer = Trainer(model, args, callbacks=[SwitchEMACallback(decay=0.999)])
     """
 
-    @spelled_out
+    @takes_callback_options
     def __init__(
         self,
         method: str = "switch-ema",
-        *,
-        best: BestBy | None = None,
-        evaluate: Literal["averaged", "live", "both"] = "averaged",
-        log_averaging: bool = False,
-        **options: "Unpack[MethodOptions]",
+        **options: "Unpack[CallbackOptions]",
     ) -> None:
-        check_method(method, options)
-        check_evaluate(evaluate, best)
-        self.averager: Averager | None = None
-        """Made when training begins."""
-        self.best: Best | None = None
-        """Made when training begins, if it was asked for."""
-        self._best_by, self._trains = best, False
-        self._method, self._options = method, options
-        self._evaluate, self._log_averaging = evaluate, log_averaging
+        self._settings = AveragingSettings.of(method, options)
         self._trainer: Trainer | None = None
         self._resumed_from: Path | None = None
         self._first_epoch = 0
@@ -110,8 +99,8 @@ class SwitchEMACallback(TrainerCallback):
         if self._trainer is trainer:
             return
         self._trainer = trainer
-        run_on_average(trainer, "evaluation_loop", self._evaluated)
-        self._add_live_metrics(trainer)
+        loop = "evaluation_loop"
+        run_on_average(trainer, loop, self._evaluated, self._measure_all)
         run_on_average(trainer, "save_model", self._shown)
         if trainer.is_fsdp_enabled:
             # It also writes the model, which load_best_model_at_end then reads.
@@ -133,31 +122,27 @@ class SwitchEMACallback(TrainerCallback):
         trainer.save_model = save_model  # type: ignore[method-assign]
         trainer.train = train_from  # type: ignore[method-assign]
 
-    def _add_live_metrics(self, trainer: Trainer) -> None:
-        """Let an evaluation in ``train`` measure the live weights, too, if asked to.
-
-        Without drawing random numbers, so that the training stays what it is.
-        """
-        averaged = trainer.evaluation_loop
-        on_live = averaged.original  # type: ignore[attr-defined]
-
-        def evaluation_loop(*args: Any, **kw: Any) -> Any:
-            live: dict[str, float] = {}
-            if self._evaluate == "both" and self._trains:
-                with random_numbers_kept():
-                    live = on_live(*args, **kw).metrics or {}
-            found = averaged(*args, **kw)
-            if live and found.metrics is not None:
-                found.metrics.update({f"{k}{LIVE}": v for k, v in live.items()})
-            return found
-
-        # As run_on_average marks it: another callback takes its place.
-        marks = {"wrapper": evaluation_loop, "original": on_live}
-        vars(evaluation_loop).update(marks)
-        trainer.evaluation_loop = evaluation_loop  # type: ignore[method-assign]
+    def _measure_all(
+        self,
+        original: Callable[..., Any],
+        shown: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Let an evaluation in ``train`` measure further weights, if asked to."""
+        more = {}
+        if self._averages is not None:
+            measure = lambda: original(*args, **kwargs).metrics  # noqa: E731
+            more = self._averages.measure_more(measure)
+        found = shown(*args, **kwargs)
+        if found.metrics is not None:
+            found.metrics.update(more)
+        return found
 
     def _evaluated(self) -> Averager | Best | None:
-        return None if self._evaluate == "live" and self._trains else self._shown()
+        if self._shows_best or self._averages is None:
+            return None
+        return self._averages.evaluated()
 
     def _save(self, args: TrainingArguments, folder: Path) -> None:
         """Put the averager and the live weights beside the averaged model.
@@ -167,17 +152,15 @@ class SwitchEMACallback(TrainerCallback):
         """
         assert self._trainer is not None
         takes_part = args.should_save or self._trainer.is_fsdp_enabled
-        if self.averager is None or not takes_part:
+        if self._averages is None or not takes_part:
             return
         saved = gathered(
             {
-                "averager": self.averager.state_dict(),
-                "live": self.averager.live_tensors(),
+                "averager": self._averages.state_dict(),
+                "live": self._averages.averager.live_tensors(),
                 "first_epoch": self._first_epoch,
             }
         )
-        if self.best is not None:
-            saved["best"] = gathered(self.best.state_dict())
         if not args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,9 +184,9 @@ class SwitchEMACallback(TrainerCallback):
             frame = frame.f_back  # type: ignore[assignment]
 
     def _shown(self) -> Averager | Best | None:
-        if self._shows_best:
+        if self._shows_best or self._averages is None:
             return None
-        return self.averager if self._trains or self.best is None else self.best
+        return self._averages.shown()
 
     # Training.
 
@@ -221,23 +204,19 @@ class SwitchEMACallback(TrainerCallback):
                 "SwitchEMACallback does not know its trainer; give it to "
                 "Trainer(callbacks=[...]), or call attach(trainer)."
             )
-        if self.averager is not None:
-            self.averager.detach()
+        if self._averages is not None:
+            self._averages.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
         wrapped = self._trainer.model_wrapped  # in DDP, whose buffers are shared
-        self.averager = create_averager(self._method, wrapped, inner, **self._options)
-        if self._best_by is not None:
-            self.best = self._best_by.make(self.averager)
-        self._shows_best, self._trains = False, True
+        self._averages = Averages(self._settings, wrapped, inner)
+        self._shows_best = False
         self._first_epoch = int(state.epoch or 0)
         file = self._resumed_from and self._resumed_from / FILE
         if file and file.exists():
             saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-            load_live(self.averager, saved["live"])
-            self.averager.load_state_dict(saved["averager"])
+            load_live(self._averages.averager, saved["live"])
+            self._averages.load_state_dict(saved["averager"])
             self._first_epoch = saved["first_epoch"]
-            if self.best is not None and "best" in saved:
-                self.best.load_state_dict(saved["best"])
         elif file:
             warn_without_state()
 
@@ -249,7 +228,8 @@ class SwitchEMACallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """End the last epoch, where a checkpoint of its last step was resumed."""
-        self._end_epochs(int(state.epoch or 0))
+        assert self._averages is not None
+        self._averages.end_epochs(int(state.epoch or 0) - self._first_epoch)
 
     def on_epoch_end(
         self,
@@ -259,16 +239,10 @@ class SwitchEMACallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """End the epoch, before the Trainer evaluates and saves."""
-        assert self.averager is not None and self._trainer is not None
-        moved = distance(self.averager) if self._log_averaging else 0.0
-        self._end_epochs(self._first_epoch + self.averager.epochs + 1)
-        if self._log_averaging:
-            self._trainer.log(describe_average(self.averager, moved))
-
-    def _end_epochs(self, finished: int) -> None:
-        assert self.averager is not None
-        while self._first_epoch + self.averager.epochs < finished:
-            self.averager.end_epoch()
+        assert self._averages is not None and self._trainer is not None
+        finished = self._averages.averager.epochs + 1
+        if values := self._averages.end_epochs(finished):
+            self._trainer.log(values)
 
     def on_evaluate(
         self,
@@ -279,8 +253,8 @@ class SwitchEMACallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Note the score of an evaluation in ``train``."""
-        if self.best is not None and self._best_by is not None and self._trains:
-            self.best.update(self._best_by.read(metrics or {}))
+        if self._averages is not None:
+            self._averages.note(metrics or {})
 
     def on_train_end(
         self,
@@ -291,7 +265,9 @@ class SwitchEMACallback(TrainerCallback):
     ) -> None:
         """Show the best averaged weights from now on, if they were just loaded."""
         loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
-        self._shows_best, self._trains = bool(loaded), False
+        assert self._averages is not None
+        self._shows_best = bool(loaded)
+        self._averages.finish()
 
 
 def _folder(args: TrainingArguments, resume: str | bool | None) -> Path | None:

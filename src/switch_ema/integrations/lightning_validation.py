@@ -1,4 +1,4 @@
-"""A second validation in Lightning, on the live weights, beside that on the average."""
+"""A further validation in Lightning, on other weights, beside the trainer's own."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,18 +9,16 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 
-from switch_ema._random import random_numbers_kept
 
-
-def validate_live(trainer: Trainer, module: LightningModule) -> dict[str, float]:
+def validate_again(trainer: Trainer, module: LightningModule) -> dict[str, float]:
     """Run the steps of a validation on the model as it is; return what they log.
 
     The hooks of the module around an epoch run, those of callbacks do not, and nothing
-    of it reaches the trainer: not its metrics, and not the random numbers.
+    of it reaches the trainer's metrics.
     """
     loaders = _flat(trainer.val_dataloaders)
     several = len(loaders) > 1
-    with random_numbers_kept(), _noted(module) as notes:
+    with _noted(module) as notes:
         module.on_validation_epoch_start()
         for index, loader in enumerate(loaders):
             notes.end = f"/dataloader_idx_{index}" if several else ""

@@ -1,0 +1,297 @@
+"""All that a trainer's callback averages in one training, and how it is measured."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union
+
+from torch import nn
+
+from switch_ema._checks import check_choice
+from switch_ema._random import random_numbers_kept
+from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.best import Best
+from switch_ema.averaging.methods.ema import AUTO_SHARE
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.registry import MethodOptions, create_averager
+from switch_ema.averaging.schedules.spelling import as_schedule
+from switch_ema.averaging.schedules.windows import fraction
+from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.view.stage import stage_of
+from switch_ema.integrations.best import BestBy
+from switch_ema.integrations.measures import describe_average, distance
+from switch_ema.integrations.options import check_method, spelled_out
+from switch_ema.integrations.wrapping import warn_without_state
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Evaluate = Literal["averaged", "live", "both"]
+"""Which weights the evaluations in a training measure."""
+
+Decays = Sequence[Union[float, str]]
+"""Decays of further averages; each names its metrics, so it is a number or a text."""
+
+LIVE = "_live"
+"""End of the name of a metric of the live weights, beside that of the average."""
+
+_BEST, _FURTHER = "best", "further"
+_OWN = ("best", "evaluate", "decays", "log_averaging")
+_SHARED = ("buffers", "dtype", "device", "include", "exclude", "steps_per_epoch")
+
+
+class CallbackOptions(MethodOptions, total=False):
+    """The options of a method, and what the callbacks of all trainers take as well."""
+
+    best: BestBy | None
+    evaluate: Evaluate
+    decays: Decays | None
+    log_averaging: bool
+
+
+def takes_callback_options(function: F) -> F:
+    """Name them all in the signature, as :func:`spelled_out` does."""
+    return spelled_out(function, CallbackOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingSettings:
+    """What a callback was asked for, checked at once."""
+
+    method: str
+    options: MethodOptions
+    best: BestBy | None = None
+    evaluate: Evaluate = "averaged"
+    decays: Decays | None = None
+    log_averaging: bool = False
+
+    @classmethod
+    def of(cls, method: str, options: Mapping[str, Any]) -> "AveragingSettings":
+        """Tell the options of the method from those of the callback.
+
+        ``best`` may be a mapping, as configs have it.
+        """
+        own = {name: options[name] for name in _OWN if name in options}
+        if isinstance(own.get("best"), Mapping):
+            own["best"] = BestBy(**own["best"])
+        rest: Any = {n: value for n, value in options.items() if n not in own}
+        return cls(method=method, options=rest, **own)
+
+    def __post_init__(self) -> None:
+        check_method(self.method, self.options)
+        check_choice("evaluate", self.evaluate, ("averaged", "live", "both"))
+        if self.evaluate == "live" and self.best is not None:
+            raise ValueError(
+                "best keeps averages by their own scores, so evaluate must be "
+                "'averaged' or 'both', got 'live'."
+            )
+        _check_decays(self.decays)
+
+
+class Averages:
+    """The main average of a training, those at further decays, and the best one.
+
+    Args:
+        settings: what the user asked for.
+        model: see :class:`Averager`.
+        optimizer: see :class:`Averager`.
+    """
+
+    def __init__(
+        self,
+        settings: AveragingSettings,
+        model: nn.Module,
+        optimizer: Optimizers = None,
+    ) -> None:
+        options = settings.options
+        shared = {name: options[name] for name in _SHARED if name in options}  # type: ignore[literal-required]
+        # Before the main one, so that they see a step's weights before a switch.
+        self.further: dict[str, Averager] = {
+            f"ema_{decay}": create_averager(
+                "ema", model, optimizer, **(shared | {"decay": decay})
+            )
+            for decay in settings.decays or ()
+        }
+        """Averages at the further decays, by the end of the names of their metrics."""
+        self.averager: Averager = create_averager(
+            settings.method, model, optimizer, **options
+        )
+        self.best: Best | None = None
+        if settings.best is not None:
+            self.best = settings.best.make(self.averager)
+        self.is_training = True
+        """Whether evaluations are those of a training, whose scores count."""
+        self._settings = settings
+        self._stage = stage_of(unwrap(model))
+
+    def _all(self) -> Iterator[Averager]:
+        yield from self.further.values()
+        yield self.averager
+
+    # Counting.
+
+    def update(self) -> None:
+        """Count one step, where no optimizer was given."""
+        for averager in self._all():
+            averager.update()
+
+    def end_epoch(self) -> dict[str, float]:
+        """End the epoch; return what is to be logged of it, by name."""
+        logs = self._settings.log_averaging
+        moved = [distance(averager) if logs else 0.0 for averager in self._all()]
+        for averager in self._all():
+            averager.end_epoch()
+        values: dict[str, float] = {}
+        if logs:
+            ends = [*(f"_{name}" for name in self.further), ""]
+            for averager, end, far in zip(self._all(), ends, moved, strict=True):
+                of_one = describe_average(averager, far)
+                values |= {f"{name}{end}": value for name, value in of_one.items()}
+        return values
+
+    def end_epochs(self, finished: int) -> dict[str, float]:
+        """End epochs until ``finished`` of them have ended, as :meth:`end_epoch`."""
+        values: dict[str, float] = {}
+        while self.averager.epochs < finished:
+            values = self.end_epoch()
+        return values
+
+    def finish(self) -> None:
+        """Say that the training has ended: from now on the best average is shown."""
+        self.is_training = False
+        if self.best is not None and not self.best.scores:
+            assert self._settings.best is not None
+            metric = self._settings.best.metric
+            warnings.warn(
+                f"No evaluation of this training measured {metric!r} on held-out data, "
+                "so there is no best average but the last one.",
+                stacklevel=3,
+            )
+
+    def detach(self) -> None:
+        """Remove the hooks from the optimizer."""
+        for averager in self._all():
+            averager.detach()
+
+    # What is shown and measured.
+
+    def shown(self) -> Averager | Best:
+        """Return what is shown and saved: after the training, the best average."""
+        return self.averager if self.is_training or self.best is None else self.best
+
+    def evaluated(self) -> Averager | Best | None:
+        """Return what an evaluation measures first; None is the live weights."""
+        is_live = self.is_training and self._settings.evaluate == "live"
+        return None if is_live else self.shown()
+
+    def evaluated_view(self) -> AbstractContextManager[Any]:
+        """Hold what an evaluation measures first in the model, for a block."""
+        evaluated = self.evaluated()
+        return self.live_view() if evaluated is None else evaluated.averaged()
+
+    def live_view(self) -> AbstractContextManager[Any]:
+        """Hold the live weights in the model for a block, also inside another one."""
+        return self._stage.showing(None)
+
+    @property
+    def measures_more(self) -> bool:
+        """Whether evaluations in training measure further weights."""
+        more = self._settings.evaluate == "both" or bool(self.further)
+        return self.is_training and more
+
+    def measure_more(
+        self, measure: Callable[[], Mapping[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Measure the live weights and the further averages, where asked for.
+
+        The random numbers of the training stay as they are.
+
+        Args:
+            measure: measures the model as it is.
+
+        Returns:
+            All metrics, whose names end in what was measured.
+        """
+        found: dict[str, Any] = {}
+        if not self.measures_more:
+            return found
+        views: dict[str, AbstractContextManager[Any]] = {
+            f"_{name}": one.averaged() for name, one in self.further.items()
+        }
+        if self._settings.evaluate == "both":
+            views[LIVE] = self.live_view()
+        for end, view in views.items():
+            with random_numbers_kept(), view:
+                metrics = measure() or {}
+            found |= {f"{name}{end}": value for name, value in metrics.items()}
+        return found
+
+    def note(self, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of an evaluation in training, for the best average."""
+        if self.best is not None and self.is_training:
+            assert self._settings.best is not None
+            self.best.update(self._settings.best.read(metrics))
+
+    # Saving and resuming.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averager's state, and with it that of the others, if any."""
+        state = self.averager.state_dict()
+        if self.further:
+            state[_FURTHER] = {n: one.state_dict() for n, one in self.further.items()}
+        if self.best is not None:
+            state[_BEST] = self.best.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state back; what it lacks of the others starts anew and is named."""
+        others = {name: state[name] for name in (_FURTHER, _BEST) if name in state}
+        main = {name: value for name, value in state.items() if name not in others}
+        self.averager.load_state_dict(main)
+        for name, averager in self.further.items():
+            if name in others.get(_FURTHER, {}):
+                averager.load_state_dict(others[_FURTHER][name])
+            else:
+                warn_without_state(f"the average {name}")
+        if self.best is not None and _BEST in others:
+            self.best.load_state_dict(others[_BEST])
+        elif self.best is not None:
+            warn_without_state("the best average")
+
+
+class HasAverages:
+    """What users read of a callback."""
+
+    _averages: Averages | None = None
+
+    @property
+    def averager(self) -> Averager | None:
+        """The main average; made when training begins."""
+        return None if self._averages is None else self._averages.averager
+
+    @property
+    def best(self) -> Best | None:
+        """The best average, if it was asked for; made when training begins."""
+        return None if self._averages is None else self._averages.best
+
+    @property
+    def further(self) -> dict[str, Averager]:
+        """The averages at further decays, as "ema_0.99"; made when training begins."""
+        return {} if self._averages is None else self._averages.further
+
+
+def _check_decays(decays: Any) -> None:
+    if decays is None:
+        return
+    if isinstance(decays, (str, Mapping)) or not isinstance(decays, Sequence):
+        raise ValueError(
+            f"decays must be a list such as [0.99, 0.999], got {decays!r}."
+        )
+    for decay in decays:
+        if isinstance(decay, bool) or not isinstance(decay, (int, float, str)):
+            raise ValueError(
+                f"decays are numbers or texts, which name their metrics, got {decay!r}."
+            )
+        as_schedule(decay, auto=fraction(AUTO_SHARE))  # refuses what is no decay
+    if len(set(decays)) < len(decays):
+        raise ValueError(f"decays must differ from each other, got {decays!r}.")

@@ -1,0 +1,128 @@
+"""The averages of a callback of any trainer: settings, state and further decays."""
+
+import copy
+
+import pytest
+import torch
+
+from switch_ema import EMA, Steps, constant
+from switch_ema.integrations.averages import Averages, AveragingSettings
+from switch_ema.integrations.best import BestBy
+from tests.averaging.helpers import assert_same
+from tests.integrations.helpers import OPTIONS, adam, loader, loss_of, network
+
+BY = BestBy("score", higher_is_better=True, n=100)
+
+
+def averages(method="ema", flat=False, **settings):
+    model = network()
+    optimizer = adam(model)
+    options = {**OPTIONS, "flat": flat, **settings}
+    settings = AveragingSettings.of(method, options)
+    return model, optimizer, Averages(settings, model, optimizer)
+
+
+def train(model, optimizer, epochs=1):
+    for _ in range(epochs):
+        for batch in loader():
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("decays", "message"),
+    [
+        (0.9, "decays must be a list"),
+        ("auto", "decays must be a list"),
+        ([0.9, 1.5], r"decay must be in \[0, 1\), got 1.5"),
+        ([constant(0.9)], "numbers or texts, which name their metrics"),
+        (["soon"], "decay must be in"),
+        ([True], "numbers or texts"),
+        ([0.9, 0.9], "must differ from each other"),
+    ],
+)
+def test_bad_decays_are_refused_at_once(decays, message):
+    with pytest.raises(ValueError, match=message):
+        AveragingSettings.of("ema", {"decays": decays})
+
+
+def test_further_averages_see_a_step_before_its_switch():
+    """A step from 0 to 1 counts half in their average, and is then switched to 0.2."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = {"decay": constant(0.8), "switch_every": Steps(1)}
+    options["decays"] = ["constant(0.5)"]
+    settings = AveragingSettings.of("switch-ema", options)
+    found = Averages(settings, model, optimizer)
+    model.weight.grad = -torch.ones(1, 1)
+    optimizer.step()
+    assert model.weight.item() == pytest.approx(0.2)
+    (passive,) = found.further.values()
+    assert passive.averaged_tensors()["weight"].item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_further_average_is_that_of_its_decay_alone(flat):
+    model, optimizer, found = averages(decays=[0.5, "auto"], flat=flat)
+    train(model, optimizer)
+    for decay in (0.5, "auto"):
+        alone = network()
+        own = adam(alone)
+        ema = EMA(alone, own, decay=decay)
+        train(alone, own)
+        shown = found.further[f"ema_{decay}"].averaged_state_dict()
+        assert_same(shown, ema.averaged_state_dict())
+
+
+def test_killed_and_resumed_all_of_them_are_bit_for_bit():
+    parts = averages(decays=[0.5], best=BY, evaluate="both")
+    train(*parts[:2])
+    parts[2].note({"score": 0.9})
+    saved = copy.deepcopy([one.state_dict() for one in parts])
+    again = averages(decays=[0.5], best=BY, evaluate="both")
+    for one, state in zip(again, saved, strict=True):
+        one.load_state_dict(state)
+    for model, optimizer, found in (parts, again):
+        train(model, optimizer)
+        found.note({"score": 0.1})
+        found.is_training = False
+    whole, resumed = parts[2], again[2]
+    assert_same(
+        whole.further["ema_0.5"].averaged_state_dict(),
+        resumed.further["ema_0.5"].averaged_state_dict(),
+    )
+    shown = whole.shown().averaged_state_dict()
+    assert whole.best.is_better_than_last
+    assert_same(shown, resumed.shown().averaged_state_dict())
+    assert not torch.equal(
+        shown["0.weight"], whole.averager.averaged_state_dict()["0.weight"]
+    )
+
+
+def test_what_a_checkpoint_lacks_is_named_and_the_rest_is_loaded():
+    model, optimizer, simple = averages()
+    train(model, optimizer)
+    _, _, found = averages(decays=[0.5], best=BY)
+    with pytest.warns(UserWarning) as said:
+        found.load_state_dict(simple.state_dict())
+    assert [str(one.message).split(",")[0] for one in said] == [
+        "The checkpoint that is resumed has no state of the average ema_0.5",
+        "The checkpoint that is resumed has no state of the best average",
+    ]
+    assert found.averager.steps == simple.averager.steps > 0
+    # The other way round, what is not asked for is left.
+    _, _, other = averages()
+    other.load_state_dict(found.state_dict())
+    assert other.averager.steps == found.averager.steps
+
+
+def test_measuring_more_draws_no_random_numbers():
+    _, _, found = averages(evaluate="both", decays=[0.5])
+    before = torch.get_rng_state()
+    metrics = found.measure_more(lambda: {"x": torch.rand(()).item()})
+    assert set(metrics) == {"x_live", "x_ema_0.5"}
+    assert torch.equal(torch.get_rng_state(), before)
+    found.is_training = False
+    assert found.measure_more(lambda: pytest.fail("is not asked")) == {}
