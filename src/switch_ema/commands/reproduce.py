@@ -46,9 +46,15 @@ class Reproduce:
     jobs: int = 0
     """Trainings at a time; 0: one per core, or per GPU."""
     executor: str = "local"
-    """Where trainings run: local (processes), ray (a cluster) or inline (here)."""
+    """Where trainings run: local (processes), ray or slurm (a cluster), or inline (in
+    this process)."""
+    workers_per_training: int = 1
+    """Workers, with a GPU each if there are any, that divide each batch of a training
+    among them."""
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
+    slurm: tuple[str, ...] = ()
+    """Options of the jobs of --executor slurm, as submitit names them."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     dry_run: bool = False

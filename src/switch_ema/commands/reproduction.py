@@ -89,7 +89,9 @@ def run_options(flags: "Reproduce") -> RunOptions:
     return RunOptions(
         jobs=flags.jobs,
         executor=flags.executor,
+        workers_per_training=flags.workers_per_training,
         address=flags.address,
+        slurm=flags.slurm,
         device=flags.device,
     )
 
