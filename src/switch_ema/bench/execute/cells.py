@@ -8,6 +8,7 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
+from switch_ema.bench.execute.options import launched
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.loop import CellResult, Place
@@ -75,6 +76,11 @@ def train_cells(
     if executor == "inline":
         for cell in cells:
             yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
+        return
+    if launched()[1] > 1:
+        from switch_ema.bench.execute.launched import train_launched
+
+        yield from train_launched(cells, place, on_epoch)
         return
     # Also one training at a time has a process: a crash must not end the comparison.
     jobs = jobs or max(1, default_jobs() // workers)

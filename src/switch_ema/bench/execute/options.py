@@ -1,8 +1,9 @@
 """How a comparison is run, as far as the numbers do not depend on it."""
 
 import importlib.util
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from switch_ema._extras import missing_extra
@@ -28,7 +29,7 @@ class RunOptions:
     executor: str = "local"
     """Where cells are trained: local (processes), ray or slurm (a cluster), or inline
     (in this process)."""
-    workers_per_training: int = 1
+    workers_per_training: int = field(default_factory=lambda: launched()[1])
     """Workers, with a GPU each if there are any, that divide each batch of a training
     among them; the values are those of one worker, up to rounding."""
     timeout: float | None = None
@@ -62,6 +63,16 @@ class RunOptions:
                 f"workers_per_training must be in [1, {MOST_WORKERS}], "
                 f"got {self.workers_per_training}."
             )
+        _, launched_size = launched()
+        if launched_size > 1 and (self.executor, self.workers_per_training) != (
+            "local",
+            launched_size,
+        ):
+            raise UsageError(
+                f"torchrun has started {launched_size} processes, which are the "
+                "workers of each training; leave out --executor and "
+                "--workers-per-training."
+            )
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"timeout must be above 0, got {self.timeout}.")
         if self.timeout is not None and self.executor != "local":
@@ -75,6 +86,16 @@ class RunOptions:
         if self.slurm and self.executor != "slurm":
             raise UsageError(f"slurm is for --executor slurm alone, got {self.slurm}.")
         job_options(self.slurm)
+
+
+def launched() -> tuple[int, int]:
+    """Return the rank of this process and their number, as torchrun has started them.
+
+    (0, 1) where torchrun has not.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def check_executor(name: str, address: str | None) -> None:

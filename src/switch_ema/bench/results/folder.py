@@ -25,7 +25,8 @@ from switch_ema.bench.train.loop import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
-_WORKERS = "workers per training"
+WORKERS = "workers per training"
+"""Name of the note on how many workers each training of a run has."""
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
@@ -138,7 +139,7 @@ def settle_arithmetic(
             "another --name."
         )
     # Runs of earlier versions have had one worker, and no note of it.
-    before = stored.get(_WORKERS, "1" if known is not None else str(workers))
+    before = stored.get(WORKERS, "1" if known is not None else str(workers))
     if int(before) != workers:
         raise UsageError(
             f"{results.path.parent} was begun with workers_per_training {before}, and "
@@ -151,7 +152,7 @@ def settle_arithmetic(
     check_kernels(settled.kernels)
     results.set_meta(_THREADS, str(settled.threads))
     results.set_meta(_KERNELS, settled.kernels)
-    results.set_meta(_WORKERS, str(settled.workers))
+    results.set_meta(WORKERS, str(settled.workers))
     return settled
 
 

@@ -178,6 +178,8 @@ class Training:
         self.result = CellResult(origin=origin, trained=told, share=share)
         for label in cell.methods:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
+        if self.accelerator.device.type == "cuda":
+            told["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(place.folder, cell))
         self.epoch = 0
 
