@@ -197,6 +197,16 @@ def test_a_run_keeps_to_its_number_of_workers(file, tmp_path):
         run_comparison(config, replace(options, workers_per_training=2))
 
 
+def test_torchrun_has_chosen_the_workers(monkeypatch):
+    assert RunOptions().workers_per_training == 1
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    assert RunOptions().workers_per_training == 2
+    for wrong in ({"workers_per_training": 4}, {"executor": "inline"}):
+        with pytest.raises(UsageError, match="torchrun has started 2 processes"):
+            RunOptions(**wrong)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

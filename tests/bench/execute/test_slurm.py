@@ -2,16 +2,20 @@
 
 import os
 from pathlib import Path
+from traceback import format_exc
 
 import pytest
+from submitit.core.utils import FailedJobError
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import slurm
 from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.failures import TrainingFailed
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.loop import Place
+from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.shared import WorkerLost
 
 TASKS = """
 
@@ -71,12 +75,30 @@ def test_a_job_has_the_numbers_of_a_local_training(tiny, tmp_path):
     assert list((tmp_path / "jobs" / slurm.JOBS).glob("*_log.*"))
 
 
-def test_an_error_of_the_task_is_one_line(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("pdb.post_mortem", lambda *_: None)  # which debug would call
-    result, _ = train(cell_of(f"{tiny}:fail=True"), tmp_path, "cluster=debug")
-    assert result.status == "failed"
-    assert result.message.endswith("KeyError: 'lost key'")
-    assert "\n" not in result.message
+class Ended:
+    """A job of two tasks: the first has lost the second, which has raised an error."""
+
+    def __init__(self, error):
+        self.errors = (WorkerLost("gloo: closed by peer"), error)
+
+    def task(self, number):
+        self.number = number
+        return self
+
+    def result(self):
+        try:
+            raise self.errors[self.number]
+        except Exception:
+            raise FailedJobError(f"failed with trace:\n{format_exc()}\n---") from None
+
+
+def test_an_error_of_one_task_is_one_line_and_a_lost_task_none(tiny, tmp_path):
+    place = Place(tmp_path, "cpu", workers=2)
+    ended = Ended(TrainingFailed("tiny.py, line 3: KeyError: 'lost key'"))
+    result = slurm._Running(ended, cell_of(tiny), place).result()
+    assert result == CellResult("failed", "tiny.py, line 3: KeyError: 'lost key'")
+    with pytest.raises(WorkerLost):
+        slurm._Running(Ended(WorkerLost("too")), cell_of(tiny), place).result()
 
 
 @pytest.mark.skipif(

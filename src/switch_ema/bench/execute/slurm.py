@@ -85,8 +85,6 @@ class _Running:
         for number in range(self.place.workers):
             try:
                 result = self.job.task(number).result()
-            except TrainingFailed as error:  # as it is with cluster=debug
-                return CellResult("failed", str(error))
             except (FailedJobError, UncompletedJobError) as error:
                 reasons.append(str(error))
                 continue
