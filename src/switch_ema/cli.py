@@ -44,8 +44,9 @@ CLOSED_PIPE = 128 + 13
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
     try:
-        with _stoppable():
-            _run(sys.argv[1:] if arguments is None else arguments)
+        with _stoppable(), _launched() as is_first:
+            if is_first:
+                _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()  # so that a closed pipe is noticed here
     except UsageError as error:
         _fail(str(error))
@@ -60,6 +61,28 @@ def main(arguments: list[str] | None = None) -> None:
         print("switch-ema: stopped; the same command continues.", file=sys.stderr)
         number = stopped.args[0] if stopped.args else signal.SIGINT
         sys.exit(128 + number)
+
+
+@contextmanager
+def _launched() -> Iterator[bool]:
+    """Divide the work among the processes that torchrun has started, if it has.
+
+    The first runs the command, which the yielded truth tells; the others help it with
+    its trainings.
+    """
+    from switch_ema.bench.execute.options import launched
+
+    rank, size = launched()
+    if size > 1:
+        from switch_ema.bench.execute import launched as processes
+
+        if rank > 0:
+            processes.follow()
+    try:
+        yield rank == 0
+    finally:
+        if size > 1 and rank == 0:
+            processes.dismiss()
 
 
 def parse(arguments: Sequence[str]) -> Callable[..., Any]:

@@ -67,7 +67,22 @@ def test_a_dry_run_estimates_and_trains_nothing(folder, capsys):
 def test_the_papers_scale_is_planned_without_measuring(folder, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "_measure_epoch", None)
     code, out, _ = call(capsys, *RUN, "--scale", "paper", "--dry-run")
-    assert code == 0 and "not measured" in out
+    assert code == 0 and "not known" in out
+
+
+def test_the_plan_of_a_cluster_says_what_it_costs_and_what_is_refused(
+    tmp_path, capsys, monkeypatch
+):
+    pytest.importorskip("ray")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    plan = ("reproduce", "table-5", "--scale", "paper", "--rows", "mae", "byol")
+    cluster = ("--executor", "ray", "--workers-per-training", "8", "--dry-run")
+    code, out, _ = call(capsys, *plan, *cluster)
+    words = " ".join(out.split())
+    assert code == 0 and "GPU-hours in all: not known." in words
+    assert "Each training has 8 workers, with a GPU each" in words
+    assert "cannot be divided among several workers, because the average" in words
 
 
 def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):
@@ -129,7 +144,7 @@ def test_trainings_go_to_the_executor_that_was_asked_for(folder, capsys, monkeyp
     pytest.importorskip("ray")
     ray = ("--executor", "ray", "--address", "head:6379")
     code, out, _ = call(capsys, *RUN, "--rows", "mae", *ray)
-    assert code == 0 and "not measured" in out
+    assert code == 0 and "not known" in out
     assert (chosen[0].executor, chosen[0].address) == ("ray", "head:6379")
 
 
@@ -180,7 +195,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
         (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
         (
             (*RUN, "--executor", "moon"),
-            "executor must be local, ray or inline, got 'moon'",
+            "executor must be local, ray, slurm or inline, got 'moon'",
         ),
         ((*RUN, "--address", "here:1"), "address is for --executor ray alone"),
         (

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.cells import train_cells
-from switch_ema.bench.execute.local import FAILURES, OnEpoch
+from switch_ema.bench.execute.failures import FAILURES
+from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
 from switch_ema.bench.plan.cells import Cell
@@ -113,7 +114,9 @@ def run_comparison(
             watcher or Watcher(),
             sources=results.meta()["sources"],
             keeps_trajectory=keeps_trajectory,
-            arithmetic=settle_arithmetic(results, options.threads),
+            arithmetic=settle_arithmetic(
+                results, options.threads, options.workers_per_training
+            ),
         )
         try:
             if config.tune:
@@ -182,6 +185,7 @@ class _Rest:
                 on_epoch,
                 executor=self.options.executor,
                 address=self.options.address,
+                slurm=self.options.slurm,
                 timeout=self.options.timeout,
             ):
                 if is_script(cell.task):
@@ -207,6 +211,7 @@ class _Rest:
             self.sources,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,
+            workers=self.arithmetic.workers,
             makes_samples=self._is_first(cell),
             measures_trivial=measures_trivial,
         )

@@ -77,6 +77,13 @@ class Task(ABC):
     none.
     """
 
+    undivided: ClassVar[str] = ""
+    """Why several workers cannot train one model of it, in words after "because".
+
+    Empty where ``loss`` is the mean over the examples of a batch, which lie along the
+    first dimension of its tensors: then every worker takes its part of each batch.
+    """
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
@@ -192,6 +199,8 @@ class SeedBatchTask(Task):
     element by element, so each seed trains as it would alone.
     """
 
+    undivided: ClassVar[str] = "it trains all seeds at once, as one stacked model"
+
     def __init__(self, seeds: tuple[int, ...]) -> None:
         super().__init__(seeds[0])
         self.seeds = seeds
@@ -209,6 +218,7 @@ class SelfTeachingTask(Task):
     method's decay rises along a cosine to ``final_decay`` over the training.
     """
 
+    undivided: ClassVar[str] = "the average of its weights makes the targets of a batch"
     final_decay: ClassVar[float] = 1.0
     memory: ClassVar[tuple[str, ...]] = ()
     """Names of what ``loss`` writes into the model, such as a queue of old targets.

@@ -76,6 +76,8 @@ class Compare:
             if settings != CompareConfig(stack="auto"):
                 raise UsageError(BESIDE_CONFIG)
             settings = _stored_settings(self.config)
+        elif self.run.workers_per_training > 1:  # its seeds are trained one by one
+            settings = replace(settings, stack="off")
         cells = plan_comparison(settings)
         print_plan(cells, console)
         if settings.tune:

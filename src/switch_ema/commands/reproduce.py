@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from switch_ema.bench.execute.options import launched
 from switch_ema.bench.paper.presets import RowSettings
 
 
@@ -24,7 +25,7 @@ class Reproduce:
     - switch-ema reproduce table-13 figure-decay
     - switch-ema reproduce all --budget 30min
     - switch-ema reproduce table-2 --scale paper --dry-run
-    - switch-ema reproduce table-2 --scale paper --executor ray
+    - switch-ema reproduce table-2 --scale paper --executor ray --workers-per-training 8
     - switch-ema reproduce --write-docs docs/results.md
     """
 
@@ -46,9 +47,15 @@ class Reproduce:
     jobs: int = 0
     """Trainings at a time; 0: one per core, or per GPU."""
     executor: str = "local"
-    """Where trainings run: local (processes), ray (a cluster) or inline (here)."""
+    """Where trainings run: local (processes), ray or slurm (a cluster), or inline (in
+    this process)."""
+    workers_per_training: int = field(default_factory=lambda: launched()[1])
+    """Workers, with a GPU each if there are any, that divide each batch of a training
+    among them."""
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
+    slurm: tuple[str, ...] = ()
+    """Options of the jobs of --executor slurm, as submitit names them."""
     device: str | None = None
     """cpu, or None for what Accelerate finds."""
     dry_run: bool = False

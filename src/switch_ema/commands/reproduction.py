@@ -15,7 +15,7 @@ from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
-from switch_ema.bench.paper.estimate import estimate_seconds
+from switch_ema.bench.paper.estimate import estimate_seconds, gpu_hours
 from switch_ema.bench.paper.figures.figure import PaperFigure
 from switch_ema.bench.paper.parts import part_section
 from switch_ema.bench.paper.reproduce import (
@@ -29,6 +29,7 @@ from switch_ema.bench.paper.reproduce import (
 )
 from switch_ema.bench.paper.section import heading, markdown_page
 from switch_ema.bench.paper.tables import PaperTable
+from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.report.numbers import duration, fixed
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
 from switch_ema.bench.report.sections import (
@@ -38,6 +39,7 @@ from switch_ema.bench.report.sections import (
     save_section,
 )
 from switch_ema.bench.results.folder import REPORT
+from switch_ema.bench.train.shared import check_divisible
 from switch_ema.commands.watching import Bar
 
 ALL = "all"
@@ -89,7 +91,9 @@ def run_options(flags: "Reproduce") -> RunOptions:
     return RunOptions(
         jobs=flags.jobs,
         executor=flags.executor,
+        workers_per_training=flags.workers_per_training,
         address=flags.address,
+        slurm=flags.slurm,
         device=flags.device,
     )
 
@@ -98,29 +102,72 @@ def _print_plan(
     flags: "Reproduce", plans: Sequence[RowPlan], options: RunOptions, console: Console
 ) -> None:
     # An epoch on this machine tells nothing about a cluster, or the paper's scale.
-    measured = flags.settings.scale == "small" and flags.executor != "ray"
-    table = Table(title="Plan")
-    for name in ("row", "task", "methods", "seeds", "about"):
-        table.add_column(name, overflow="fold")
+    local = flags.executor in ("local", "inline") and flags.workers_per_training == 1
+    if flags.settings.scale == "paper" or not local:
+        _print_cluster_plan(plans, flags.workers_per_training, console)
+        return
+    table = _plan_table("about")
     total = 0.0
     with console.status("Measuring one epoch of each row") as status:
         for plan in plans:
             status.update(f"Measuring one epoch of {escape(plan.row.name)}")
-            seconds = estimate_seconds(plan, options) if measured else 0.0
+            seconds = estimate_seconds(plan, options)
             total += seconds
-            table.add_row(
-                escape(f"{plan.table.name} {plan.row.name}"),
-                escape(", ".join(plan.config.tasks)),
-                escape(", ".join(plan.config.methods)),
-                str(plan.config.seeds),
-                duration(seconds) if measured else "not measured",
-            )
+            _add_plan(table, plan, duration(seconds))
     console.print(table)
-    if measured:
+    console.print(
+        f"About {duration(total)} in all, from one epoch of each row or from what its "
+        "trainings took before."
+    )
+
+
+def _print_cluster_plan(
+    plans: Sequence[RowPlan], workers: int, console: Console
+) -> None:
+    """Print what a cluster trains; what it costs is known only from finished ones."""
+    table, known, refused = _plan_table("GPU-hours"), [], dict[str, None]()
+    for plan in plans:
+        hours = gpu_hours(plan)
+        if hours is not None:
+            known.append(hours)
+        _add_plan(table, plan, "not known" if hours is None else f"{hours:.1f}")
+        if workers > 1:
+            try:
+                for cell in make_plan(plan.config):
+                    check_divisible(cell)
+            except UsageError as error:
+                refused.setdefault(str(error))
+    console.print(table)
+    if workers > 1:
         console.print(
-            f"About {duration(total)} in all, from one epoch of each row or from "
-            "what its trainings took before."
+            f"Each training has {workers} workers, with a GPU each if there are any, "
+            "which divide its batches; batches, their order and evaluation are those "
+            "of one."
         )
+    for sentence in refused:
+        console.print(escape(sentence), soft_wrap=True)
+    total = f"{sum(known):.1f}" if len(known) == len(plans) else "not known"
+    console.print(
+        f"GPU-hours in all: {total}. They are counted from trainings of the same row "
+        "that have finished on a GPU."
+    )
+
+
+def _plan_table(cost: str) -> Table:
+    table = Table(title="Plan")
+    for name in ("row", "task", "methods", "seeds", cost):
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add_plan(table: Table, plan: RowPlan, cost: str) -> None:
+    table.add_row(
+        escape(f"{plan.table.name} {plan.row.name}"),
+        escape(", ".join(plan.config.tasks)),
+        escape(", ".join(plan.config.methods)),
+        str(plan.config.seeds),
+        cost,
+    )
 
 
 def _section(flags: "Reproduce", table: PaperTable) -> AnalysisSection:

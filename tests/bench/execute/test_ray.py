@@ -19,6 +19,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import ray as executor
 from switch_ema.bench.execute.board import Board
 from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -65,6 +66,21 @@ class Waiting(Tiny):
         with (Path(__file__).parent / "steps").open("a") as file:
             file.write(".")
         return super().loss(model, batch)
+
+
+class Divided(Tiny):
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def train_loader(self, epoch):
+        import os
+        from pathlib import Path
+
+        kill = Path(__file__).parent / "kill"
+        if os.environ.get("RANK") == "1" and epoch == 1 and kill.exists():
+            kill.unlink()
+            os._exit(1)
+        return super().train_loader(epoch)
 
 
 class Crashing(Tiny):
@@ -147,6 +163,61 @@ def test_a_node_killed_during_the_comparison_costs_nothing(config, cluster, tmp_
 def kept(folder):
     paths = (folder / "cells").glob("**/*")
     return {str(path.relative_to(folder)) for path in paths if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(
+                "SWITCH_EMA_SLOW_TESTS" not in os.environ,
+                reason="starts fifteen processes",
+            ),
+        ),
+    ],
+)
+def test_two_workers_train_as_one_process_also_after_one_was_killed(
+    file, cluster, tmp_path, killed
+):
+    task = f"{file}:Divided"
+    config = CompareConfig(tasks=(task,), methods=("switch-ema",), seeds=1)
+    [cell], told = make_plan(config), []
+    one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
+    if killed:
+        (tmp_path / "kill").touch()
+    node = cluster.add_node(**NODE)
+    place = Place(tmp_path / "two", "cpu", workers=2)
+    try:
+        [(_, two)] = train_cells(
+            [cell],
+            lambda _: place,
+            0,
+            lambda _, *now: told.append(now),
+            executor="ray",
+            address=cluster.address,
+        )
+    finally:
+        cluster.remove_node(node)
+    assert not (tmp_path / "kill").exists()
+    assert two.status == "done"
+    assert told[-1][0] == 3
+    for metric, epochs in one.values["switch-ema"].items():
+        found = two.values["switch-ema"][metric]
+        assert found == [[pytest.approx(value, abs=1e-5)] for [value] in epochs]
+    assert two.trained["Workers"].startswith("2, which took 4 each of the 8 examples")
+
+
+def test_more_workers_than_the_cluster_has_room_for_are_refused():
+    nodes, share = [node(4), node(1), node(9, alive=False)], executor.Share(1, 0)
+    assert executor.trainings_at_once(nodes, share, 2) == 2
+    with pytest.raises(
+        UsageError, match=r"a training of 8 workers does not fit: .* 5,"
+    ):
+        executor.trainings_at_once(nodes, share, 8)
+    with pytest.raises(UsageError, match="room for 0, each with a GPU of its own"):
+        executor.trainings_at_once(nodes, executor.Share(1, 1), 2)
 
 
 def test_workers_that_do_not_see_the_folder_send_what_is_kept(
@@ -284,7 +355,10 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": "slurm"}, "executor must be local, ray or inline, got 'slurm'"),
+        (
+            {"executor": "k8s"},
+            "executor must be local, ray, slurm or inline, got 'k8s'",
+        ),
         ({"address": "auto"}, "address is for --executor ray alone, got 'auto'"),
     ],
 )

@@ -1,5 +1,6 @@
 """How long the rest of a row takes: from one epoch, or from what is stored."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import estimate
-from switch_ema.bench.paper.estimate import estimate_seconds
+from switch_ema.bench.paper.estimate import estimate_seconds, gpu_hours
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.commands.reproduction import train_rows
 
@@ -61,6 +62,32 @@ def test_time_of_the_rest_is_that_of_what_is_stored(tiny_rows, tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         train_rows([one], OPTIONS, quiet())
     assert estimate_seconds(one, OPTIONS) == pytest.approx(36 + 37)
+
+
+def test_gpu_hours_are_those_of_trainings_that_finished_on_gpus(
+    tiny_rows, tmp_path, monkeypatch
+):
+    [one] = plan(tmp_path, "swin-t")
+    assert gpu_hours(one) is None  # nothing is stored
+    add, stored = estimate.Results.add, []
+
+    def add_two(self, cell, result):
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+        stored.append(cell)
+        result.train_seconds, result.evaluate_seconds = 1800.0, 0.0
+        add(self, cell, result)
+
+    monkeypatch.setattr(estimate.Results, "add", add_two)
+    with pytest.raises(KeyboardInterrupt):
+        train_rows([one], OPTIONS, quiet())
+    assert gpu_hours(one) is None  # it was on the CPU
+    [task] = one.config.tasks
+    with closing(estimate.Results(one.folder / "results.sqlite")) as results:
+        results.set_meta(f"trained of {task}", '{"Device": "NVIDIA A100"}')
+        assert gpu_hours(one) == pytest.approx(2 * 0.5)
+        results.set_meta("workers per training", "8")
+    assert gpu_hours(one) == pytest.approx(8 * 2 * 0.5)
 
 
 def test_a_failure_in_measuring_is_one_sentence(tiny_rows, tmp_path):

@@ -1,4 +1,4 @@
-"""Trains cells: in this process, in several at a time, or on a Ray cluster."""
+"""Trains cells: in this process, in several at a time, or on a cluster."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,9 +8,11 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
+from switch_ema.bench.execute.options import launched
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.shared import check_divisible
 
 
 def default_jobs() -> int:
@@ -26,6 +28,7 @@ def train_cells(
     *,
     executor: str = "local",
     address: str | None = None,
+    slurm: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Iterator[tuple[Cell, CellResult]]:
     """Yield each cell with its result, as they finish; failures are results too.
@@ -35,28 +38,51 @@ def train_cells(
         place: where and how a cell is trained.
         jobs: cells trained at a time; 0 for as many as fit, and for one script.
         on_epoch: told a cell, the epochs that it has finished, and its last value.
-        executor: ``local`` for processes, ``ray`` for a cluster, ``inline`` for this
-            process, as is good for a debugger.
+        executor: ``local`` for processes, ``ray`` or ``slurm`` for a cluster,
+            ``inline`` for this process, as is good for a debugger.
         address: the address of the Ray cluster; see :func:`ray.init`.
+        slurm: options of the jobs of Slurm, as ``name=value``.
         timeout: seconds without a finished epoch after which a local training is given
             up.
     """
     if not cells:
         return
+    workers = place(cells[0]).workers
     if is_script(cells[0].task):
-        if executor == "ray":
-            raise UsageError("a script runs on this machine, not on Ray.")
+        if executor in ("ray", "slurm"):
+            cluster = executor.capitalize()
+            raise UsageError(f"a script runs on this machine, not on {cluster}.")
+        if workers > 1:
+            raise UsageError(
+                "a script divides its batches by itself: write torchrun into its "
+                "command, and leave out --workers-per-training."
+            )
         jobs = jobs or 1  # a command may occupy all of the machine
+    if workers > 1:
+        for cell in cells:
+            check_divisible(cell)
     if executor == "ray":
         # Imported here, since Ray is an extra and slow to import.
         from switch_ema.bench.execute.ray import train_on_ray
 
         yield from train_on_ray(cells, place, jobs, on_epoch, address=address)
         return
+    if executor == "slurm":
+        # Imported here, since submitit is an extra.
+        from switch_ema.bench.execute.slurm import train_on_slurm
+
+        yield from train_on_slurm(cells, place, jobs, on_epoch, slurm)
+        return
     if executor == "inline":
         for cell in cells:
             yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
         return
+    if launched()[1] > 1:
+        from switch_ema.bench.execute.launched import train_launched
+
+        yield from train_launched(cells, place, on_epoch)
+        return
     # Also one training at a time has a process: a crash must not end the comparison.
-    with Pool(min(jobs or default_jobs(), len(cells)), timeout) as pool:
+    jobs = jobs or max(1, default_jobs() // workers)
+    with Pool(min(jobs, len(cells)), timeout) as pool:
         yield from pool.run(cells, place, on_epoch)

@@ -4,72 +4,30 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import (
-    current_process,
-    get_all_start_methods,
-    get_context,
-    set_start_method,
-)
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
-from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.failures import explained
+from switch_ema.bench.execute.group import allow_processes, train_in_group
 from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import is_file, is_script, parse_task
-from switch_ema.bench.tasks.loading import explain, told
-from switch_ema.bench.text import printable
+from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.loop import CellResult, Place, train_cell
 from switch_ema.bench.train.values import Latest, OnProgress
 
-FAILURES = "failures"
-"""Folder below that of a run: the traceback of each training that failed."""
 OnEpoch = Callable[[Cell, int, Latest | None], None]
 """Told a cell, the epochs it has finished, and its last value, if there is one."""
 
 
 def train_or_explain(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
-    """Train one cell; what goes wrong is told in the result, in one line.
-
-    A task that changes the current folder changes it for itself alone.
-    """
-    home = os.getcwd()
-    train = run_script if is_script(cell.task) else train_cell
-    try:
-        return train(cell, place, progress)
-    except UsageError as error:
-        message = told(error)
-    except OSError as error:
-        message = f"{type(error).__name__}: {told(error)}"
-    except (Exception, SystemExit) as error:
-        message = _describe(error, cell)
-        _keep_traceback(place, cell)
-    finally:
-        os.chdir(home)
-    return CellResult(status="failed", message=printable(message))
-
-
-def _keep_traceback(place: Place, cell: Cell) -> None:
-    """Write the traceback of what is being handled to a file of the run."""
-    path = place.folder / FAILURES / f"{cell.id}.txt"
-    with suppress(OSError, ValueError):  # the message has to do
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(traceback.format_exc(), encoding="utf-8")
-
-
-def _describe(error: BaseException, cell: Cell) -> str:
-    """Tell an exception in one line: where in the user's file, or else in ours."""
-    spec = parse_task(cell.task)
-    if is_file(spec):
-        return str(explain(error, spec.name.rpartition(":")[0]))
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{frame.filename}, line {frame.lineno}"
-    return f"{place}: {type(error).__name__}: {told(error)}".replace("\n", " ")
+    """Train one cell, alone or with workers; what goes wrong is told in the result."""
+    train = train_cell if place.workers == 1 else train_in_group
+    if is_script(cell.task):
+        train = run_script
+    return explained(train, cell, place, progress)
 
 
 @dataclass
@@ -185,7 +143,7 @@ def _work(connection: Connection, parent: int) -> None:
     """Train what comes in until the parent is gone."""
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides about these
         signal.signal(number, signal.SIG_IGN)
-    _allow_processes()
+    allow_processes()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     while True:
         try:
@@ -196,18 +154,7 @@ def _work(connection: Connection, parent: int) -> None:
             return
 
 
-def _allow_processes() -> None:
-    """Let a task start processes as it could outside of a worker, for a DataLoader.
-
-    A worker stays a daemon to its parent, which ends it; to itself it is none, since
-    daemons start no processes. A DataLoader's look whether their parent is there.
-    """
-    current_process().daemon = False
-    # A spawned process would spawn its own, too, each importing everything anew.
-    set_start_method(get_all_start_methods()[0], force=True)
-
-
-def _leave_with(parent: int) -> Any:
+def _leave_with(parent: int) -> None:
     """Stop working for a parent that was killed."""
     while os.getppid() == parent:
         time.sleep(0.5)

@@ -23,13 +23,14 @@ from ray.exceptions import RayError
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.board import Board
+from switch_ema.bench.execute.group import RETRIES
 from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.loop import CellResult, Place
 from switch_ema.bench.train.values import OnProgress, latest_of
 
-RETRIES = 3
-"""How often a cell is started again after its worker or node was lost."""
+Train = Callable[[Cell, Place, OnProgress], CellResult]
+"""Trains a cell and tells errors in its result."""
 
 LARGEST = 64 << 20
 """Bytes of files that a worker sends to the driver with a result."""
@@ -78,16 +79,27 @@ def train_on_ray(
     """Yield each cell with its result, as they finish; failures are results too.
 
     Ray starts as many at a time as the cluster has room for, at most ``jobs`` of them
-    if that is not 0. When the caller stops, the rest is cancelled.
+    if that is not 0. When the caller stops, the rest is cancelled. A cell with several
+    workers is a task that starts a training of Ray Train and waits for it.
     """
     if not cells:
         return
     _connect(address)
     places = {cell.id: _absolute(place(cell)) for cell in cells}
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    share = share_of(nodes, jobs, gpus=places[cells[0].id].device != "cpu")
-    task = ray.remote(_task).options(
-        num_cpus=share.cpus, num_gpus=share.gpus, max_retries=RETRIES
+    any_place = places[cells[0].id]
+    workers = any_place.workers
+    share = share_of(nodes, jobs * workers, gpus=any_place.device != "cpu")
+    train: Callable[..., Outcome] = _task
+    taken = share
+    if workers > 1:
+        # Imported here, since Ray Train is slow to import, and has needs of its own.
+        from switch_ema.bench.execute.ray_train import train_together
+
+        jobs = jobs or trainings_at_once(nodes, share, workers)
+        train, taken = train_together, Share(cpus=0, gpus=0)
+    task = ray.remote(train).options(
+        num_cpus=taken.cpus, num_gpus=taken.gpus, max_retries=RETRIES
     )
     waiting, running = deque(cells), dict[Any, Cell]()
     folders = {place.folder for place in places.values()}
@@ -97,7 +109,7 @@ def train_on_ray(
                 while waiting and (jobs == 0 or len(running) < jobs):
                     cell = waiting.popleft()
                     job = Job(cell, places[cell.id], mark, os.getcwd())
-                    running[task.remote(job, board.actor)] = cell
+                    running[task.remote(job, board.actor, share)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
                 board.tell(running.values(), on_epoch)
                 for reference in done:
@@ -131,22 +143,45 @@ def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Sh
     return Share(max(1, min(sum(cpus) // slots, *cpus)), int(unit == "GPU"))
 
 
-def train_anywhere(job: Job, progress: OnProgress) -> Outcome:
+def trainings_at_once(
+    nodes: Sequence[Mapping[str, Any]], share: Share, workers: int
+) -> int:
+    """Count the trainings of so many workers that fit into the cluster, at least one.
+
+    Raises:
+        UsageError: there is no room for one.
+    """
+    room = 0
+    for node in (node["Resources"] for node in nodes if node["Alive"]):
+        fits = int(node.get("CPU", 0)) // share.cpus
+        room += min(fits, int(node.get("GPU", 0))) if share.gpus else fits
+    if room < workers:
+        unit = "GPU" if share.gpus else "CPU"
+        raise UsageError(
+            f"a training of {workers} workers does not fit: the Ray cluster has room "
+            f"for {room}, each with a {unit} of its own."
+        )
+    return room // workers
+
+
+def train_anywhere(
+    job: Job, progress: OnProgress, train: Train = train_or_explain
+) -> Outcome:
     """Train a cell in its folder or, if that is not seen here, in a temporary one."""
     if Path(job.home).is_dir():
         os.chdir(job.home)
     if (job.place.folder / job.mark).exists():
-        return Outcome(train_or_explain(job.cell, job.place, progress), {})
+        return Outcome(train(job.cell, job.place, progress), {})
     with TemporaryDirectory(prefix="switch-ema-") as folder:
         place = replace(job.place, folder=Path(folder))
-        result = train_or_explain(job.cell, place, progress)
+        result = train(job.cell, place, progress)
         # Checkpoints of cells that are not kept have served their purpose here.
         kept = "**/*" if job.place.keeps_trajectory else "trackers/**/*"
         return Outcome(result, _pack(place.folder, kept))
 
 
-def _task(job: Job, board: Any) -> Outcome:
-    """What runs on the cluster."""
+def _task(job: Job, board: Any, share: Share) -> Outcome:
+    """What runs on the cluster, where it has got its share."""
     return train_anywhere(job, lambda *told: board.note.remote(job.cell.id, *told))
 
 

@@ -1,5 +1,6 @@
 """Estimates how long the rows of a table take, from one epoch or from stored times."""
 
+import json
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper.reproduce import RowPlan
 from switch_ema.bench.plan.cells import Cell, make_plan
-from switch_ema.bench.results.folder import RESULTS
-from switch_ema.bench.results.store import FINISHED, Results
+from switch_ema.bench.results.folder import RESULTS, WORKERS
+from switch_ema.bench.results.store import FINISHED, TRAINED, Results
 from switch_ema.bench.train.loop import Place
 
 
@@ -40,6 +41,27 @@ def measured_seconds(plan: RowPlan, device: str | None) -> float:
     cells = make_plan(plan.config)
     epoch = _measure_epoch(cells[0], device)
     return sum(epoch.seconds(cell) for cell in cells)
+
+
+def gpu_hours(plan: RowPlan) -> float | None:
+    """Return the GPU-hours of what is left of a row; None if they are not known.
+
+    They are known from trainings of the same methods that have finished on GPUs: each
+    GPU of a training is counted for as long as it took.
+    """
+    took, todo = _stored_seconds(plan)
+    if any(cell.methods not in took for cell in todo):
+        return None
+    with closing(Results(plan.folder / RESULTS)) as results:
+        notes = results.meta()
+    on_gpus = all(
+        "Device" in json.loads(notes.get(f"{TRAINED} of {task}", "{}"))
+        for task in plan.config.tasks
+    )
+    if not on_gpus:
+        return None
+    gpus = int(notes.get(WORKERS, 1))
+    return sum(took[cell.methods] for cell in todo) * gpus / 3600
 
 
 def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:

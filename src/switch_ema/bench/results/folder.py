@@ -25,6 +25,8 @@ from switch_ema.bench.train.loop import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
+WORKERS = "workers per training"
+"""Name of the note on how many workers each training of a run has."""
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
@@ -111,9 +113,13 @@ class Arithmetic:
     """Threads of torch in each training."""
     kernels: str
     """What averages are computed with: c or torch."""
+    workers: int = 1
+    """Workers that divide the batches of each training."""
 
 
-def settle_arithmetic(results: Results, threads: int | None) -> Arithmetic:
+def settle_arithmetic(
+    results: Results, threads: int | None, workers: int = 1
+) -> Arithmetic:
     """Choose the arithmetic of a new run, or keep to that of a run that is continued.
 
     So the numbers are the same however a run is divided into processes, and however
@@ -122,6 +128,7 @@ def settle_arithmetic(results: Results, threads: int | None) -> Arithmetic:
     Args:
         results: the run's.
         threads: as the user wants it; None for the run's own, which is 1 at first.
+        workers: as the user wants it.
     """
     stored = results.meta()
     known = stored.get(_THREADS)
@@ -131,12 +138,21 @@ def settle_arithmetic(results: Results, threads: int | None) -> Arithmetic:
             f"{threads} must not be mixed with it; leave out --threads, or choose "
             "another --name."
         )
+    # Runs of earlier versions have had one worker, and no note of it.
+    before = stored.get(WORKERS, "1" if known is not None else str(workers))
+    if int(before) != workers:
+        raise UsageError(
+            f"{results.path.parent} was begun with workers_per_training {before}, and "
+            f"results with {workers} must not be mixed with it, as their last digits "
+            "differ; choose another --name."
+        )
     settled = Arithmetic(
-        int(known or threads or 1), stored.get(_KERNELS, kernels_here())
+        int(known or threads or 1), stored.get(_KERNELS, kernels_here()), workers
     )
     check_kernels(settled.kernels)
     results.set_meta(_THREADS, str(settled.threads))
     results.set_meta(_KERNELS, settled.kernels)
+    results.set_meta(WORKERS, str(settled.workers))
     return settled
 
 

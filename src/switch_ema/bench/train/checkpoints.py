@@ -106,12 +106,13 @@ def load_checkpoint(training: "Training", *, with_values: bool = True) -> None:
     if state is None:
         return
     try:
-        _load(training, state, with_values)
+        restore(training, state, with_values=with_values)
     except Exception as error:
         raise _damaged(path) from error
 
 
-def _load(training: "Training", state: dict[str, Any], with_values: bool) -> None:
+def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -> None:
+    """Put the state of a checkpoint into a training as it is at its beginning."""
     load_weights(training.model, state["model"])
     training.optimizer.load_state_dict(state["optimizer"])
     training.schedule.load_state_dict(state["schedule"])

@@ -62,6 +62,21 @@ def describe_batches(batch: Any, steps: int, accumulate: int, *, stacked: bool) 
     return f"{times}{counted(size, 'example')}, {epoch}"
 
 
+def describe_workers(parts: Sequence[int], backend: str, *, synchronised: bool) -> str:
+    """Say how batches were divided among workers: the examples of each of them.
+
+    >>> describe_workers([22, 21, 21], "gloo", synchronised=False)
+    '3, which took 22 + 21 + 21 of the 64 examples of each batch (DDP on gloo)'
+    """
+    same = len(set(parts)) == 1
+    taken = f"{parts[0]} each" if same else " + ".join(map(str, parts))
+    how = f"DDP on {backend}"
+    if synchronised:
+        how += ", batch normalisation with the statistics of the whole batch"
+    total = counted(sum(parts), "example")
+    return f"{len(parts)}, which took {taken} of the {total} of each batch ({how})"
+
+
 def describe_schedule(recipe: Recipe) -> str:
     """Say how the learning rate goes, and what else is done to a step.
 

@@ -88,6 +88,8 @@ class Place:
     """Threads of torch, which the last bits of the numbers depend on."""
     kernels: str | None = None
     """The kernels that the run was begun with: c or torch; None: not compared."""
+    workers: int = 1
+    """Processes that one training is spread over: see :mod:`.shared`."""
 
 
 @dataclass
@@ -139,14 +141,9 @@ class Training:
             self.tested = create_task(cell.task, cell.seeds, split=split)
         # Accelerate keeps the precision of the first cell of a process for good.
         AcceleratorState._reset_state()
-        self.accelerator = Accelerator(
-            cpu=place.device == "cpu",
-            mixed_precision=recipe.precision,
-            log_with=list(place.trackers) or None,
-            project_dir=str(place.folder / "trackers"),
-        )
+        self.accelerator = self._accelerate()
         set_seed(self.task.seed)
-        model = contract.make_model(self.task)
+        model = self._make_model()
         origin = contract.load_initial_weights(self.task, model)
         self.optimizer = contract.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
@@ -172,7 +169,7 @@ class Training:
         if isinstance(self.task, SelfTeachingTask):
             (teacher,) = self.averagers.values()
             self.task.teach(teacher)
-        self.model = self.accelerator.prepare_model(model)
+        self.model = self._prepare(model)
         # With float16 the wrapper scales the loss and skips steps that overflow;
         # otherwise it only takes time, a fifth of that of a small network's step.
         scales = self.accelerator.scaler is not None
@@ -181,8 +178,27 @@ class Training:
         self.result = CellResult(origin=origin, trained=told, share=share)
         for label in cell.methods:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
+        if self.accelerator.device.type == "cuda":
+            told["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(place.folder, cell))
         self.epoch = 0
+
+    def _accelerate(self, **more: Any) -> Accelerator:
+        place = self.place
+        return Accelerator(
+            **{"cpu": place.device == "cpu", **more},
+            mixed_precision=self.cell.recipe.precision,
+            log_with=list(place.trackers) or None,
+            project_dir=str(place.folder / "trackers"),
+        )
+
+    def _make_model(self) -> nn.Module:
+        return contract.make_model(self.task)
+
+    def _prepare(self, model: nn.Module) -> nn.Module:
+        """Return the model as it is trained: on its device, in its precision."""
+        prepared: nn.Module = self.accelerator.prepare_model(model)
+        return prepared
 
     def _change_optimizer(self) -> float | None:
         """Make the changes that all methods of the cell ask for; return the share f."""
@@ -235,7 +251,7 @@ class Training:
     def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
         """Train to the end; a checkpoint after each epoch makes it resumable."""
         try:
-            load_checkpoint(self)
+            self._resume()
             restarted = ""
         except Unreadable:  # a part of it may have been loaded
             self._begin()
@@ -252,12 +268,8 @@ class Training:
             except FloatingPointError as error:
                 self._diverged(str(error))
             self.epoch += 1
-            self._log()
-            self._keep_point()
-            save_checkpoint(self)
-            first = self.result.values[self.cell.methods[0]]
-            progress(self.epoch, latest_of(first))
-        self.accelerator.end_training()
+            self._finish_epoch(progress)
+        self._end_trackers()
         if self.result.status == "done":
             seeds = self.cell.seeds
             missing = contract.name_missing(self.result.values, seeds)
@@ -266,6 +278,18 @@ class Training:
                 self._sample()
         self.result.memory_mb = _peak_memory_mb()
         return self.result
+
+    def _resume(self) -> None:
+        """Continue from the checkpoint, if there is one."""
+        load_checkpoint(self)
+
+    def _finish_epoch(self, progress: OnProgress) -> None:
+        """Write and tell what an epoch has brought."""
+        self._log()
+        self._keep_point()
+        save_checkpoint(self)
+        first = self.result.values[self.cell.methods[0]]
+        progress(self.epoch, latest_of(first))
 
     def _seed(self, purpose: int) -> None:
         """Seed this epoch's random numbers for one of the purposes below."""
@@ -285,12 +309,7 @@ class Training:
         held: list[Any] = []
         for index, batch in enumerate(loader, start=1):
             if index == 1:
-                self.result.trained["Batch"] = describe_batches(
-                    batch,
-                    self.steps_per_epoch,
-                    self.cell.recipe.accumulate,
-                    stacked=isinstance(self.task, SeedBatchTask),
-                )
+                self._look_at(batch)
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
                 gradients = partial(self._gradients, held)
@@ -303,6 +322,7 @@ class Training:
         for averager in self.averagers.values():
             if averager is not None:
                 averager.end_epoch()
+        total = self._of_all(total)
         self.result.train_seconds += time.perf_counter() - started
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
@@ -310,12 +330,8 @@ class Training:
     def _gradients(self, batches: list[Any]) -> Tensor:
         """Back-propagate one batch or, when accumulating, several."""
         total = torch.zeros((), device=self.accelerator.device)
-        for batch in batches:
-            batch = send_to_device(batch, self.accelerator.device)
-            with self.accelerator.autocast():
-                loss = contract.loss_of(self.task, self.model, batch) / len(batches)
-            self.accelerator.backward(loss)
-            total += loss.detach()
+        for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
+            total += self._back_propagate(batch, len(batches), is_last=left == 0)
         clip = self.cell.recipe.clip
         if isinstance(self.task, StackedTask):
             self._clear_stopped(self.task)
@@ -323,6 +339,36 @@ class Training:
                 clip_each_(self.model.parameters(), clip)
         elif clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
+        return total
+
+    def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
+        """Add the gradient of a batch, one of so many that a step is taken with.
+
+        Args:
+            batch: as the task's loader gives it.
+            batches: what its loss is divided by.
+            is_last: whether the step follows.
+
+        Returns:
+            Its part of the step's loss, detached.
+        """
+        batch = send_to_device(batch, self.accelerator.device)
+        with self.accelerator.autocast():
+            loss = contract.loss_of(self.task, self.model, batch) / batches
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+    def _look_at(self, batch: Any) -> None:
+        """Note what the first batch of an epoch is like."""
+        self.result.trained["Batch"] = describe_batches(
+            batch,
+            self.steps_per_epoch,
+            self.cell.recipe.accumulate,
+            stacked=isinstance(self.task, SeedBatchTask),
+        )
+
+    def _of_all(self, total: Tensor) -> Tensor:
+        """Return the sum of all losses of an epoch."""
         return total
 
     def _clear_stopped(self, task: StackedTask) -> None:
@@ -407,6 +453,9 @@ class Training:
             self.accelerator.init_trackers(
                 f"{task_slug(self.cell.task)}-{seed}-{self.cell.id}"
             )
+
+    def _end_trackers(self) -> None:
+        self.accelerator.end_training()
 
     def _log(self) -> None:
         evaluated = self.cell.recipe.is_evaluated(self.epoch)

@@ -39,6 +39,16 @@ def latest_of(metrics: Mapping[str, Sequence[Sequence[float]]]) -> Latest | None
     return None
 
 
+def read_progress(path: Path, method: str) -> tuple[int, Latest | None]:
+    """Return how many epochs a log holds, and the last value of a method."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in reversed(lines):
+        latest = latest_of({k: [v] for k, v in _parsed(line)[method].items()})
+        if latest is not None:
+            return len(lines), latest
+    return len(lines), None
+
+
 class ValueLog:
     """A file with one line per epoch: a checksum, and the values as JSON."""
 

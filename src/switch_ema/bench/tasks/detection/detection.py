@@ -60,6 +60,7 @@ class Detection(Task):
 
     metrics: tuple[Metric, ...] = (measure.BOX_AP, measure.BOX_AP50)
     loss_in_training_only = True
+    undivided = "its loss is divided by the number of objects in a batch"
     masks: ClassVar[bool] = False
     """Whether masks are trained and measured."""
     drawn_from: ClassVar[float] = 0.3

@@ -111,6 +111,8 @@ class AWDLanguageModel(WordTask):
         batch: Pieces that are read side by side.
     """
 
+    undivided = "its network goes on from the state after the batch before"
+
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe of the scale."""

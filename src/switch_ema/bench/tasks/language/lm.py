@@ -24,6 +24,7 @@ State = tuple[Tensor, Tensor]
 class LanguageModel(WordTask):
     """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB."""
 
+    undivided = "its network goes on from the state after the batch before"
     recipe = Recipe(
         # About 100 steps an epoch: a switch keeps about half of its progress.
         epochs=10,

@@ -30,6 +30,8 @@ class A2MIMModel(SimMIMModel):
 class A2MIM(SimMIM):
     """A2MIM: reconstruct hidden squares, in pixels and in frequencies."""
 
+    undivided = "its loss is scaled by the largest distance in a batch"
+
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
         return A2MIMModel(self.encoder())

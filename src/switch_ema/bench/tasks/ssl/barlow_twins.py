@@ -13,6 +13,7 @@ from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 class BarlowTwins(TwoViews):
     """Barlow Twins: features agree between two views, and not with one another."""
 
+    undivided = "its loss correlates features over all images of a batch"
     paper = settings.BARLOW_TWINS
 
     def model(self) -> nn.Module:

@@ -13,6 +13,7 @@ from switch_ema.bench.tasks.ssl.two_views import TwoViewModel, TwoViews
 class SimCLR(TwoViews):
     """SimCLR: two views of an image attract each other, those of others repel."""
 
+    undivided = "its loss compares the images of a batch with each other"
     paper = settings.SIMCLR
     temperature = 0.1
 

@@ -1,0 +1,70 @@
+"""Trains one cell with several workers on a Ray cluster, by Ray Train."""
+
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
+from switch_ema.bench.execute.group import RETRIES, given_up
+from switch_ema.bench.execute.ray import Job, Outcome, Share, train_anywhere
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.shared import PATIENCE, train_as_worker
+from switch_ema.bench.train.values import OnProgress
+
+
+def train_together(job: Job, board: Any, share: Share) -> Outcome:
+    """Train a cell with the workers of its place and wait for them.
+
+    A lost worker ends the others, and all of them go on from the checkpoint.
+    """
+    for _ in range(RETRIES + 1):
+        try:
+            # Ray Train wants a folder, which is in the user's home if none is given.
+            with TemporaryDirectory(prefix="switch-ema-") as folder:
+                trainer = _trainer(job, board, share, folder)
+                outcome: Outcome = trainer.fit().return_value
+                return outcome
+        except WorkerGroupError as error:
+            for why in error.worker_failures.values():
+                if isinstance(why, TrainingFailed):
+                    return Outcome(CellResult("failed", str(why)), {})
+    return Outcome(given_up(job.place.workers), {})
+
+
+def _trainer(job: Job, board: Any, share: Share, folder: str) -> Any:
+    resources = {"CPU": share.cpus, "GPU": share.gpus}
+    work: Any = _work  # what it returns is new in Ray Train, and not in its types
+    return TorchTrainer(
+        work,
+        train_loop_config={"job": job, "board": board},
+        scaling_config=ScalingConfig(
+            num_workers=job.place.workers,
+            use_gpu=share.gpus > 0,
+            resources_per_worker=resources,
+        ),
+        torch_config=TorchConfig(
+            backend="nccl" if share.gpus else "gloo",
+            timeout_s=int(PATIENCE.total_seconds()),
+        ),
+        # Errors of a task would be repeated by Ray Train, too: see above.
+        run_config=RunConfig(
+            storage_path=folder, failure_config=FailureConfig(max_failures=0)
+        ),
+    )
+
+
+def _work(told: dict[str, Any]) -> Outcome:
+    """What runs in each worker; Ray Train returns what the first one does."""
+    job, board = told["job"], told["board"]
+
+    def progress(*now: Any) -> None:
+        board.note.remote(job.cell.id, *now)
+
+    return train_anywhere(job, progress, _train)
+
+
+def _train(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
+    return train_or_raise(train_as_worker, cell, place, progress) or CellResult()

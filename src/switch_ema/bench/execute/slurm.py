@@ -1,0 +1,184 @@
+"""Trains cells as jobs of Slurm, through submitit; each has its workers as tasks.
+
+The run folder has to lie on storage that all nodes see, as submitit needs it, too.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, UncompletedJobError
+from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
+from switch_ema.bench.execute.group import RETRIES, given_up
+from switch_ema.bench.execute.local import OnEpoch
+from switch_ema.bench.execute.options import job_options
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.train.checkpoints import values_path
+from switch_ema.bench.train.loop import CellResult, Place, train_cell
+from switch_ema.bench.train.shared import WorkerLost, train_as_worker
+from switch_ema.bench.train.values import read_progress
+
+JOBS = "slurm"
+"""Folder of a run with the files of its jobs, their output among them."""
+
+POLL_SECONDS = 1.0
+_MINUTES = 24 * 60
+_TIMEOUTS = 100
+"""How often a job that reaches its time limit is put into the queue again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each task of a job does."""
+
+    cell: Cell
+    place: Place
+    home: str
+    """The current folder, which a task's file may be named relative to."""
+
+    def __call__(self) -> CellResult | None:
+        """Train, as one of the workers or alone."""
+        os.chdir(self.home)
+        train: Callable[..., CellResult | None] = train_cell
+        if self.place.workers > 1:
+            # Accelerate chooses the GPU of a worker itself.
+            environment = TorchDistributedEnvironment()
+            environment.export(set_cuda_visible_devices=False, overwrite=True)
+            train = train_as_worker
+        return train_or_raise(train, self.cell, self.place, lambda *now: None)
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Go on after the time limit or a preemption, from the last epoch."""
+        return DelayedSubmission(self)
+
+
+@dataclass
+class _Running:
+    job: Any
+    cell: Cell
+    place: Place
+    attempts: int = 1
+    told: int = 0
+    """Epochs that were told."""
+
+    def tell(self, on_epoch: OnEpoch) -> None:
+        path = values_path(self.place.folder, self.cell)
+        epochs, latest = read_progress(path, self.cell.methods[0])
+        if epochs > self.told:
+            self.told = epochs
+            on_epoch(self.cell, epochs, latest)
+
+    def result(self) -> CellResult:
+        """Return what the first task has, or why another has failed.
+
+        Raises:
+            WorkerLost: a task has died.
+        """
+        reasons = []
+        for number in range(self.place.workers):
+            try:
+                result = self.job.task(number).result()
+            except (FailedJobError, UncompletedJobError) as error:
+                reasons.append(str(error))
+                continue
+            if number == 0 and result is not None:
+                found: CellResult = result
+                return found
+        mark = f"{TrainingFailed.__name__}: "
+        for line in (line for reason in reasons for line in reason.splitlines()):
+            if mark in line:
+                return CellResult("failed", line.partition(mark)[2])
+        raise WorkerLost(reasons[0] if reasons else "no task has a result")
+
+
+def train_on_slurm(
+    cells: Sequence[Cell],
+    place: Callable[[Cell], Place],
+    jobs: int,
+    on_epoch: OnEpoch,
+    options: Sequence[str] = (),
+) -> Iterator[tuple[Cell, CellResult]]:
+    """Yield each cell with its result, as they finish; failures are results too.
+
+    At most ``jobs`` are in the queue at a time, if that is not 0. When the caller
+    stops, the rest is cancelled.
+    """
+    places = {cell.id: _absolute(place(cell)) for cell in cells}
+    executor = _executor(places[cells[0].id], options)
+    waiting, running = deque(cells), list[_Running]()
+
+    def submit(cell: Cell) -> Any:
+        work = Work(cell, places[cell.id], os.getcwd())
+        try:
+            return executor.submit(work)
+        except (FailedJobError, OSError) as error:
+            raise UsageError(f"Slurm takes no job: {_one_line(error)}.") from None
+
+    try:
+        while waiting or running:
+            while waiting and (jobs == 0 or len(running) < jobs):
+                cell = waiting.popleft()
+                running.append(_Running(submit(cell), cell, places[cell.id]))
+            time.sleep(POLL_SECONDS)
+            for one in list(running):
+                one.tell(on_epoch)
+                if not one.job.done():
+                    continue
+                try:
+                    result = one.result()
+                except WorkerLost:
+                    if one.attempts <= RETRIES:
+                        one.job, one.attempts = submit(one.cell), one.attempts + 1
+                        continue
+                    result = given_up(one.place.workers)
+                running.remove(one)
+                yield one.cell, result
+    finally:
+        for one in running:
+            one.job.cancel(check=False)
+
+
+def _executor(place: Place, options: Sequence[str]) -> Any:
+    """Make what submits jobs, with the user's options before our own."""
+    wanted: dict[str, Any] = {
+        "name": "switch-ema",
+        "nodes": 1,
+        "tasks_per_node": place.workers,
+        "cpus_per_task": place.threads,
+        "timeout_min": _MINUTES,
+        # One task that fails ends the others, which would wait for it.
+        "slurm_srun_args": ["--kill-on-bad-exit"],
+    }
+    if place.device != "cpu":
+        wanted["gpus_per_node"] = place.workers
+    given = job_options(options)
+    cluster = str(given.pop("cluster", "slurm"))
+    wanted |= given
+    if wanted["nodes"] * wanted["tasks_per_node"] != place.workers:
+        raise UsageError(
+            f"slurm: nodes x tasks_per_node must be the {place.workers} workers of a "
+            f"training, got {wanted['nodes']} x {wanted['tasks_per_node']}."
+        )
+    try:
+        executor = submitit.AutoExecutor(
+            folder=place.folder / JOBS, cluster=cluster, slurm_max_num_timeout=_TIMEOUTS
+        )
+        executor.update_parameters(**wanted)
+    except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"Slurm cannot be used: {_one_line(error)}.") from None
+    return executor
+
+
+def _absolute(place: Place) -> Place:
+    return replace(place, folder=place.folder.resolve())
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
