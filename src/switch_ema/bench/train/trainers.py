@@ -46,7 +46,7 @@ def _follow_lightning(trainer: Any, begin: Begin) -> None:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.trainer.states import TrainerFn
 
-    from switch_ema.integrations.lightning_live import validate_live
+    from switch_ema.integrations.lightning_validation import validate_again
 
     class TrialCallback(Callback):
         trial: "Trial | None" = None
@@ -88,7 +88,7 @@ def _follow_lightning(trainer: Any, begin: Begin) -> None:
                 return
 
             def measure() -> dict[str, float]:
-                found = validate_live(trainer, pl_module)
+                found = validate_again(trainer, pl_module)
                 reduce = trainer.strategy.reduce
                 return {
                     name: float(reduce(torch.tensor(value, device=pl_module.device)))
