@@ -37,26 +37,30 @@ class Averaging:
     live weights, also when called inside ``averaged()``; ``load_state`` takes them
     back.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a metric that :meth:`evaluate` measures, such
+      as ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; :meth:`averaged`
+      then shows it where the last average is clearly worse, and ``averaging.best`` has
+      it.
+    - ``evaluate``: which weights :meth:`evaluate` measures: "averaged", "live", or
+      "both", where the metrics of the live weights stand beside the usual ones as
+      ``val_loss_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; :meth:`evaluate` measures each of them, as
+      ``val_loss_ema_0.99``, and ``averaging.further`` has them.
+    - ``log_averaging``: log decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average at the end of each
+      epoch, and what :meth:`evaluate` measures, through the accelerator's own trackers.
+      Their step is the number of optimizer steps.
+
     Args:
         accelerator: the one that prepared the model.
         model: as ``accelerator.prepare`` returned it.
         optimizer: as ``accelerator.prepare`` returned it, one or a list.
         method: a name of ``switch_ema.METHODS``.
-        best: keep the best average by a metric that :meth:`evaluate` measures, such as
-            ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; :meth:`averaged`
-            then shows it where the last average is clearly worse, and
-            ``averaging.best`` has it.
-        evaluate: which weights :meth:`evaluate` measures: "averaged", "live", or
-            "both", where the metrics of the live weights stand beside the usual ones
-            as ``val_loss_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; :meth:`evaluate` measures each of them, as
-            ``val_loss_ema_0.99``, and ``averaging.further`` has them.
-        log_averaging: log decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average at the end
-            of each epoch, and what :meth:`evaluate` measures, through the
-            accelerator's own trackers. Their step is the number of optimizer steps.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
     """
 
     @takes_callback_options

@@ -58,24 +58,28 @@ class SwitchEMAHandler:
 
     For deployment ``handler.averaged`` is the set to save.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a metric of the held-out evaluator, such as
+      ``BestBy("accuracy", higher_is_better=True, n=1000)``; after the training
+      evaluators and ``handler.averaged`` show it where the last average is clearly
+      worse, and ``handler.best`` has it.
+    - ``evaluate``: which weights evaluators measure while the trainer runs: "averaged",
+      "live", or "both", where the metrics of the live weights stand beside the usual
+      ones as ``loss_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; evaluators measure each of them while the trainer runs, as
+      ``loss_ema_0.99``, and ``handler.further`` has them.
+    - ``log_averaging``: put decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average into the trainer's
+      ``state.metrics`` at the end of each epoch, for its loggers.
+
     Args:
         model: see :class:`~switch_ema.Averager`.
         optimizer: one or several.
         method: a name of ``switch_ema.METHODS``.
-        best: keep the best average by a metric of the held-out evaluator, such as
-            ``BestBy("accuracy", higher_is_better=True, n=1000)``; after the training
-            evaluators and ``handler.averaged`` show it where the last average is
-            clearly worse, and ``handler.best`` has it.
-        evaluate: which weights evaluators measure while the trainer runs: "averaged",
-            "live", or "both", where the metrics of the live weights stand beside the
-            usual ones as ``loss_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; evaluators measure each of them while the trainer runs,
-            as ``loss_ema_0.99``, and ``handler.further`` has them.
-        log_averaging: put decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average into the
-            trainer's ``state.metrics`` at the end of each epoch, for its loggers.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
     """
 
     @takes_callback_options

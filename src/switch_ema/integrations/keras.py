@@ -36,22 +36,26 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
     resume, save :meth:`state_dict` beside the model, hand it to
     :meth:`load_state_dict` of a new callback, and call ``fit`` with ``initial_epoch``.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a metric of the validations in ``fit``, such as
+      ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; afterwards ``evaluate``
+      and ``predict`` use it where the last average is clearly worse, and
+      ``callback.best`` has it.
+    - ``evaluate``: which weights the validations in ``fit`` measure: "averaged",
+      "live", or "both", where the metrics of the live weights stand beside the usual
+      ones as ``val_loss_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
+      ``val_loss_ema_0.99``, and ``callback.further`` has them.
+    - ``log_averaging``: add decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average to the logs of
+      each epoch, for the callbacks after this one and for the history.
+
     Args:
         method: a name of ``switch_ema.METHODS``.
-        best: keep the best average by a metric of the validations in ``fit``, such as
-            ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; afterwards
-            ``evaluate`` and ``predict`` use it where the last average is clearly worse,
-            and ``callback.best`` has it.
-        evaluate: which weights the validations in ``fit`` measure: "averaged", "live",
-            or "both", where the metrics of the live weights stand beside the usual
-            ones as ``val_loss_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
-            ``val_loss_ema_0.99``, and ``callback.further`` has them.
-        log_averaging: add decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average to the logs
-            of each epoch, for the callbacks after this one and for the history.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
 
     Example::
 

@@ -45,24 +45,28 @@ class SwitchEMACallback(HasAverages, Callback):
     checkpoints have the main weights only. The average in a checkpoint of Lightning's
     own ``WeightAveraging`` is taken over; a checkpoint without any warns.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a validation metric, such as
+      ``BestBy("val_acc", higher_is_better=True, n=1000)``; after ``fit`` tests and
+      predictions run on it where the last average is clearly worse, and
+      ``callback.best`` has it. Checkpoints have the latest average as before.
+    - ``evaluate``: which weights the validations in ``fit`` measure: "averaged",
+      "live", or "both", where the metrics of the live weights stand beside the usual
+      ones as ``val_loss_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
+      ``val_loss_ema_0.99``, and ``callback.further`` has them.
+    - ``log_averaging``: log decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average at the end of each
+      epoch, through the trainer's own loggers.
+
     Args:
         method: a name of ``switch_ema.METHODS``.
         main_weights: "averaged" or "live": which of them a checkpoint has under
             ``state_dict``; the others stand beside them.
-        best: keep the best average by a validation metric, such as
-            ``BestBy("val_acc", higher_is_better=True, n=1000)``; after ``fit`` tests
-            and predictions run on it where the last average is clearly worse, and
-            ``callback.best`` has it. Checkpoints have the latest average as before.
-        evaluate: which weights the validations in ``fit`` measure: "averaged", "live",
-            or "both", where the metrics of the live weights stand beside the usual
-            ones as ``val_loss_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
-            ``val_loss_ema_0.99``, and ``callback.further`` has them.
-        log_averaging: log decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average at the end
-            of each epoch, through the trainer's own loggers.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
 
     Example::
 

@@ -70,22 +70,26 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     the averaged weights under ``state_dict``, as with MMEngine's ``EMAHook``, and the
     live ones beside them, from which ``resume`` goes on.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a validation metric, as ``BestBy`` or as
+      ``dict(metric="accuracy/top1", higher_is_better=True, error=0.2)``; after
+      training, validation and test run on it where the last average is clearly worse,
+      and ``hook.best`` has it. Checkpoints have the latest average.
+    - ``evaluate``: which weights validations in training measure: "averaged", "live",
+      or "both", where the metrics of the live weights stand beside the usual ones as
+      ``accuracy/top1_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; validations in training measure each of them, as
+      ``accuracy/top1_ema_0.99``, and ``hook.further`` has them.
+    - ``log_averaging``: log decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average at the end of each
+      epoch, through the runner's visualizer.
+
     Args:
         method: a name of ``switch_ema.METHODS``.
-        best: keep the best average by a validation metric, as ``BestBy`` or as
-            ``dict(metric="accuracy/top1", higher_is_better=True, error=0.2)``; after
-            training, validation and test run on it where the last average is clearly
-            worse, and ``hook.best`` has it. Checkpoints have the latest average.
-        evaluate: which weights validations in training measure: "averaged", "live", or
-            "both", where the metrics of the live weights stand beside the usual ones
-            as ``accuracy/top1_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; validations in training measure each of them, as
-            ``accuracy/top1_ema_0.99``, and ``hook.further`` has them.
-        log_averaging: log decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average at the end
-            of each epoch, through the runner's visualizer.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
 
     Example::
 

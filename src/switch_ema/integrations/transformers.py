@@ -55,22 +55,26 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
     ones. Under FSDP2 each process averages its own shards, and one writes the whole.
     FSDP1 and DeepSpeed are not supported.
 
+    As in the callbacks of all trainers, ``options`` may have, beside those of the
+    method:
+
+    - ``best``: keep the best average by a metric of the evaluations in ``train``, such
+      as ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``; afterwards
+      evaluations and ``save_model`` use it where the last average is clearly worse, and
+      ``callback.best`` has it.
+    - ``evaluate``: which weights the evaluations in ``train`` measure: "averaged",
+      "live", or "both", where the metrics of the live weights stand beside the usual
+      ones as ``eval_loss_live``.
+    - ``decays``: decays of further, passive averages of the same training, such as
+      ``[0.99, 0.9999]``; the evaluations in ``train`` measure each of them, as
+      ``eval_loss_ema_0.99``, and ``callback.further`` has them.
+    - ``log_averaging``: log decay, number of switches, the share of the progress that a
+      switch kept and the distance of the live weights to the average at the end of each
+      epoch, through the Trainer's own loggers.
+
     Args:
         method: a name of ``switch_ema.METHODS``.
-        best: keep the best average by a metric of the evaluations in ``train``, such as
-            ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``; afterwards
-            evaluations and ``save_model`` use it where the last average is clearly
-            worse, and ``callback.best`` has it.
-        evaluate: which weights the evaluations in ``train`` measure: "averaged",
-            "live", or "both", where the metrics of the live weights stand beside the
-            usual ones as ``eval_loss_live``.
-        decays: decays of further, passive averages of the same training, such as
-            ``[0.99, 0.9999]``; the evaluations in ``train`` measure each of them, as
-            ``eval_loss_ema_0.99``, and ``callback.further`` has them.
-        log_averaging: log decay, number of switches, the share of the progress that a
-            switch kept and the distance of the live weights to the average at the end
-            of each epoch, through the Trainer's own loggers.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        options: those above, and those of the method, such as ``decay``.
 
     Example::
 
