@@ -165,6 +165,7 @@ def kept(folder):
     return {str(path.relative_to(folder)) for path in paths if path.is_file()}
 
 
+@pytest.mark.timeout(400)  # Ray Train starts a process for each of its parts
 @pytest.mark.parametrize(
     "killed",
     [
