@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 
 
@@ -18,6 +19,9 @@ def validate_again(trainer: Trainer, module: LightningModule) -> dict[str, float
     """
     loaders = _flat(trainer.val_dataloaders)
     several = len(loaders) > 1
+    # As Lightning does: a step may take the batch alone.
+    step = module.validation_step
+    counts = is_param_in_hook_signature(step, "batch_idx", min_args=2)
     with _noted(module) as notes:
         module.on_validation_epoch_start()
         for index, loader in enumerate(loaders):
@@ -28,7 +32,7 @@ def validate_again(trainer: Trainer, module: LightningModule) -> dict[str, float
                     break
                 moved = trainer.strategy.batch_to_device(batch, dataloader_idx=index)
                 notes.batch = moved
-                place = (number, index) if several else (number,)
+                place = (number,) * counts + (index,) * several
                 trainer.strategy.validation_step(moved, *place)
         notes.batch, notes.end = None, ""
         module.on_validation_epoch_end()
