@@ -32,6 +32,7 @@ from switch_ema.analysis.landscape.surface import (
     landscape_1d,
     landscape_2d,
 )
+from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.probes import Probe
 from switch_ema.analysis.sharpness.curvature import LossSurface
 from switch_ema.analysis.sharpness.measures import (
@@ -96,12 +97,14 @@ class TaskLandscape:
         start, first = next(iter(self.kept.weights.items()))
         return landscape_1d(
             self.kept.model,
-            {f"{start} to {method}": first},
+            {f"{display_name(start)} to {display_name(method)}": first},
             line_between(first, self.kept.weights[method]),
             self._probes(),
             steps=np.linspace(-0.5, 1.5, self.settings.points),
             notes=Notes(
-                direction=f"the line from {start} (0) to {method} (1)", data=self._data
+                direction=f"the line from {display_name(start)} (0) to "
+                f"{display_name(method)} (1)",
+                data=self._data,
             ),
             recompute_norm=self._again,
         )
