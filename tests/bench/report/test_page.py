@@ -127,9 +127,9 @@ def test_the_answer_comes_first_and_every_difference_is_in_the_forest(
     summary = make_summary()
     first = text.partition('data-task="')[0]
     for task in summary.tasks:
-        assert html.escape(typographic(best_sentence(task, display_name)), quote=False) in (
-            first.replace("&#39;", "'").replace("&#34;", '"')
-        )
+        assert html.escape(
+            typographic(best_sentence(task, display_name)), quote=False
+        ) in (first.replace("&#39;", "'").replace("&#34;", '"'))
     rows = [own for tag, own in outline.elements if own.get("class") == "mean"]
     judged = [r for t in summary.tasks for r in t.results["accuracy"] if r.difference]
     assert len(rows) == len(judged)

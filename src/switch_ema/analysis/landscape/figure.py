@@ -240,7 +240,9 @@ def _line_caption(line: LandscapeLine) -> str:
     )
     gaps = {label: count for label, count in line.gaps.items() if count}
     if gaps:
-        each = ", ".join(f"{display_name(label)} {count}" for label, count in gaps.items())
+        each = ", ".join(
+            f"{display_name(label)} {count}" for label, count in gaps.items()
+        )
         total = line.steps.size * len(line.labels)
         text += _gaps_said(sum(gaps.values()), total, each)
     return text
@@ -255,7 +257,8 @@ def _surface_caption(surface: LandscapeSurface) -> str:
     )
     if surface.paths:
         shares = ", ".join(
-            f"{display_name(label)} {100 * surface.shares[label]:.0f}%" for label in surface.paths
+            f"{display_name(label)} {100 * surface.shares[label]:.0f}%"
+            for label in surface.paths
         )
         text += (
             " Trajectories are projected; of their squared distances from the centre, "

@@ -135,7 +135,8 @@ def _introduction(kept: KeptTask, no_trajectory: bool) -> str:
 
 def _broken(methods: list[str], healthy: list[str]) -> list[str]:
     return [
-        f"The weights of {display_name(method)} are not finite: a gap in the pictures, and no row."
+        f"The weights of {display_name(method)} are not finite: a gap in the pictures, "
+        "and no row."
         for method in methods
         if method not in healthy
     ]

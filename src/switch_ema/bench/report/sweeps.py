@@ -98,8 +98,9 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     ]
     if len(methods) > 1:
         caption = (
-            f"Difference to {spell(methods[0])} at the same {option} [{CONFIDENCE} interval, "
-            f"corrected over the methods]{_in_unit(metric)}: positive is better."
+            f"Difference to {spell(methods[0])} at the same {option} "
+            f"[{CONFIDENCE} interval, corrected over the methods]"
+            f"{_in_unit(metric)}: positive is better."
         )
         sheets.append(
             Sheet(
@@ -225,8 +226,9 @@ def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[str, str]:
     unit = difference_unit(metric)
     text = (
         f"{words.format(spell(survival.method))}: {_difference(after, digits)}"
-        f"{f' {unit}' if unit else ''} {metric.name} over {spell(survival.baseline)} with "
-        f"every method tuned on held-out data, {_difference(before, digits)} untuned "
+        f"{f' {unit}' if unit else ''} {metric.name} over "
+        f"{spell(survival.baseline)} with every method tuned on held-out data, "
+        f"{_difference(before, digits)} untuned "
         f"(n = {after.n if after else 0} fresh seeds)."
     )
     return verdict, printable(text)

@@ -208,8 +208,8 @@ def share_sentences(task: TaskSummary, spell: Spell = str) -> list[str]:
     """Say at which share of the learning rate controls with ``lr*f`` were trained."""
     return [
         printable(
-            f"{spell(method)} trains at f = {share:.3g} of the learning rate, the share of "
-            "its progress that Switch EMA keeps at a switch."
+            f"{spell(method)} trains at f = {share:.3g} of the learning rate, the "
+            "share of its progress that Switch EMA keeps at a switch."
         )
         for method, share in task.shares.items()
     ]
@@ -247,7 +247,9 @@ def _uses_held_out(method: str) -> bool:
 
 
 def _sharing(task: TaskSummary, spell: Spell) -> str:
-    groups = [[*map(spell, cost.methods)] for cost in task.costs if len(cost.methods) > 1]
+    groups = [
+        [*map(spell, cost.methods)] for cost in task.costs if len(cost.methods) > 1
+    ]
     if not groups:
         return "Every method needs a training of its own."
     names = printable("; ".join(listed(group) for group in groups))

@@ -473,12 +473,23 @@ def train_cell(
     cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Train one cell, with the threads of its run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(place.threads)
-    try:
+    with using_threads(place.threads):
         return Training(cell, place).run(progress)
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads inside.
+
+    Several threads share the passes of small networks at a loss: while they wait for
+    each other they keep the cores busy.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def kernels_here() -> str:
