@@ -32,6 +32,7 @@ from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
 from switch_ema.bench.train.loop import Place, Training, using_threads
 
+_SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
 _AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
 
 
@@ -168,7 +169,12 @@ def _train(
         keep_checkpoints="all",
     )
     run = run_comparison(
-        config, options, cells=cells, watcher=watcher, keeps_trajectory=False
+        config,
+        options,
+        cells=cells,
+        watcher=watcher,
+        keeps_trajectory=False,
+        saves_every=_SAVES_EVERY,
     )
     if run.error is not None:
         raise run.error
