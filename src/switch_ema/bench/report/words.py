@@ -232,12 +232,12 @@ def shared_cost_sentence(task: TaskSummary, spell: Spell = str) -> str:
 def _held_out(task: TaskSummary, spell: Spell) -> str:
     """Say what a method that uses held-out data changes for all methods."""
     methods = [method for cost in task.costs for method in cost.methods]
-    users = [method for method in methods if _uses_held_out(method)]
+    users = [spell(method) for method in methods if _uses_held_out(method)]
     if not users:
         return ""
     return (
         "A fifth of the training data was held out from every method; it decides about "
-        f"{printable(listed([*map(spell, users)]))}, and the values are those of the test data."
+        f"{printable(listed(users))}, and the values are those of the test data."
     )
 
 
