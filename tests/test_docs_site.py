@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import griffe
 import pytest
 
 import switch_ema
@@ -35,6 +36,45 @@ def test_every_public_name_is_in_the_reference(site):
     pages = "".join(page.read_text() for page in (site / "api").glob("*.html"))
     missing = [n for n in switch_ema.__all__ if f'id="switch_ema.{n}"' not in pages]
     assert not missing
+
+
+def test_every_option_is_described_in_the_reference():
+    """Parameters of functions and constructors; of methods those with a default."""
+    package = griffe.load(
+        "switch_ema", search_paths=[ROOT / "src"], resolve_aliases=True
+    )
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    missing = []
+    for name in re.findall(r"^::: switch_ema\.(\S+)", text, re.MULTILINE):
+        found = package[name]
+        callables = {name: found} if found.is_function or found.is_class else {}
+        if found.is_class:
+            own = found.members.items()
+            callables |= {f"{name}.{k}": m for k, m in own if m.is_function}
+        for key, one in callables.items():
+            is_method = found.is_class and one is not found
+            if is_method and key.rpartition(".")[2].startswith("_"):
+                continue
+            known = _described(one)
+            missing += [
+                f"{key}({parameter.name})"
+                for parameter in one.parameters or ()
+                if parameter.name not in {"self", "cls", *known}
+                and not (is_method and parameter.required)
+            ]
+    assert not missing
+
+
+def _described(found: griffe.Object) -> set[str]:
+    """Name what the docstring lists, and the fields of a class with their own."""
+    fields = found.all_members if found.is_class else {}
+    known = {name for name, member in fields.items() if member.docstring}
+    for one in (found, fields.get("__init__")):
+        parts = one.docstring.parse("google") if one and one.docstring else []
+        for part in parts:
+            if part.kind.value in ("parameters", "attributes"):
+                known |= {item.name.lstrip("*") for item in part.value}
+    return known
 
 
 def test_links_to_files_beside_the_docs_lead_to_pages_of_the_site(site):

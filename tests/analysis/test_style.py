@@ -20,6 +20,11 @@ def test_a_figure_is_written_three_times_and_the_same_again(tmp_path):
         assert one.read_bytes() == other.read_bytes()
 
 
+def test_text_in_an_svg_is_text(tmp_path):
+    _, svg, _ = save_figure(a_figure(), tmp_path, "one")
+    assert ">Switch EMA</text>" in svg.read_text()
+
+
 def test_text_in_a_pdf_is_text(tmp_path):
     *_, pdf = save_figure(a_figure(), tmp_path, "one")
     content = pdf.read_bytes()

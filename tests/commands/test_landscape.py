@@ -57,7 +57,7 @@ def test_weights_that_are_not_finite_are_gaps_that_the_caption_tells(run, call):
         save(path, state)
     code, _, _ = call("landscape", run, *QUICK)
     page = (run / "report.html").read_text()
-    assert code == 0 and "The weights of switch-ema are not finite" in page
+    assert code == 0 and "The weights of Switch EMA are not finite" in page
     assert "points are gaps, where the loss is not finite" in page
 
 

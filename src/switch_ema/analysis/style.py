@@ -33,7 +33,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.titlesize": 9,
     "figure.constrained_layout.use": True,
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 8,
     "grid.alpha": 0.35,
     "grid.linewidth": 0.5,
@@ -41,11 +41,11 @@ _STYLE: Any = {
     "legend.frameon": False,
     "lines.linewidth": 1.5,
     "savefig.dpi": 200,
-    # Text that can be searched and edited: TrueType, not outlines.
+    # Text that can be searched and edited, not outlines.
     "pdf.fonttype": 42,
+    "svg.fonttype": "none",
     # The same figure gives the same file, whenever it is drawn.
     "svg.hashsalt": "switch-ema",
-    "svg.fonttype": "path",
 }
 
 

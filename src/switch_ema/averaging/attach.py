@@ -73,6 +73,10 @@ class Attached:
     A pass in which the optimizer takes no step is no epoch: a look at the first batch,
     or an evaluation on the training data, also while an epoch is running. What fetches
     batches ahead of the loop must be inside the loader that is attached, not around it.
+
+    Args:
+        epochs: counts them; shared by all loaders of one averager.
+        loader: the one inside; None if :meth:`watch` gives each epoch its own.
     """
 
     def __init__(self, epochs: "_Epochs", loader: Iterable[Any] | None) -> None:

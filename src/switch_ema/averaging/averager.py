@@ -417,7 +417,11 @@ class Averager(ABC):
             return snapshot(self._model, full)
 
     def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
-        """Return the same for the live weights, also inside ``averaged()``."""
+        """Return the same for the live weights, also inside ``averaged()``.
+
+        Args:
+            full: gather whole tensors, as for :meth:`averaged_state_dict`.
+        """
         with self._stage.showing(None):
             return snapshot(self._model, full)
 
@@ -496,6 +500,10 @@ class Averager(ABC):
         """Run the model with the averaged weights, without exchanging them.
 
         There is no gradient, and the model's mode is kept; see :meth:`teacher`.
+
+        Args:
+            inputs: given to the model.
+            keywords: given to the model, too.
         """
         return self.teacher()(*inputs, **keywords)
 

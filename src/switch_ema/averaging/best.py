@@ -137,7 +137,11 @@ class Best:
         return self.averager._showing_copy(self._copy())
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
-        """Return the chosen average, as :meth:`Averager.averaged_state_dict` does."""
+        """Return the chosen average, as :meth:`Averager.averaged_state_dict` does.
+
+        Args:
+            full: gather whole tensors on the CPU, for models sharded by FSDP2.
+        """
         with self.averaged() as model:
             return snapshot(model, full)
 

@@ -81,6 +81,7 @@ def run_comparison(
     cells: list[Cell] | None = None,
     watcher: Watcher | None = None,
     keeps_trajectory: bool = True,
+    saves_every: float = 0.0,
 ) -> Comparison:
     """Train what is left of a comparison and summarise what there is.
 
@@ -94,6 +95,8 @@ def run_comparison(
         watcher: is told how it goes on.
         keeps_trajectory: whether the weights of every epoch are kept where those of
             the last epoch are.
+        saves_every: seconds between two checkpoints of a training, at least, where
+            epochs are so short that writing them takes long.
 
     Raises:
         UsageError: the run folder cannot be used, or the plan cannot be trained.
@@ -114,6 +117,7 @@ def run_comparison(
             watcher or Watcher(),
             sources=results.meta()["sources"],
             keeps_trajectory=keeps_trajectory,
+            saves_every=saves_every,
             arithmetic=settle_arithmetic(
                 results, options.threads, options.workers_per_training
             ),
@@ -149,6 +153,7 @@ class _Rest:
     sources: str
     """Fingerprints of the tasks' files when the run began."""
     keeps_trajectory: bool
+    saves_every: float
     arithmetic: Arithmetic
 
     def tune(self, cells: list[Cell]) -> list[Point]:
@@ -209,6 +214,7 @@ class _Rest:
             self.options.track,
             self._is_kept(cell) and self.keeps_trajectory,
             self.sources,
+            saves_every=self.saves_every,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,
             workers=self.arithmetic.workers,

@@ -1,7 +1,9 @@
 """Showing an analysis: its tables in the terminal, all of it in a page."""
 
 from pathlib import Path
+from typing import Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,9 +20,18 @@ from switch_ema.bench.text import counted
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Print one table with its caption."""
-    table = Table(title=escape(sheet.caption), title_justify="left")
+    table = Table(
+        title=escape(sheet.caption),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
     for index, name in enumerate(sheet.header):
-        table.add_column(escape(name), justify="right" if index else "left")
+        # Lines end between words: a name that is cut off cannot be typed.
+        is_word = not any(" " in row[index] for row in sheet.rows)
+        justify: Literal["left", "right"] = "right" if index else "left"
+        table.add_column(escape(name), justify=justify, no_wrap=is_word)
     for row in sheet.rows:
         table.add_row(*map(escape, row))
     console.print(table)

@@ -84,8 +84,15 @@ def test_a_watcher_is_told_every_epoch_of_all_trainings():
     assert told == [(group, epoch) for group in groups for epoch in range(1, 5)]
 
 
-def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch):
-    """Stopped during the second training: the first is read, not trained again."""
+@pytest.mark.parametrize(("seconds", "first"), [(0.0, 3), (60.0, 1)])
+def test_a_run_that_was_stopped_goes_on_and_gives_the_same(
+    tmp_path, monkeypatch, seconds, first
+):
+    """Stopped during the second training: the first is read, not trained again.
+
+    The second goes on after its last checkpoint, if it has one.
+    """
+    monkeypatch.setattr("switch_ema.bench.analyses.boundary._SAVES_EVERY", seconds)
     whole = compare_boundaries("circles", **SMALL)
     told = []
 
@@ -102,7 +109,7 @@ def test_a_run_that_was_stopped_goes_on_and_gives_the_same(tmp_path, monkeypatch
     told.clear()
     watcher = Telling(lambda cell, epoch, _: told.append((cell.methods, epoch)))
     again = compare_boundaries("circles", **SMALL, folder=folder, watcher=watcher)
-    assert told == [(("switch-ema",), 3), (("switch-ema",), 4)]
+    assert told == [(("switch-ema",), epoch) for epoch in range(first, 5)]
     assert table_rows(again) == table_rows(whole)
     for one, other in zip(again.methods, whole.methods, strict=True):
         np.testing.assert_array_equal(one.probabilities, other.probabilities)

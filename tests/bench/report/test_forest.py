@@ -46,7 +46,7 @@ def test_methods_without_a_pair_take_no_place() -> None:
     assert all(0 <= row.mean <= 100 for row in of(task).rows)
 
 
-def test_a_difference_without_spread_has_no_interval() -> None:
+def test_a_difference_without_spread_has_words_for_its_interval() -> None:
     task = make_task("digits", {"plain": 0.0, "ema": 0.0}, noise=0.0)
     (row,) = of(task).rows
-    assert (row.interval, row.low, row.high) == ("", row.mean, row.mean)
+    assert (row.interval, row.low, row.high) == ("near ties", row.mean, row.mean)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.report.numbers import typographic
 from switch_ema.bench.report.page import render_page, write_page
 from switch_ema.bench.report.words import best_sentence, verdicts
@@ -101,7 +102,7 @@ def test_names_are_escaped(text: str, outline: Outline) -> None:
         "&#39;", "&#x27;"
     )
     assert NASTY_TASK in outline.text
-    assert NASTY_METHOD in outline.text
+    assert display_name(NASTY_METHOD) in outline.text
     assert not outline.all("i")
     assert "onerror" not in {name for _, own in outline.elements for name in own}
 
@@ -116,7 +117,7 @@ def test_the_data_cannot_leave_its_script_element(outline: Outline) -> None:
 
 def test_the_verdict_is_told_in_words_with_its_numbers(outline: Outline) -> None:
     for task in make_summary().tasks:
-        for _, sentence in verdicts(task):
+        for _, sentence in verdicts(task, display_name):
             assert typographic(sentence) in outline.text
 
 
@@ -126,12 +127,24 @@ def test_the_answer_comes_first_and_every_difference_is_in_the_forest(
     summary = make_summary()
     first = text.partition('data-task="')[0]
     for task in summary.tasks:
-        assert html.escape(typographic(best_sentence(task)), quote=False) in (
-            first.replace("&#39;", "'").replace("&#34;", '"')
-        )
+        assert html.escape(
+            typographic(best_sentence(task, display_name)), quote=False
+        ) in (first.replace("&#39;", "'").replace("&#34;", '"'))
     rows = [own for tag, own in outline.elements if own.get("class") == "mean"]
     judged = [r for t in summary.tasks for r in t.results["accuracy"] if r.difference]
     assert len(rows) == len(judged)
+
+
+def test_methods_have_one_name_and_what_to_type_stands_beside_their_options() -> None:
+    summary = make_summary()
+    tasks = [replace(t, options={"switch-ema": "decay=0.9"}) for t in summary.tasks]
+    outline = Outline(render_page(replace(summary, tasks=tasks)))
+    body = outline.text.partition("Contents")[2].partition("Configuration")[0]
+    assert "Switch EMA is best" in body
+    typed = [line for line in body.splitlines() if "switch-ema" in line]
+    assert [line.strip() for line in typed if "compare" not in line] == [
+        "Switch EMAswitch-emadecay=0.9"
+    ] * len(tasks)
 
 
 def test_what_was_trained_is_told_and_an_earlier_run_says_that_it_is_not() -> None:

@@ -1,8 +1,12 @@
 """What is read back from a run is what was trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from switch_ema.bench.analyses.landscape import TaskLandscape
+from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.results.folder import open_run
@@ -30,6 +34,26 @@ def test_weights_are_those_of_the_checkpoints(finished):  # noqa: F811
     # Of the stack of seeds only the first, with data of its own.
     assert moons.is_stacked and len(moons.task.seeds) == 1
     assert all(len(value) == 1 for value in moons.weights["plain"].values())
+
+
+def test_landscapes_are_measured_with_the_threads_of_the_run(
+    finished,  # noqa: F811
+    monkeypatch,
+):
+    digits, _ = load_kept(finished, device="cpu")
+    assert digits.threads == 1  # what a comparison chooses
+    used, before = [], torch.get_num_threads()
+    predictions = digits.task.predictions
+
+    def noted(model):
+        used.append(torch.get_num_threads())
+        return predictions(model)
+
+    monkeypatch.setattr(digits.task, "predictions", noted)
+    for threads in (1, before + 1):
+        kept = replace(digits, threads=threads)
+        TaskLandscape(kept, LandscapeSettings(batches=1)).calibration("plain")
+    assert (used, torch.get_num_threads()) == ([1, before + 1], before)
 
 
 def test_joined_batches_have_the_same_mean_loss(finished):  # noqa: F811

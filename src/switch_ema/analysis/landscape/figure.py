@@ -240,7 +240,9 @@ def _line_caption(line: LandscapeLine) -> str:
     )
     gaps = {label: count for label, count in line.gaps.items() if count}
     if gaps:
-        each = ", ".join(f"{label} {count}" for label, count in gaps.items())
+        each = ", ".join(
+            f"{display_name(label)} {count}" for label, count in gaps.items()
+        )
         total = line.steps.size * len(line.labels)
         text += _gaps_said(sum(gaps.values()), total, each)
     return text
@@ -250,12 +252,13 @@ def _surface_caption(surface: LandscapeSurface) -> str:
     names = " and ".join(sorted(surface.values, key=lambda name: name != "loss"))
     text = (
         f"{names.capitalize()} at {surface.x.size} x {surface.y.size} points around "
-        f"{surface.label or 'the centre'}, in the plane of "
+        f"{display_name(surface.label) or 'the centre'}, in the plane of "
         f"{surface.notes.direction or 'two directions'}{_details(surface.notes)}."
     )
     if surface.paths:
         shares = ", ".join(
-            f"{label} {100 * surface.shares[label]:.0f}%" for label in surface.paths
+            f"{display_name(label)} {100 * surface.shares[label]:.0f}%"
+            for label in surface.paths
         )
         text += (
             " Trajectories are projected; of their squared distances from the centre, "

@@ -27,6 +27,7 @@ class MidCycle(Schedule):
     """
 
     steps: int
+    """Optimizer steps of a cycle, an even number."""
 
     def __post_init__(self) -> None:
         if check_count("steps", self.steps, 2) % 2:

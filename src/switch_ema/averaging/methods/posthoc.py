@@ -149,9 +149,11 @@ class PostHocEMA(Averager):
     ) -> dict[str, Tensor]:
         """Return the average of another profile from the snapshots of this training.
 
-        The arguments are those of
-        :func:`~switch_ema.averaging.offline.synthesis.synthesize`.
         Just after a resume, the folder may still have later ones; they are not used.
+
+        Args:
+            profile: the wanted one, as for :func:`synthesize`.
+            step: at which the average is wanted; None is the last.
         """
         found = synthesis.find_snapshots(self._folder)
         own = [snapshot for snapshot in found if snapshot.step in self._snapshots]

@@ -103,7 +103,14 @@ class Snoo(Averager):
         epochs: int = 0,
         **extra: Any,
     ) -> None:
-        """Take over slow weights, without a velocity; see :class:`Averager`."""
+        """Take over slow weights, without a velocity.
+
+        Args:
+            weights: slow weights by plain name; those not given keep their value.
+            steps: how many optimizer steps it has seen, which a warm-up goes on from.
+            epochs: how many epochs it has seen.
+            extra: what else the method counts.
+        """
         super().load_average(weights, steps=steps, epochs=epochs, **extra)
         self._before_momentum.copy_(self._shadow)
 

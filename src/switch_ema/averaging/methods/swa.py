@@ -116,6 +116,10 @@ class SWA(Averager):
 def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:
     """Plan the paper's SWA: train as usual, then average for the rest of the budget.
 
+    Args:
+        epochs: of the usual training.
+        budget: epochs in all, as a multiple of them, above 1.
+
     Returns:
         The epochs in all and the ``start`` for :class:`SWA`.
 

@@ -109,7 +109,13 @@ class SWAG(SWA):
     def samples(
         self, count: int, *, seed: int = 0, scale: float = 1.0
     ) -> Iterator[nn.Module]:
-        """Yield the model with one sample after the other in it."""
+        """Yield the model with one sample after the other in it.
+
+        Args:
+            count: how many.
+            seed: of the first sample; each next one has the next seed.
+            scale: of the covariance, as for :meth:`sampled`.
+        """
         for index in range(check_count("count", count)):
             with self.sampled(seed + index, scale=scale) as model:
                 yield model

@@ -19,6 +19,9 @@ _WRAPPER_TYPES = (DataParallel, DistributedDataParallel)
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the user's own module inside torch.compile, DDP and the like.
 
+    Args:
+        model: wrapped or not.
+
     >>> linear = nn.Linear(2, 2)
     >>> unwrap(nn.DataParallel(linear)) is linear
     True
@@ -48,6 +51,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
 
     ``unwrap(model).load_state_dict(weights)`` does the same where only the whole
     model is wrapped; this also serves models with compiled or wrapped parts.
+
+    Args:
+        model: the plain or the wrapped one.
+        weights: tensors by plain name, such as ``averaged_state_dict()``.
     """
     inner = unwrap(model)
     renamed = {plain_name(inner, name): name for name in inner.state_dict()}

@@ -27,6 +27,10 @@ def save_averaged(averager: HasAverage, path: str | os.PathLike[str]) -> None:
     not at all. With several processes, call it on all ranks: sharded weights are
     gathered, and rank 0 writes.
 
+    Args:
+        averager: an averager, or a :class:`Best`.
+        path: of the safetensors file; one that is there is replaced.
+
     Raises:
         ValueError: the state dict has something that is not a tensor.
     """

@@ -33,7 +33,11 @@ _RTOL = 1e-14
 
 
 def power_profile(sigma_rel: float) -> Profile:
-    """Return the profile of a power-function average, with sigma_rel in (0, 0.2886]."""
+    """Return the profile of a power-function average.
+
+    Args:
+        sigma_rel: its width as a share of the training, in (0, 0.2886].
+    """
     power = sigma_rel_to_gamma(sigma_rel) + 1
     return lambda steps, t: (steps / t) ** power - ((steps - 1) / t) ** power
 
@@ -44,13 +48,20 @@ def exponential_profile(decay: float) -> Profile:
     An EMA also gives its initial value the weight ``decay ** t``. The weights before
     the first step are in no snapshot, so that share is spread over the steps 1..t; it
     is negligible after a few times ``1 / (1 - decay)`` steps.
+
+    Args:
+        decay: weight of the old average, in [0, 1).
     """
     decay = check_range("decay", decay, 0, 1)
     return lambda steps, t: decay ** (t - steps)
 
 
 def uniform_profile(last: int) -> Profile:
-    """Return the profile of the mean of the ``last`` steps (of all, if fewer)."""
+    """Return the profile of the mean of the last steps.
+
+    Args:
+        last: how many; all, if there are fewer.
+    """
     check_count("last", last)
     return lambda steps, t: (steps > t - last).to(steps.dtype)
 
@@ -84,6 +95,9 @@ def decay_weights(values: Sequence[float]) -> list[float]:
 
     ``w[j]`` is the share of the learning rate between the checkpoints j and j + 1.
     The weights are ``1 - w[0]``, then ``w[j - 1] - w[j]``, and at last ``w[n - 2]``.
+
+    Args:
+        values: the shares w, each in [0, 1], which must not rise.
 
     >>> decay_weights([0.75, 0.25])
     [0.25, 0.5, 0.25]

@@ -71,7 +71,13 @@ def synthesize(
 def fit_profile(
     folder: str | Path, profile: Profile, *, step: int | None = None
 ) -> ProfileFit:
-    """Say what :func:`synthesize` would do and how well, without reading weights."""
+    """Say what :func:`synthesize` would do and how well, without reading weights.
+
+    Args:
+        folder: where a :class:`PostHocEMA` has put its snapshots.
+        profile: the wanted one, as for :func:`synthesize`.
+        step: at which the average is wanted; None is the last.
+    """
     snapshots = _up_to(step, find_snapshots(folder))
     return _fit(snapshots, profile, step)
 

@@ -36,6 +36,9 @@ class DecaySchedule(ABC):
 def constant(decay: float) -> DecaySchedule:
     """Use the same decay at every step, without a warm-up.
 
+    Args:
+        decay: weight of the old average, in [0, 1).
+
     >>> constant(0.99)(0)
     0.99
     """
@@ -49,6 +52,9 @@ def count_warmup(decay: float = 0.999) -> DecaySchedule:
     The shadow always spans about the last tenth of the steps so far, so that it
     never drags the initial weights along.
 
+    Args:
+        decay: the largest one, in [0, 1).
+
     >>> count_warmup(0.999)(0), count_warmup(0.999)(10_000)
     (0.1, 0.999)
     """
@@ -59,6 +65,11 @@ def power_warmup(
     decay: float = 0.9999, *, power: float = 2 / 3, inv_gamma: float = 1.0
 ) -> DecaySchedule:
     """Grow by a power: ``min(decay, 1 - (1 + n / inv_gamma) ** -power)``.
+
+    Args:
+        decay: the largest one, in [0, 1).
+        power: how fast the decay grows, above 0.
+        inv_gamma: steps that the growth is counted in, above 0.
 
     >>> round(power_warmup(0.9999)(999), 6)
     0.99
@@ -71,6 +82,11 @@ def power_warmup(
 def linear_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
     """Rise linearly from ``ratio * decay`` at step 0 to ``decay`` at ``steps``.
 
+    Args:
+        decay: the final one, in [0, 1).
+        steps: length of the warm-up.
+        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+
     >>> round(linear_warmup(0.99, steps=100, ratio=0.5)(50), 6)
     0.7425
     """
@@ -80,12 +96,24 @@ def linear_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySched
 def exponential_warmup(
     decay: float, *, steps: int, ratio: float = 0.9
 ) -> DecaySchedule:
-    """Rise geometrically: ``decay * ratio ** (1 - n / steps)``, then ``decay``."""
+    """Rise geometrically: ``decay * ratio ** (1 - n / steps)``, then ``decay``.
+
+    Args:
+        decay: the final one, in [0, 1).
+        steps: length of the warm-up.
+        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+    """
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "exponential")
 
 
 def constant_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
-    """Stay at ``ratio * decay`` up to step ``steps``, then use ``decay``."""
+    """Stay at ``ratio * decay`` up to step ``steps``, then use ``decay``.
+
+    Args:
+        decay: the final one, in [0, 1).
+        steps: length of the warm-up.
+        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+    """
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "constant")
 
 
@@ -94,6 +122,11 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
 
     ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
     ``final=1`` the shadow stands still in the end.
+
+    Args:
+        decay: the first one, in [0, 1).
+        steps: after how many steps the decay is ``final``.
+        final: the last one, in [0, 1].
     """
     check_positive("steps", steps)
     if not 0 <= final <= 1:

@@ -52,6 +52,7 @@ class Steps(Schedule):
     """
 
     n: int
+    """Steps between two points, at least 1."""
 
     def __post_init__(self) -> None:
         check_count("Steps", self.n)
@@ -78,6 +79,7 @@ class Epochs(Schedule):
     """
 
     interval: float
+    """Epochs between two points, above 0."""
 
     def __post_init__(self) -> None:
         check_positive("the interval in epochs", self.interval)

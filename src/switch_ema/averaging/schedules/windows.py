@@ -90,6 +90,9 @@ def fraction(share: float = 0.05) -> DecaySchedule:
     means for :class:`EMA`. Its profile is that of :func:`power` with
     ``gamma + 1 = ln(2) / share``; for 0.05 ``sigma_rel`` is 0.063.
 
+    Args:
+        share: half-life of a weight as a share of the steps so far, in (0, 1).
+
     >>> [round(fraction(0.05)(n), 3) for n in (0, 19, 199, 1999)]
     [0.0, 0.5, 0.933, 0.993]
     """

@@ -165,7 +165,15 @@ def _say_that_there_is_no_compiler() -> None:
 
 
 class FusedSGD(AveragesInStep, SGD):
-    """:class:`torch.optim.SGD`, also with momentum or Nesterov's."""
+    """:class:`torch.optim.SGD`, averaging in its step; momentum included.
+
+    Args:
+        args: the arguments of torch's optimizer.
+        compile: have torch.compile write the pass where the kernels in C cannot run,
+            as on a GPU.
+        fused: False steps as torch does and averages afterwards.
+        options: further arguments of torch's optimizer.
+    """
 
     def _work(self, group: dict[str, Any]) -> list[Work]:
         params: list[Tensor] = []
@@ -213,7 +221,15 @@ class FusedSGD(AveragesInStep, SGD):
 
 
 class FusedAdam(AveragesInStep, Adam):
-    """:class:`torch.optim.Adam`."""
+    """:class:`torch.optim.Adam`, averaging in its step.
+
+    Args:
+        args: the arguments of torch's optimizer.
+        compile: have torch.compile write the pass where the kernels in C cannot run,
+            as on a GPU.
+        fused: False steps as torch does and averages afterwards.
+        options: further arguments of torch's optimizer.
+    """
 
     def _work(self, group: dict[str, Any]) -> list[Work]:
         *columns, steps = self._columns(group)
@@ -247,4 +263,12 @@ class FusedAdam(AveragesInStep, Adam):
 
 
 class FusedAdamW(FusedAdam, AdamW):
-    """:class:`torch.optim.AdamW`."""
+    """:class:`torch.optim.AdamW`, averaging in its step.
+
+    Args:
+        args: the arguments of torch's optimizer.
+        compile: have torch.compile write the pass where the kernels in C cannot run,
+            as on a GPU.
+        fused: False steps as torch does and averages afterwards.
+        options: further arguments of torch's optimizer.
+    """

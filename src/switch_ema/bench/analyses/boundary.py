@@ -30,8 +30,9 @@ from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
 from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
-from switch_ema.bench.train.loop import Place, Training
+from switch_ema.bench.train.loop import Place, Training, using_threads
 
+_SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
 _AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
 
 
@@ -117,7 +118,8 @@ def compare_boundaries(
     grid = Grid.around(np.concatenate([x, x_test], axis=1), size=grid_size)
     with _run_folder(folder) as run:
         problems = _train(config, cells, run, watcher)
-        found = _measure_cells(cells, run, grid)
+        with using_threads(Place.threads):  # as it was trained
+            found = _measure_cells(cells, run, grid)
     return BoundaryComparison(
         task=task,
         epochs=cells[0].recipe.epochs,
@@ -167,7 +169,12 @@ def _train(
         keep_checkpoints="all",
     )
     run = run_comparison(
-        config, options, cells=cells, watcher=watcher, keeps_trajectory=False
+        config,
+        options,
+        cells=cells,
+        watcher=watcher,
+        keeps_trajectory=False,
+        saves_every=_SAVES_EVERY,
     )
     if run.error is not None:
         raise run.error

@@ -1,10 +1,10 @@
 """Landscapes, sharpness and calibration of what a comparison has kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from switch_ema.analysis.landscape.surface import (
     landscape_1d,
     landscape_2d,
 )
+from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.probes import Probe
 from switch_ema.analysis.sharpness.curvature import LossSurface
 from switch_ema.analysis.sharpness.measures import (
@@ -44,6 +45,7 @@ from switch_ema.analysis.sharpness.measures import (
 from switch_ema.analysis.sharpness.spectrum import hessian_trace, top_eigenvalues
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.results.kept import KeptTask, Weights
+from switch_ema.bench.train.loop import using_threads
 
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Strengths of the noise that the loss is measured under, as shares of the filters."""
@@ -61,6 +63,25 @@ class Flatness:
     """Rise of the loss under noise of a tenth of the filters."""
 
 
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
+
+
+def _with_threads_of_run(
+    measure: Callable[Concatenate["TaskLandscape", Arguments], Found],
+) -> Callable[Concatenate["TaskLandscape", Arguments], Found]:
+    """Measure with as many threads as the weights were trained with."""
+
+    @wraps(measure)
+    def measured(
+        self: "TaskLandscape", /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Found:
+        with using_threads(self.kept.threads):
+            return measure(self, *args, **kwargs)
+
+    return measured
+
+
 class TaskLandscape:
     """One task's landscapes, each computed when it is asked for."""
 
@@ -70,6 +91,7 @@ class TaskLandscape:
         self._again = self._batches if settings.recompute_norm else None
         self._data = f"{_size(self._batches)} of seed {kept.seed}"
 
+    @_with_threads_of_run
     def random_line(self) -> LandscapeLine:
         """Measure along one random direction from the weights of every method."""
         first = parameters_of(self.kept.model, next(iter(self.kept.weights.values())))
@@ -91,21 +113,25 @@ class TaskLandscape:
             recompute_norm=self._again,
         )
 
+    @_with_threads_of_run
     def line_to(self, method: str) -> LandscapeLine:
         """Measure from the first method's weights (0) to another's (1) and beyond."""
         start, first = next(iter(self.kept.weights.items()))
         return landscape_1d(
             self.kept.model,
-            {f"{start} to {method}": first},
+            {f"{display_name(start)} to {display_name(method)}": first},
             line_between(first, self.kept.weights[method]),
             self._probes(),
             steps=np.linspace(-0.5, 1.5, self.settings.points),
             notes=Notes(
-                direction=f"the line from {start} (0) to {method} (1)", data=self._data
+                direction=f"the line from {display_name(start)} (0) to "
+                f"{display_name(method)} (1)",
+                data=self._data,
             ),
             recompute_norm=self._again,
         )
 
+    @_with_threads_of_run
     def plane(self) -> LandscapeSurface | None:
         """Measure the plane in which the methods moved.
 
@@ -144,6 +170,7 @@ class TaskLandscape:
             recompute_norm=self._again,
         )
 
+    @_with_threads_of_run
     def sharpness(self, method: str) -> tuple[Sharpness, NoiseCurve]:
         """Measure curvature and the rise of the loss around a method's weights."""
         with _loaded(self.kept.model, self.kept.weights[method]):
@@ -152,6 +179,7 @@ class TaskLandscape:
             curve = noise_curve(surface, NOISE, scale="filter", seed=seed)
             return measure_sharpness(surface, seed=seed), curve
 
+    @_with_threads_of_run
     def flatness(self, method: str) -> Flatness:
         """Measure in short what :meth:`sharpness` measures in every way."""
         with _loaded(self.kept.model, self.kept.weights[method]):
@@ -165,6 +193,7 @@ class TaskLandscape:
                 noise=noise.mean,
             )
 
+    @_with_threads_of_run
     def calibration(self, method: str) -> tuple[Calibration, tuple[Bin, ...]] | None:
         """Measure how far confidence can be trusted; None if nothing is classified.
 

@@ -5,6 +5,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
@@ -60,7 +61,7 @@ class Cell:
         """The split of the task whose values are reported."""
         return "test" if self.split == HELD_OUT else self.split
 
-    @property
+    @cached_property  # of something frozen; a result asks for it once for each value
     def id(self) -> str:
         """A name that changes with anything the result depends on."""
         text = json.dumps(stored_fields(self), sort_keys=True, default=str)

@@ -7,6 +7,7 @@ from pathlib import Path
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.summary import MEASURES, summarize
 from switch_ema.analysis.intervals import Interval
+from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.style import save_figure
 from switch_ema.bench.analyses.boundary import BoundaryComparison
 from switch_ema.bench.report.numbers import NONE, fixed
@@ -15,7 +16,7 @@ from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, 
 SHOWN = ("accuracy", "calibration_error", "width", "local_width", "roughness", "length")
 TABLE_HEADER = (
     *("measure", "method", "mean", "95% CI", "n"),
-    *("difference", "95% CI", "pairs"),
+    *("difference", "95% CI", "n"),
 )
 DEFINITIONS = (
     "Width: mean distance, across the boundary, between the confidences of 25% and "
@@ -45,7 +46,7 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
     )
     measures = f"boundary-{name}-measures"
     save_figure(draw_measures(comparison.methods), folder / FIGURES, measures)
-    methods = ", ".join(method.method for method in comparison.methods)
+    methods = ", ".join(display_name(method.method) for method in comparison.methods)
     return AnalysisSection(
         key=f"boundary-{name}",
         title=f"Boundaries on {comparison.task}",

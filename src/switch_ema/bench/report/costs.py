@@ -1,5 +1,6 @@
 """What the trainings took, one bar for each."""
 
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.report.figures import Figure, rows_layout
 from switch_ema.bench.report.numbers import seconds
 from switch_ema.bench.stats.summary import TaskSummary
@@ -9,7 +10,7 @@ _ROW_HEIGHT = 48
 
 def costs(task: TaskSummary, key: str) -> Figure:
     """Draw the training time of every group of methods that share a training."""
-    labels = [" + ".join(cost.methods) for cost in task.costs]
+    labels = [" + ".join(map(display_name, cost.methods)) for cost in task.costs]
     values = [cost.train_seconds for cost in task.costs]
     trace = {
         "type": "bar",

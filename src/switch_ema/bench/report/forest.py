@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from switch_ema.bench.report.figures import Looks
 from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import digits_of, fixed
+from switch_ema.bench.report.rows import NEAR_TIES
 from switch_ema.bench.stats.paired import Difference
 from switch_ema.bench.stats.summary import TaskSummary
 
@@ -29,7 +30,7 @@ class ForestRow:
     high: float
     difference: str
     interval: str
-    """Empty where the differences do not spread."""
+    """Or that there is none, since the differences hardly spread."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def forest(task: TaskSummary, looks: Looks) -> Forest:
                 low=place(first),
                 high=place(last),
                 difference=fixed(difference.mean, digits, "+"),
-                interval=interval if difference.sd else "",
+                interval=interval if difference.sd else NEAR_TIES,
             )
         )
     return Forest(rows, place(0.0))

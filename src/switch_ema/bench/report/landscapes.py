@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from switch_ema.analysis.calibration.figure import draw_reliability
 from switch_ema.analysis.calibration.measures import Bin, Calibration
 from switch_ema.analysis.landscape.figure import caption, draw_line, draw_surfaces
+from switch_ema.analysis.looks import display_name
 from switch_ema.analysis.sharpness.figure import draw_sharpness
 from switch_ema.analysis.sharpness.measures import NoiseCurve, Sharpness
 from switch_ema.analysis.style import save_figure
@@ -134,7 +135,8 @@ def _introduction(kept: KeptTask, no_trajectory: bool) -> str:
 
 def _broken(methods: list[str], healthy: list[str]) -> list[str]:
     return [
-        f"The weights of {method} are not finite: a gap in the pictures, and no row."
+        f"The weights of {display_name(method)} are not finite: a gap in the pictures, "
+        "and no row."
         for method in methods
         if method not in healthy
     ]

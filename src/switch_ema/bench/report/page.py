@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from switch_ema._files import write_atomically
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
@@ -112,8 +113,8 @@ class SweepPart:
         return cls(
             id=key,
             title=sweep_title(sweep),
-            sentences=sweep_sentences(sweep),
-            sheets=sweep_sheets(sweep),
+            sentences=sweep_sentences(sweep, display_name),
+            sheets=sweep_sheets(sweep, display_name),
             figure=sweep_figure(sweep, looks, f"{key}-figure"),
         )
 
@@ -212,10 +213,10 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         task=task,
         baseline=baseline_of(task.results[decisive.name]),
         seeds=number_of_seeds(task),
-        best=best_sentence(task),
+        best=best_sentence(task, display_name),
         forest=forest(task, looks),
-        verdicts=verdicts(task),
-        baseline_sentence=baseline_sentence(task),
+        verdicts=verdicts(task, display_name),
+        baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),
         tables=[
             MetricTable(metric, make_rows(task, metric)) for metric in task.metrics
@@ -226,9 +227,9 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         ],
         pairs=differences(task, decisive, looks, f"{key}-pairs") if several else None,
         costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,
-        cost_note=shared_cost_sentence(task),
+        cost_note=shared_cost_sentence(task, display_name),
         trivial=trivial_sentence(task),
-        shares=share_sentences(task),
+        shares=share_sentences(task, display_name),
         pictures=arrange(task.samples),
     )
 
@@ -245,6 +246,7 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "counted": counted,
         "difference_unit": difference_unit,
+        "display": display_name,
         "fixed": fixed,
         "printable": printable,
         "seconds": seconds,

@@ -13,6 +13,9 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.stats.paired import MethodResult, SpeedUp
 from switch_ema.bench.stats.summary import TaskSummary
 
+NEAR_TIES = "near ties"
+"""In place of an interval where the metric cannot tell the seeds' differences apart."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -61,6 +64,8 @@ def _row(result: MethodResult, digits: int, seeds: int) -> Row:
     if difference is not None and difference.sd:
         low, high = (fixed(v, digits) for v in (difference.low, difference.high))
         interval = f"[{low}, {high}]"
+    elif difference is not None and is_judged:
+        interval = NEAR_TIES
     return Row(
         method=result.method,
         last=mean_and_spread(result.last, digits),

@@ -1,6 +1,7 @@
 """Several settings side by side: a table value by method, its words and its figure."""
 
 from switch_ema.analysis.intervals import half_width
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.figures import (
     Figure,
@@ -19,7 +20,7 @@ from switch_ema.bench.report.numbers import (
     with_unit,
 )
 from switch_ema.bench.report.sections import Sheet
-from switch_ema.bench.report.words import headline
+from switch_ema.bench.report.words import Spell, headline
 from switch_ema.bench.spec import read_value
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
@@ -67,10 +68,10 @@ def sweep_title(sweep: Sweep) -> str:
     return printable(f"{sweep.task}: {option} at {counted(len(sweep.points), 'value')}")
 
 
-def sweep_sheets(sweep: Sweep) -> list[Sheet]:
+def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     """Make the tables of a sweep: values, and differences at the same setting."""
     if sweep.is_tuned:
-        return [_tuned_sheet(sweep)]
+        return [_tuned_sheet(sweep, spell)]
     option = sweep.points[0].point.partition(" = ")[0]
     methods, digits = methods_of(sweep), _digits(sweep)
     best = {} if sweep.varies_task else best_points(sweep)
@@ -91,26 +92,31 @@ def sweep_sheets(sweep: Sweep) -> list[Sheet]:
                 f"{CONFIDENCE} interval, {_n(sweep)}."
                 + (f" {BEST} marks the best {option} of each method." if best else "")
             ),
-            header=[option, *methods],
+            header=[option, *map(spell, methods)],
             rows=values,
         )
     ]
     if len(methods) > 1:
         caption = (
-            f"Difference to {methods[0]} at the same {option} [{CONFIDENCE} interval, "
-            f"corrected over the methods]{_in_unit(metric)}: positive is better."
+            f"Difference to {spell(methods[0])} at the same {option} "
+            f"[{CONFIDENCE} interval, corrected over the methods]"
+            f"{_in_unit(metric)}: positive is better."
         )
         sheets.append(
-            Sheet(caption=caption, header=[option, *methods[1:]], rows=differences)
+            Sheet(
+                caption=caption,
+                header=[option, *map(spell, methods[1:])],
+                rows=differences,
+            )
         )
     return sheets
 
 
-def sweep_sentences(sweep: Sweep) -> list[tuple[str, str]]:
+def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
     """Say what the settings have in common, or what tuning changes; with verdicts."""
     if sweep.is_tuned:
-        return [_told(survival, sweep) for survival in survivals(sweep)]
-    lines = [("baseline", f"{p.point}: {headline(p)}") for p in sweep.points]
+        return [_told(survival, sweep, spell) for survival in survivals(sweep)]
+    lines = [("baseline", f"{p.point}: {headline(p, spell)}") for p in sweep.points]
     if sweep.varies_task:
         return [(verdict, printable(text)) for verdict, text in lines]
     best = best_points(sweep)
@@ -121,8 +127,8 @@ def sweep_sentences(sweep: Sweep) -> list[tuple[str, str]]:
             lines.append(
                 (
                     result.verdict,
-                    f"Each at its own best, {results[0].method} at "
-                    f"{best[results[0].method].point} and {result.method} at "
+                    f"Each at its own best, {spell(results[0].method)} at "
+                    f"{best[results[0].method].point} and {spell(result.method)} at "
                     f"{best[result.method].point}: "
                     f"{_difference(result.difference, digits)}"
                     f"{_in_unit(metric)} ({result.verdict}).",
@@ -180,11 +186,11 @@ def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
         height=360,
         traces=traces,
         layout={"xaxis": x_axis, "yaxis": {"title": {"text": name}}},
-        legend=[(method, looks[method]) for method in methods],
+        legend=[(display_name(method), looks[method]) for method in methods],
     )
 
 
-def _tuned_sheet(sweep: Sweep) -> Sheet:
+def _tuned_sheet(sweep: Sweep, spell: Spell) -> Sheet:
     metric, digits = sweep.points[0].metrics[0], _digits(sweep)
     rows = []
     for method in methods_of(sweep):
@@ -192,9 +198,9 @@ def _tuned_sheet(sweep: Sweep) -> Sheet:
         chosen = sweep.points[-1].settings.get(method, method)
         values = [_value(r.last if r else None, digits) for r in found]
         shifts = [_difference(r.difference if r else None, digits) for r in found]
-        rows.append([method, chosen, *values, *shifts])
+        rows.append([spell(method), chosen, *values, *shifts])
     titles = [point.point for point in sweep.points]
-    baseline = methods_of(sweep)[0]
+    baseline = spell(methods_of(sweep)[0])
     return Sheet(
         caption=(
             f"{with_unit(metric)} on seeds that tuning has not seen: mean ± half of "
@@ -212,16 +218,17 @@ def _tuned_sheet(sweep: Sweep) -> Sheet:
     )
 
 
-def _told(survival: Survival, sweep: Sweep) -> tuple[str, str]:
+def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[str, str]:
     """Say in one sentence whether a gain survives tuning."""
     metric, digits = sweep.points[0].metrics[0], _digits(sweep)
     verdict, words = _OUTCOMES[survival.outcome]
     before, after = survival.untuned, survival.tuned
     unit = difference_unit(metric)
     text = (
-        f"{words.format(survival.method)}: {_difference(after, digits)}"
-        f"{f' {unit}' if unit else ''} {metric.name} over {survival.baseline} with "
-        f"every method tuned on held-out data, {_difference(before, digits)} untuned "
+        f"{words.format(spell(survival.method))}: {_difference(after, digits)}"
+        f"{f' {unit}' if unit else ''} {metric.name} over "
+        f"{spell(survival.baseline)} with every method tuned on held-out data, "
+        f"{_difference(before, digits)} untuned "
         f"(n = {after.n if after else 0} fresh seeds)."
     )
     return verdict, printable(text)

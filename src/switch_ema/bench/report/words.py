@@ -1,5 +1,10 @@
-"""The verdict in words, the same in every report."""
+"""The verdict in words, the same in every report.
 
+Functions take ``spell``, which turns the name of a method as it is typed into the one
+that is shown: terminals show what can be typed, pages show display names.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
 from switch_ema.bench.method_names import uses_held_out
@@ -19,6 +24,8 @@ from switch_ema.bench.stats.sentences import sentence
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
 
+Spell = Callable[[str], str]
+
 # What matters most to the reader first; the baseline needs no verdict.
 _ORDER = ("helps", "hurts", "no difference found", "too few seeds")
 
@@ -37,13 +44,13 @@ RULE = (
 )
 
 
-def best_sentence(task: TaskSummary) -> str:
+def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
     """Answer the question in one sentence: what is best, by how much, how sure.
 
     Only a method that was found to help can be the best; else the baseline is.
     """
     metric = task.metrics[0]
-    results = task.results[metric.name]
+    results = _spelled(task.results[metric.name], spell)
     compared = [result for result in results if result.verdict in _ORDER]
     if not compared:
         return headline(task)
@@ -94,9 +101,9 @@ def shift(result: MethodResult, metric: Metric, digits: int) -> str:
     return f"{mean}{unit} {metric.name} ({sure})"
 
 
-def headline(task: TaskSummary) -> str:
+def headline(task: TaskSummary, spell: Spell = str) -> str:
     """Say in one sentence what helps and what does not."""
-    text = _clauses(task.results[task.metrics[0].name])
+    text = _clauses(_spelled(task.results[task.metrics[0].name], spell))
     if not text:
         return "There is nothing to compare: only the baseline was trained."
     # Method names keep the case in which they were typed.
@@ -104,6 +111,10 @@ def headline(task: TaskSummary) -> str:
     starts_with_name = first.endswith((" helps", " help", " hurts", " hurt"))
     text = text if starts_with_name else text[0].upper() + text[1:]
     return f"{printable(text)}."
+
+
+def _spelled(results: list[MethodResult], spell: Spell) -> list[MethodResult]:
+    return [replace(result, method=spell(result.method)) for result in results]
 
 
 def _clauses(results: list[MethodResult]) -> str:
@@ -116,10 +127,10 @@ def _clauses(results: list[MethodResult]) -> str:
     return "; ".join(parts)
 
 
-def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
+def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
     """List verdict and sentence of every method but the baseline, wins first."""
     metric = task.metrics[0]
-    results = task.results[metric.name]
+    results = _spelled(task.results[metric.name], spell)
     baseline = baseline_of(results)
     metric = replace(metric, unit=difference_unit(metric))
     compared = [result for result in results if result.verdict in _ORDER]
@@ -128,19 +139,19 @@ def verdicts(task: TaskSummary) -> list[tuple[str, str]]:
         (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
         for r in compared
     ]
-    return told + direct_verdict(task)
+    return told + direct_verdict(task, spell)
 
 
-def direct_verdict(task: TaskSummary) -> list[tuple[str, str]]:
+def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
     """Compare Switch EMA with EMA where both took part: the paper's own question.
 
     And with EMA at the learning rate times f: whether it is more than a smaller rate.
     """
-    told = _against(task, "ema")
-    return told + _against(task, f"ema@lr*{SHARE}")
+    told = _against(task, "ema", spell)
+    return told + _against(task, f"ema@lr*{SHARE}", spell)
 
 
-def _against(task: TaskSummary, other: str) -> list[tuple[str, str]]:
+def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str]]:
     metric = task.metrics[0]
     metric = replace(metric, unit=difference_unit(metric))
     curves = task.curves[metric.name]
@@ -156,15 +167,19 @@ def _against(task: TaskSummary, other: str) -> list[tuple[str, str]]:
     if difference is None:
         return []
     verdict = verdict_of(difference)
-    result = replace(results[first], difference=difference, verdict=verdict)
-    text = sentence(result, metric=metric, baseline=second, corrected=False)
-    return [(verdict, printable(f"Head to head: {text[0].lower()}{text[1:]}"))]
+    result = replace(
+        results[first], method=spell(first), difference=difference, verdict=verdict
+    )
+    text = sentence(result, metric=metric, baseline=spell(second), corrected=False)
+    if not text.startswith(result.method):  # names keep their case
+        text = text[0].lower() + text[1:]
+    return [(verdict, printable(f"Head to head: {text}"))]
 
 
-def baseline_sentence(task: TaskSummary) -> str:
+def baseline_sentence(task: TaskSummary, spell: Spell = str) -> str:
     """Say what the baseline reached."""
     metric = task.metrics[0]
-    results = task.results[metric.name]
+    results = _spelled(task.results[metric.name], spell)
     own = next(result for result in results if result.verdict == "baseline")
     return printable(sentence(own, metric=metric, baseline=own.method))
 
@@ -189,12 +204,12 @@ def _digits(task: TaskSummary, metric: Metric) -> int:
     return digits_of(metric, task.results[metric.name])
 
 
-def share_sentences(task: TaskSummary) -> list[str]:
+def share_sentences(task: TaskSummary, spell: Spell = str) -> list[str]:
     """Say at which share of the learning rate controls with ``lr*f`` were trained."""
     return [
         printable(
-            f"{method} trains at f = {share:.3g} of the learning rate, the share of "
-            "its progress that Switch EMA keeps at a switch."
+            f"{spell(method)} trains at f = {share:.3g} of the learning rate, the "
+            "share of its progress that Switch EMA keeps at a switch."
         )
         for method, share in task.shares.items()
     ]
@@ -209,15 +224,15 @@ def missing_sentence(task: TaskSummary) -> str:
     return f"{cells} of this task {verb} not been run yet: the numbers are preliminary."
 
 
-def shared_cost_sentence(task: TaskSummary) -> str:
+def shared_cost_sentence(task: TaskSummary, spell: Spell = str) -> str:
     """Explain why several methods can stand behind one training time."""
-    return " ".join(filter(None, (_sharing(task), _held_out(task))))
+    return " ".join(filter(None, (_sharing(task, spell), _held_out(task, spell))))
 
 
-def _held_out(task: TaskSummary) -> str:
+def _held_out(task: TaskSummary, spell: Spell) -> str:
     """Say what a method that uses held-out data changes for all methods."""
     methods = [method for cost in task.costs for method in cost.methods]
-    users = [method for method in methods if _uses_held_out(method)]
+    users = [spell(method) for method in methods if _uses_held_out(method)]
     if not users:
         return ""
     return (
@@ -231,8 +246,10 @@ def _uses_held_out(method: str) -> bool:
     return uses_held_out(spec.name, spec.options)
 
 
-def _sharing(task: TaskSummary) -> str:
-    groups = [cost.methods for cost in task.costs if len(cost.methods) > 1]
+def _sharing(task: TaskSummary, spell: Spell) -> str:
+    groups = [
+        [*map(spell, cost.methods)] for cost in task.costs if len(cost.methods) > 1
+    ]
     if not groups:
         return "Every method needs a training of its own."
     names = printable("; ".join(listed(group) for group in groups))

@@ -156,6 +156,11 @@ def settle_arithmetic(
     return settled
 
 
+def threads_of(results: Results) -> int:
+    """Return the threads of torch that a run was begun with."""
+    return int(results.meta().get(_THREADS, 1))
+
+
 def note_tuned(
     results: Results, config: CompareConfig, points: Sequence[Point]
 ) -> None:

@@ -16,7 +16,7 @@ from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.points import load_points, plan_points
-from switch_ema.bench.results.folder import open_run
+from switch_ema.bench.results.folder import open_run, threads_of
 from switch_ema.bench.spec import parse_method_spec
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks.loading import create_task
@@ -44,6 +44,8 @@ class KeptTask:
     """For each method the state dict that it is evaluated with."""
     trajectory: dict[str, list[Weights]]
     """For each method its parameters from the beginning on; empty if not kept."""
+    threads: int
+    """Threads of torch that the run was trained with."""
 
     def batches(self, count: int) -> list[Any]:
         """Return the first training batches, joined to few, on the model's device."""
@@ -107,6 +109,7 @@ def load_kept(
     config, results = open_run(folder)
     with closing(results):
         points = load_points(results.meta())
+        place = Place(folder, device, threads=threads_of(results))
     wanted = config.first_seed if seed is None else seed
     kept: dict[tuple[str, str | None], KeptTask] = {}
     known: dict[str, None] = {}
@@ -114,7 +117,7 @@ def load_kept(
         known |= dict.fromkeys(cell.methods)
         if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
             continue
-        found = _load(cell, folder, device)
+        found = _load(cell, place)
         same = kept.setdefault((cell.task, cell.optimizer), found)
         same.weights.update(found.weights)
         same.trajectory.update(found.trajectory)
@@ -127,8 +130,8 @@ def load_kept(
     return [_with_methods(task, chosen) for task in kept.values()]
 
 
-def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
-    training = Training(cell, Place(folder, device))
+def _load(cell: Cell, place: Place) -> KeptTask:
+    training = Training(cell, place)
     load_checkpoint(training, with_values=False)
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
@@ -137,13 +140,13 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
             own = model.state_dict()
             found = own if averager is None else averager.averaged_state_dict()
             weights[label] = {name: value.clone() for name, value in found.items()}
-    points = load_trajectory(folder, cell)
+    points = load_trajectory(place.folder, cell)
     trajectory: dict[str, list[Weights]] = {
         label: list(points[label]) for label in weights if label in points
     }
     task = training.tested
     if not isinstance(task, SeedBatchTask):
-        return _kept(cell, task, model, weights, trajectory)
+        return _kept(cell, task, model, weights, trajectory, place.threads)
     set_seed(cell.seeds[0])  # as a training does
     first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
     set_seed(cell.seeds[0])
@@ -157,7 +160,7 @@ def _load(cell: Cell, folder: Path, device: str | None) -> KeptTask:
             label: [_first_seed(point) for point in points]
             for label, points in trajectory.items()
         }
-    return _kept(cell, first, network, weights, trajectory)
+    return _kept(cell, first, network, weights, trajectory, place.threads)
 
 
 def _kept(
@@ -166,6 +169,7 @@ def _kept(
     model: nn.Module,
     weights: dict[str, Weights],
     trajectory: dict[str, list[Weights]],
+    threads: int,
 ) -> KeptTask:
     return KeptTask(
         name=cell.task,
@@ -174,6 +178,7 @@ def _kept(
         model=model,
         weights=weights,
         trajectory=trajectory,
+        threads=threads,
     )
 
 

@@ -84,6 +84,8 @@ class Place:
     """Whether the task is asked for pictures at the end."""
     measures_trivial: bool = False
     """Whether the task is asked for the values of trivial predictors."""
+    saves_every: float = 0.0
+    """Seconds between two checkpoints, at least; the last epoch always has one."""
     threads: int = 1
     """Threads of torch, which the last bits of the numbers depend on."""
     kernels: str | None = None
@@ -261,6 +263,7 @@ class Training:
             self.result.trivial = contract.trivial_values(self.tested)
         self._start_trackers()
         self._keep_point()
+        self._saved_at = time.monotonic()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
             try:
                 self._train_epoch()
@@ -287,9 +290,17 @@ class Training:
         """Write and tell what an epoch has brought."""
         self._log()
         self._keep_point()
-        save_checkpoint(self)
+        self._save_if_due()
         first = self.result.values[self.cell.methods[0]]
         progress(self.epoch, latest_of(first))
+
+    def _save_if_due(self) -> None:
+        """Write a checkpoint; what none is written of is trained again after a kill."""
+        is_last = self.epoch == self.cell.recipe.epochs or self.result.status != "done"
+        now = time.monotonic()
+        if is_last or now - self._saved_at >= self.place.saves_every:
+            save_checkpoint(self)
+            self._saved_at = now
 
     def _seed(self, purpose: int) -> None:
         """Seed this epoch's random numbers for one of the purposes below."""
@@ -473,12 +484,23 @@ def train_cell(
     cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Train one cell, with the threads of its run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(place.threads)
-    try:
+    with using_threads(place.threads):
         return Training(cell, place).run(progress)
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads inside.
+
+    Several threads share the passes of small networks at a loss: while they wait for
+    each other they keep the cores busy.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def kernels_here() -> str:

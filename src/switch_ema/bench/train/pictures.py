@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torchvision.utils import make_grid, save_image
 
 IN_ONE_ROW = 12
 """Up to so many pictures stand side by side; more are a square."""
@@ -24,6 +23,9 @@ def to_png(pictures: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 
 def _png(pictures: Tensor) -> bytes:
+    # Here, as it takes seconds and most tasks make no pictures.
+    from torchvision.utils import make_grid, save_image
+
     count, _, height, width = pictures.shape
     columns = count if count <= IN_ONE_ROW else math.ceil(math.sqrt(count))
     times = max(1, math.ceil(SMALLEST / min(height, width)))
