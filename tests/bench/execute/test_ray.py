@@ -166,28 +166,14 @@ def kept(folder):
 
 
 @pytest.mark.timeout(400)  # Ray Train starts a process for each of its parts
-@pytest.mark.parametrize(
-    "killed",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.skipif(
-                "SWITCH_EMA_SLOW_TESTS" not in os.environ,
-                reason="starts fifteen processes",
-            ),
-        ),
-    ],
-)
 def test_two_workers_train_as_one_process_also_after_one_was_killed(
-    file, cluster, tmp_path, killed
+    file, cluster, tmp_path
 ):
     task = f"{file}:Divided"
     config = CompareConfig(tasks=(task,), methods=("switch-ema",), seeds=1)
     [cell], told = make_plan(config), []
     one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
-    if killed:
-        (tmp_path / "kill").touch()
+    (tmp_path / "kill").touch()
     node = cluster.add_node(**NODE)
     place = Place(tmp_path / "two", "cpu", workers=2)
     try:

@@ -1,6 +1,5 @@
 """Jobs of Slurm, as submitit runs them on this machine: there is no Slurm here."""
 
-import os
 from pathlib import Path
 from traceback import format_exc
 
@@ -101,9 +100,6 @@ def test_an_error_of_one_task_is_one_line_and_a_lost_task_none(tiny, tmp_path):
         slurm._Running(Ended(WorkerLost("too")), cell_of(tiny), place).result()
 
 
-@pytest.mark.skipif(
-    "SWITCH_EMA_SLOW_TESTS" not in os.environ, reason="starts five processes"
-)
 def test_two_tasks_train_as_one_process_also_after_one_was_killed(file, tmp_path):
     cell = cell_of(f"{file}:Divided")
     one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
