@@ -149,7 +149,7 @@ def test_a_fitted_network_keeps_the_share_of_the_papers_decays():
 def test_a_fitted_network_is_measured_by_calibration_and_training_loss():
     text = "classification:network=vgg13-bn,scale=fitted,size=50,test_size=40"
     task = create_task(f"{text},augment=False", (0,))
-    model, losses = learn(task, replace(recipe_of(f"{text},augment=False"), epochs=2))
+    model, _ = learn(task, replace(recipe_of(f"{text},augment=False"), epochs=2))
     values = measure(task, model)
     assert list(values) == ["accuracy", "nll", "ece", "training loss"]
     assert [*values] == [metric.name for metric in task.metrics]
