@@ -39,7 +39,7 @@ FITTED = (
 )
 STACKED_SEEDS, SEEDS = 16, 5
 STACKED = ("resnet18", "resnet50-sgd")
-"""Rows whose seeds are trained at once; the others take too long for as many."""
+"""Rows with many seeds, which are trained at once; others take too long for so many."""
 _NOT_PRINTED = (
     Metric(name="NLL", higher_is_better=False),
     Metric(name="ECE", higher_is_better=False, unit="%"),
@@ -87,7 +87,7 @@ def _row(
             variants=VARIANTS,
             datasets=DATASETS,
             seeds=STACKED_SEEDS if name in STACKED else SEEDS,
-            stack="auto" if name in STACKED else "off",
+            stack="auto",
             first_seed=FIRST_SEEDS[dataset],
         ),
         short=Setting(

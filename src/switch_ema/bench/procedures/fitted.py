@@ -27,7 +27,7 @@ EPOCHS, EPOCHS_AUGMENTED = 40, 120
 """An image that is augmented is learnt later."""
 EVALUATE_EVERY = 10
 """Epochs between two evaluations, which would otherwise take a third of the time."""
-STACKS = {"resnet18": 16, "resnet50": 16}
+STACKS = {"resnet18": 16, "resnet50": 16, "moganet-s": 16, "moganet-b": 16}
 """How many of a network are best trained at once, as it was measured."""
 
 
