@@ -1,9 +1,12 @@
 """Seeds per second: many seeds in one training against one by one, interleaved.
 
     python benchmarks/stacking.py [--repeats 3] [--seeds 32] [--epochs 10]
+    python benchmarks/stacking.py --sweep lr=0.0125,0.05,0.2 --seeds 8
 
 Both are the same comparison of plain, EMA and Switch EMA by `switch-ema compare` with
-two processes, once stacked and once with `--stack off`. Seeds per second count the time
+two processes, once stacked and once with `--stack off`; with `--sweep` at several
+learning rates, once rate by rate (`--stack auto`) and once with all of them stacked
+(`--stack all`). Seeds per second count the time
 in which processes train and evaluate; the whole command also starts processes, makes
 data and writes results.
 """
@@ -27,7 +30,9 @@ TASKS = ("noisy-digits", "mnist1d")
 EXECUTOR, JOBS = "local", 2
 
 
-def measure(task: str, stack: str, seeds: int, epochs: int) -> dict[str, float]:
+def measure(
+    task: str, stack: str, seeds: int, epochs: int, sweep: str | None
+) -> dict[str, float]:
     """Run one comparison; return its seeds per second and the time of all of it."""
     config = CompareConfig(
         tasks=(task,),
@@ -35,6 +40,7 @@ def measure(task: str, stack: str, seeds: int, epochs: int) -> dict[str, float]:
         seeds=seeds,
         epochs=epochs,
         stack=stack,
+        sweep=sweep,
     )
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -49,8 +55,12 @@ def measure(task: str, stack: str, seeds: int, epochs: int) -> dict[str, float]:
     whole = time.perf_counter() - began
     if run.error is not None:
         raise run.error
-    costs = run.summary.tasks[0].costs
-    busy = sum(c.seeds * (c.train_seconds + c.evaluate_seconds) for c in costs)
+    # Each setting of a sweep is a summary; trainings that they share are in each.
+    costs = {cost.methods: cost for task in run.summary.tasks for cost in task.costs}
+    busy = sum(
+        cost.seeds * (cost.train_seconds + cost.evaluate_seconds)
+        for cost in costs.values()
+    )
     return {"seeds per second": seeds / (busy / JOBS), "whole command, s": whole}
 
 
@@ -60,17 +70,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--sweep", help="learning rates, such as lr=0.0125,0.05,0.2")
     parser.add_argument("--json", type=Path, default=records.RESULTS / "stacking.json")
     arguments = parser.parse_args()
     results: dict[str, Any] = records.describe_run()
     results |= {"seeds": arguments.seeds, "epochs": arguments.epochs, "tasks": {}}
-    table = Table("task", "one by one", "stacked", "ratio", "whole command, ratio")
+    apart, together = ("auto", "all") if arguments.sweep else ("off", "auto")
+    table = Table("task", "apart", "stacked", "ratio", "whole command, ratio")
     for task in arguments.tasks:
-        found: dict[str, list[dict[str, float]]] = {"off": [], "auto": []}
+        found: dict[str, list[dict[str, float]]] = {apart: [], together: []}
         for repeat in range(arguments.repeats):
             # Each goes first in turn, so that both see the same other load.
-            for stack in ("off", "auto")[:: 1 if repeat % 2 == 0 else -1]:
-                own = measure(task, stack, arguments.seeds, arguments.epochs)
+            for stack in (apart, together)[:: 1 if repeat % 2 == 0 else -1]:
+                own = measure(
+                    *(task, stack, arguments.seeds, arguments.epochs, arguments.sweep)
+                )
                 found[stack].append(own)
             results["tasks"][task] = found
             records.write(results, arguments.json)
@@ -79,13 +93,13 @@ def main() -> None:
                 other[key] / own[key]
                 if key.startswith("whole")
                 else own[key] / other[key]
-                for own, other in zip(found["auto"], found["off"], strict=True)
+                for own, other in zip(found[together], found[apart], strict=True)
             ]
             for key in ("seeds per second", "whole command, s")
         )
         rates = [
             statistics.median(one["seeds per second"] for one in found[stack])
-            for stack in ("off", "auto")
+            for stack in (apart, together)
         ]
         table.add_row(
             task,

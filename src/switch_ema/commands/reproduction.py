@@ -269,10 +269,14 @@ def _add_column(table: Table, name: str, *, number: bool) -> None:
 def _print_paper(table: PaperTable, patterns: Sequence[str], console: Console) -> None:
     """Print a table as the paper has it, a line for each metric of a row.
 
-    Methods of which the paper prints no number have no column.
+    Methods of which the paper prints no number have no column, and metrics that only we
+    measure no line.
     """
     chosen = [
-        (row, one) for _, row in select_rows([table], patterns) for one in row.metrics
+        (row, one)
+        for _, row in select_rows([table], patterns)
+        for one in row.metrics
+        if one.is_printed or one is row.metrics[0]
     ]
     methods = [
         cell.method
@@ -280,7 +284,8 @@ def _print_paper(table: PaperTable, patterns: Sequence[str], console: Console) -
         if any(one.value(cell.method) is not None for _, one in chosen)
     ]
     has_gains = any(one.printed_gain is not None for _, one in chosen)
-    title, several = f"{table.name}: {table.title}", len(table.metric_names) > 1
+    title = f"{table.name}: {table.title}"
+    several = len({one.metric.name for _, one in chosen}) > 1
     if not several:
         title += f", {heading(table.rows[0].metrics[0])}"
     printed = _narrow_table(title)

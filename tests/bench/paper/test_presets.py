@@ -4,6 +4,7 @@ from hashlib import sha1
 
 import pytest
 
+from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.bench.decays import Decays
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper import TABLES
@@ -39,6 +40,12 @@ def find(table, name):
     return next(row for row in TABLES[table].rows if row.name == name)
 
 
+@pytest.fixture(autouse=True)
+def without_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("SWITCH_EMA_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def config_of(row, **settings):
     return row_config(row, RowSettings(**settings))
 
@@ -52,13 +59,14 @@ def test_every_row_can_be_planned_without_its_data(row, scale):
     trained = sorted(
         label for cell in cells for label in cell.methods for _ in cell.seeds
     )
-    assert trained == sorted(3 * config.methods)
+    assert trained == sorted(config.seeds * len(config.tasks) * config.methods)
     if scale == "paper" and row.paper.epochs is not None:  # else the task's own
         assert {cell.recipe.epochs for cell in cells} == {row.paper.epochs}
 
 
 def test_methods_that_only_read_the_weights_share_a_training():
     cells = make_plan(config_of(find("table-3", "resnet18"), seeds=1))
+    assert len(cells) == 3 * 2
     assert {cell.methods for cell in cells} == {
         ("plain", "ema", "swa"),
         ("lookahead",),
@@ -133,6 +141,41 @@ def test_epochs_and_data_can_be_given():
     assert config.epochs == 2 and "dataset=cifar10" in config.tasks[0]
 
 
+@pytest.mark.parametrize(
+    ("table", "name", "share"),
+    [("table-3", "wrn28-10", 0.80), ("table-2", "deit-s-adamw", 0.43)],
+)
+def test_rows_of_classification_keep_the_papers_surviving_share(table, name, share):
+    """Without and with augmentation, of networks that fit their images."""
+    config = config_of(find(table, name))
+    without, augmented = config.tasks
+    assert "augment=False" in without and "augment=True" in augmented
+    for cell in make_plan(config):
+        decay = cell.recipe.methods["switch-ema"]["decay"]
+        assert surviving_share(decay, 1000 / 50) == pytest.approx(share, abs=0.005)
+        assert cell.recipe.schedule == "cosine"
+        assert cell.recipe.epochs == (40 if cell.task == without else 120)
+
+
+def test_rows_of_classification_take_the_hardest_data_there_is(monkeypatch, tmp_path):
+    row = find("table-3", "resnet18")
+    assert all("dataset=digits" in task for task in config_of(row).tasks)
+    (tmp_path / "cifar10.npz").touch()
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    assert all("dataset=cifar10" in task for task in config_of(row).tasks)
+    chosen = config_of(row, dataset="cifar100")
+    assert all("dataset=cifar100" in task for task in chosen.tasks)
+
+
+def test_rows_have_as_many_seeds_as_can_be_trained():
+    stacked, alone = find("table-3", "resnet18"), find("table-3", "vgg13-bn")
+    assert [len(cell.seeds) for cell in make_plan(config_of(stacked))] == 6 * [16]
+    cells = make_plan(config_of(alone))
+    assert {cell.seeds for cell in cells} == {(seed,) for seed in range(5)}
+    assert config_of(alone, seeds=2).seeds == 2
+    assert config_of(find("table-8", "cifar10")).seeds == 3
+
+
 def synthetic(**paper):
     metric = PaperMetric(
         metric=Metric(name="perplexity", higher_is_better=False, decimals=1),
@@ -175,7 +218,8 @@ def test_rows_that_are_stored_are_found_again(name):
     settings = ({}, {"scale": "paper"}, {"scale": "paper", "epochs": 3})
     for given, stored in zip(settings, STORED[name], strict=True):
         texts = [
-            row.name + config_of(row, **given).to_json() for row in TABLES[name].rows
+            row.name + config_of(row.shortened(), **given).to_json()
+            for row in TABLES[name].rows
         ]
         assert sha1("\n".join(texts).encode()).hexdigest()[:16] == stored
 

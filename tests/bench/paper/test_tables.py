@@ -95,7 +95,9 @@ FIRST = ("table-2", "table-3", "table-4", "table-5")
 @pytest.mark.parametrize("name", SUMS)
 def test_columns_have_the_sums_of_the_printed_ones(name):
     rows, columns, gains = SUMS[name]
-    metrics = [one for row in TABLES[name].rows for one in row.metrics]
+    metrics = [
+        one for row in TABLES[name].rows for one in row.metrics if one.is_printed
+    ]
     assert len(metrics) == rows
     assert {cell.method for one in metrics for cell in one.values} == columns.keys()
     for method, total in columns.items():
@@ -128,7 +130,7 @@ def test_the_one_misprint_of_the_first_tables():
 def test_values_have_the_printed_decimals(table, row, printed):
     values = {cell.method: cell.value for cell in printed.values if cell.value}
     assert all(value == round(value, printed.decimals) for value in values.values())
-    if table.name in FIRST:
+    if table.name in FIRST and values:
         assert max(values, key=values.get) == "switch-ema"
 
 
@@ -136,8 +138,9 @@ def test_values_have_the_printed_decimals(table, row, printed):
 def test_names_are_those_of_the_bench(table, row):
     for scale in SCALES:
         setting = row.setting(scale)
-        [task] = row_config(row, RowSettings(scale=scale)).tasks
-        facts = facts_of(task)
+        tasks = row_config(row, RowSettings(scale=scale)).tasks
+        assert len(tasks) == max(len(setting.variants), 1)
+        facts = facts_of(tasks[0])
         known = {metric.name: metric for metric in facts.metrics}
         for position, printed in enumerate(row.metrics):
             ours = printed.ours or facts.metrics[position].name

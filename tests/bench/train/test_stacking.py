@@ -58,7 +58,7 @@ def test_a_stored_comparison_without_the_setting_is_not_stacked():
     assert '"stack"' not in stored
     assert CompareConfig.from_json(stored).stack == "off"
     assert CompareConfig.from_json(config().to_json()).stack == "auto"
-    with pytest.raises(UsageError, match="stack must be auto or off, got 'on'"):
+    with pytest.raises(UsageError, match="stack must be auto, all or off, got 'on'"):
         config(stack="on")
 
 
@@ -74,6 +74,50 @@ def test_values_are_those_of_trainings_alone(tmp_path, more):
                 metrics["nll"], found[method]["nll"], strict=True
             ):
                 assert own[2] == pytest.approx(expected, rel=1e-3)
+
+
+RATES = ("plain", "ema", "switch-ema", "plain@lr*0.25", "ema@lr*0.25", "ema@lr*f")
+RATES = (*RATES, "switch-ema@lr=0.2", "switch-ema@momentum=0.5")
+
+
+def test_learning_rates_are_stacked_where_methods_differ_in_them_alone():
+    found = make_plan(config(methods=RATES, stack="all"))
+    assert sorted((cell.methods, len(cell.networks)) for cell in found) == [
+        (("ema@lr*f",), 4),
+        (("plain", "ema", "plain@lr*0.25", "ema@lr*0.25"), 8),
+        (("switch-ema", "switch-ema@lr=0.2"), 8),
+        (("switch-ema@momentum=0.5",), 4),
+    ]
+    apart = make_plan(config(methods=RATES))
+    assert {len(cell.variants) for cell in apart} == {1} and len(apart) == 6
+    alone = make_plan(config(methods=RATES, stack="all", seeds=2))
+    assert {len(cell.networks) for cell in alone} == {1}
+
+
+def test_values_at_stacked_rates_are_those_of_trainings_at_one(tmp_path):
+    place, rates = Place(tmp_path, "cpu"), RATES[:5] + RATES[6:7]
+    expected = {}
+    for cell in make_plan(config(methods=rates)):
+        expected |= train_cell(cell, place).values
+    together = make_plan(config(methods=rates, stack="all"))
+    assert len(together) == 2
+    for cell in together:
+        for method, metrics in train_cell(cell, place).values.items():
+            torch.testing.assert_close(
+                torch.tensor(metrics["nll"]),
+                torch.tensor(expected.pop(method)["nll"]),
+                rtol=1e-3,
+                atol=0.0,
+            )
+    assert not expected
+
+
+def test_a_rate_that_diverges_leaves_the_others_alone(tmp_path):
+    methods = ("plain", "plain@lr=1e30")
+    [cell] = make_plan(config(methods=methods, stack="all"))
+    values = train_cell(cell, Place(tmp_path, "cpu")).values
+    assert all(map(math.isfinite, values["plain"]["nll"][-1]))
+    assert all(map(math.isnan, values["plain@lr=1e30"]["nll"][-1]))
 
 
 class Killed(BaseException):
@@ -146,17 +190,20 @@ def test_a_seed_that_a_step_makes_infinite_does_not_stop_the_others(tmp_path, me
 
 
 def test_kept_weights_are_the_first_seeds_network(tmp_path):
-    path, _ = run(config(), tmp_path)
-    (kept,) = load_kept(path.parent, device="cpu")
-    assert not kept.is_stacked and set(kept.weights) == set(METHODS)
-    assert [len(points) for points in kept.trajectory.values()] == [4, 4, 4]
+    slow = "switch-ema@lr*0.25"  # in one stack with Switch EMA at the task's rate
+    rates = config(methods=(*METHODS, slow), stack="all")
+    path, _ = run(rates, tmp_path)
+    (kept,) = load_kept(path.parent, rates.methods, device="cpu")
+    assert not kept.is_stacked and set(kept.weights) == {*METHODS, slow}
+    assert [len(points) for points in kept.trajectory.values()] == [4, 4, 4, 4]
     assert torch.equal(
         kept.trajectory["ema"][-1]["0.weight"], kept.weights["ema"]["0.weight"]
     )
-    kept.model.load_state_dict(kept.weights["switch-ema"])
-    kept.model.eval()
-    cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
-    found = train_cell(cell, Place(tmp_path / "again", "cpu")).values["switch-ema"]
-    with torch.no_grad():
-        measured = kept.task.evaluate(kept.model)
-    assert measured["nll"] == pytest.approx(found["nll"][-1][0], rel=1e-5)
+    cell = next(c for c in make_plan(rates) if slow in c.methods)
+    found = train_cell(cell, Place(tmp_path / "again", "cpu")).values
+    for method in ("switch-ema", slow):
+        kept.model.load_state_dict(kept.weights[method])
+        with torch.no_grad():
+            measured = kept.task.evaluate(kept.model.eval())
+        expected = found[method]["nll"][-1][0]
+        assert measured["nll"] == pytest.approx(expected, rel=1e-5)

@@ -31,6 +31,28 @@ def surviving_share(decay: float, steps: float) -> float:
     return 1 - decay * (1 - math.pow(decay, steps)) / (steps * (1 - decay))
 
 
+def decay_for_share(share: float, steps: float) -> float:
+    """Return the decay of which a switch after so many steps keeps a share.
+
+    The inverse of :func:`surviving_share`, which falls as the decay grows.
+
+    Args:
+        share: ``f`` in (0, 1).
+        steps: ``n``, the optimizer steps between two switches.
+
+    >>> round(decay_for_share(surviving_share(0.99, 500), 500), 6)
+    0.99
+    """
+    check_range("share", share, 0, 1)
+    check_positive("share", share)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        keeps_more = middle < 1 and surviving_share(middle, steps) > share
+        low, high = (middle, high) if keeps_more else (low, middle)
+    return low
+
+
 @dataclass(frozen=True)
 class SwitchAuto(DecaySchedule):
     """``d = 1 - 5 / n`` with n steps between two switches.

@@ -30,7 +30,7 @@ def change_optimizer(optimizer: Optimizer, changes: Iterable[Change]) -> None:
                 f"{change.option!r}; it has {', '.join(known)}."
             )
         value = own * change.value if change.is_factor else change.value
-        _check(change, own, value)
+        check_change(change, own, value)
         for group in optimizer.param_groups:
             group[change.option] = _changed(group[change.option], own, value)
         optimizer.defaults[change.option] = value
@@ -43,7 +43,8 @@ def _changed(found: Any, own: Any, value: Any) -> Any:
     return found * value / own
 
 
-def _check(change: Change, own: Any, value: Any) -> None:
+def check_change(change: Change, own: Any, value: Any) -> None:
+    """Refuse a value of another kind than the optimizer's own, or a rate of 0."""
     numbers = (int, float)
     if type(own) in numbers and type(value) in numbers:
         if value < 0 or (change.option == "lr" and value == 0):

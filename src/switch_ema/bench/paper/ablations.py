@@ -139,7 +139,7 @@ def _varied(
     metric: int = 0,
 ) -> PaperRow:
     """Take a row of another table and put the settings in the place of methods."""
-    source = next(row for row in table.rows if row.name == name)
+    source = next(row for row in table.rows if row.name == name).shortened()
     printed = PaperMetric(
         metric=source.metrics[metric].metric,
         values=values_of(methods, cells),

@@ -83,6 +83,8 @@ def measured_metrics(found: ReproducedRow) -> list[MeasuredMetric]:
         name = printed.ours
         if name is None and position < len(task.metrics):
             name = task.metrics[position].name
+        if name not in known and not printed.is_printed:
+            continue  # stored before it was measured
         if name not in known:
             raise UsageError(
                 f"{found.row.name}: {task.task} has no metric beside the paper's "

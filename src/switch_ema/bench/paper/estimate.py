@@ -27,13 +27,13 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     took, todo = _stored_seconds(plan)
     at_a_time = 1 if options.executor == "inline" else options.jobs or default_jobs()
     jobs = min(at_a_time, len(todo))
-    new = [cell for cell in todo if cell.methods not in took]
+    new = [cell for cell in todo if _kind(cell) not in took]
     setup = 0.0
     if new:
         epoch = _measure_epoch(new[0], options.device)
-        took |= {cell.methods: epoch.seconds(cell) for cell in new}
+        took |= {_kind(cell): epoch.seconds(cell) for cell in new}
         setup = epoch.setup
-    return setup + sum(took[cell.methods] for cell in todo) / max(jobs, 1)
+    return setup + sum(took[_kind(cell)] for cell in todo) / max(jobs, 1)
 
 
 def measured_seconds(plan: RowPlan, device: str | None) -> float:
@@ -50,7 +50,7 @@ def gpu_hours(plan: RowPlan) -> float | None:
     GPU of a training is counted for as long as it took.
     """
     took, todo = _stored_seconds(plan)
-    if any(cell.methods not in took for cell in todo):
+    if any(_kind(cell) not in took for cell in todo):
         return None
     with closing(Results(plan.folder / RESULTS)) as results:
         notes = results.meta()
@@ -61,21 +61,28 @@ def gpu_hours(plan: RowPlan) -> float | None:
     if not on_gpus:
         return None
     gpus = int(notes.get(WORKERS, 1))
-    return sum(took[cell.methods] for cell in todo) * gpus / 3600
+    return sum(took[_kind(cell)] for cell in todo) * gpus / 3600
 
 
-def _stored_seconds(plan: RowPlan) -> tuple[dict[tuple[str, ...], float], list[Cell]]:
-    """Return the time of finished trainings by their methods, and what is left."""
+def _kind(cell: Cell) -> tuple[str, tuple[str, ...]]:
+    """Name what cells have in common that differ in their seeds."""
+    return cell.task, cell.methods
+
+
+def _stored_seconds(
+    plan: RowPlan,
+) -> tuple[dict[tuple[str, tuple[str, ...]], float], list[Cell]]:
+    """Return the time of finished trainings by their kind, and what is left."""
     cells = make_plan(plan.config)
     if not (plan.folder / RESULTS).is_file():
         return {}, cells
     with closing(Results(plan.folder / RESULTS)) as results:
         statuses = results.statuses()
         done = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
-        took: dict[tuple[str, ...], float] = {}
+        took: dict[tuple[str, tuple[str, ...]], float] = {}
         for cell in done:
             cost = results.cell(cell)
-            took[cell.methods] = sum(
+            took[_kind(cell)] = sum(
                 float(cost[key]) for key in ("train_seconds", "evaluate_seconds")
             )
     return took, [cell for cell in cells if cell not in done]

@@ -21,7 +21,7 @@ from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.budget import Offer, choose_rows
 from switch_ema.bench.paper.costs import INLINE_SECONDS, SECONDS, START_SECONDS
 from switch_ema.bench.paper.estimate import measured_seconds
-from switch_ema.bench.paper.presets import RowSettings, row_config
+from switch_ema.bench.paper.presets import RowSettings, row_config, seeds_of
 from switch_ema.bench.paper.reproduce import RowOutcome, RowPlan, plan_row, run_rows
 from switch_ema.bench.paper.tables import PaperRow, PaperTable
 from switch_ema.bench.plan.facts import facts_of
@@ -137,7 +137,7 @@ def _choose(
 ) -> Everything:
     """Take all rows with the seeds that were asked for, or what fits the budget."""
     known = {
-        (table.name, row.name): seeds_of(table, settings.seeds)
+        (table.name, row.name): table.seeds or seeds_of(row, settings)
         for table, row in all_rows()
     }
     if settings.scale != "small":
@@ -159,11 +159,6 @@ def _choose(
         if (offer.part, offer.row) not in taken:
             left_out.setdefault(offer.part, []).append(offer.row)
     return Everything(asdict(settings), budget, rows, left_out)
-
-
-def seeds_of(table: PaperTable, asked: int) -> int:
-    """Return how many seeds the rows of a table have."""
-    return asked if table.seeds is None else table.seeds
 
 
 def all_rows() -> list[tuple[PaperTable, PaperRow]]:
@@ -199,7 +194,8 @@ def _length(row: PaperRow, settings: RowSettings) -> float:
     if settings.epochs is None:
         return 1.0
     config = row_config(row, RowSettings())
-    return settings.epochs / (config.epochs or facts_of(config.tasks[0]).recipe.epochs)
+    usual = [config.epochs or facts_of(task).recipe.epochs for task in config.tasks]
+    return settings.epochs * len(usual) / sum(usual)
 
 
 def _speed(device: str | None) -> float:

@@ -18,12 +18,13 @@ class RowSettings:
 
     scale: Literal["small", "paper"] = "small"
     """Small networks on small data, or the paper's networks, data and epochs."""
-    seeds: int = 3
-    """How many trainings of each method."""
+    seeds: int | None = None
+    """How many trainings of each method; by default 3, and in rows of Tables 2 and 3 at
+    the small scale 5 or 16."""
     epochs: int | None = None
     """Length of a training; by default the scale's own."""
     dataset: str | None = None
-    """Data of the small scale, such as cifar10; by default the task's own."""
+    """Data of the small scale, such as cifar10; by default the row's own."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -50,16 +51,39 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         key: epochs if value == EPOCHS else value
         for key, value in setting.options.items()
     }
-    if settings.dataset is not None:
-        options["dataset"] = settings.dataset
+    if settings.dataset is not None or setting.datasets:
+        options["dataset"] = settings.dataset or _first_found(setting.datasets)
     return CompareConfig(
-        tasks=(str(Spec(setting.task, options)),),
+        tasks=tuple(
+            str(Spec(setting.task, {**options, **own}))
+            for own in setting.variants.values() or ({},)
+        ),
         methods=tuple(_with_decay(m, setting.decays) for m in row.methods),
         optimizer=setting.optimizer,
-        seeds=settings.seeds,
+        seeds=seeds_of(row, settings),
         first_seed=setting.first_seed,
         epochs=epochs,
+        stack=setting.stack,
     )
+
+
+def seeds_of(row: PaperRow, settings: RowSettings) -> int:
+    """Return how many seeds a row is trained with."""
+    own = row.setting(settings.scale).seeds
+    return own if settings.seeds is None else settings.seeds
+
+
+def _first_found(datasets: tuple[str, ...]) -> str:
+    """Choose the first dataset that is here; the last one comes with a library."""
+    # Listing tables needs no torch, which the loaders of data do.
+    from switch_ema.bench.data.sources import find_download, find_files
+
+    here = (
+        name
+        for name in datasets[:-1]
+        if find_files(name) is not None or find_download(name) is not None
+    )
+    return next(here, datasets[-1])
 
 
 def _with_decay(method: str, decays: Decays | None) -> str:

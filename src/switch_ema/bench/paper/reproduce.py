@@ -119,7 +119,7 @@ def _refuse_other_settings(plan: RowPlan) -> None:
     if text and text != plan.config.to_json().encode():
         raise UsageError(
             f"{plan.folder} holds this row with other settings, such as the number of "
-            "seeds; choose another --out, or delete it."
+            "seeds or the data; choose another --out, or delete it."
         )
 
 
@@ -200,7 +200,8 @@ def collect_rows(table: PaperTable, out: Path, scale: str) -> list[ReproducedRow
         except UsageError:  # damaged, which must not hide the other rows
             continue
         for task in tasks:
-            found.append(ReproducedRow(row=row, task=task, config=config))
+            own = row.of_task(task.task)
+            found.append(ReproducedRow(row=own, task=task, config=config))
     return found
 
 

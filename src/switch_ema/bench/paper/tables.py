@@ -6,12 +6,12 @@ trains a row, and the section with our results beside the paper's needs nothing 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from switch_ema.bench.decays import Decays
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.spec import parse_spec, parse_task
 
 COLUMNS = {
     "plain": "Basic",
@@ -44,6 +44,14 @@ class Setting:
     """None: the task's own."""
     decays: Decays | None = None
     """None: the task's own."""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By title further options, each of which is a task of its own; none: one task."""
+    datasets: tuple[str, ...] = ()
+    """The first one that is found is the task's; the last one always is."""
+    seeds: int = 3
+    """How many trainings of each method there are, unless the user says."""
+    stack: str = "off"
+    """Whether seeds are trained at once, as ``CompareConfig.stack``."""
     first_seed: int = 0
     """Rows that train the same task have different seeds, or the same luck would be
     counted twice."""
@@ -98,6 +106,11 @@ class PaperMetric:
         return round(100 * gain / abs(other) if self.in_percent else gain, 2)
 
     @property
+    def is_printed(self) -> bool:
+        """Whether the paper has a value of any method."""
+        return any(cell.value is not None for cell in self.values)
+
+    @property
     def decimals(self) -> int:
         """With how many decimals values are printed."""
         return 2 if self.metric.decimals is None else self.metric.decimals
@@ -122,6 +135,9 @@ class PaperRow:
     """The first one decides, as in a comparison."""
     baseline: str = "plain"
     """What the printed gain is measured from: the cell that the paper sets in grey."""
+    short: Setting | None = None
+    """A short training at the small scale, for ablations and figures that train many
+    variants of the row; None: the usual one."""
     home: str = ""
     """Name of the table whose folder the row is stored in; empty: the one that lists
     it. A figure that shows a row of a table trains nothing of its own."""
@@ -143,6 +159,18 @@ class PaperRow:
     def setting(self, scale: str) -> Setting:
         """Return what is trained at a scale."""
         return self.paper if scale == "paper" else self.small
+
+    def of_task(self, task: str) -> "PaperRow":
+        """Return the row with the title of one of its tasks, if that is a variant."""
+        options = parse_task(task).options
+        for title, own in self.small.variants.items():
+            if own.items() <= options.items():
+                return replace(self, title=f"{self.title}, {title}")
+        return self
+
+    def shortened(self) -> "PaperRow":
+        """Return the row with its short training at the small scale."""
+        return self if self.short is None else replace(self, small=self.short)
 
     def method_of(self, label: str) -> str:
         """Find the row's method behind a label that may have further options.

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from switch_ema.bench.errors import UsageError
@@ -13,15 +13,16 @@ from switch_ema.bench.methods import (
     FILTERS,
     Method,
     control_for,
+    effective,
     method_of,
     parse_method,
 )
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
-from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.facts import TaskFacts, facts_of
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
-from switch_ema.bench.spec import is_script, parse_spec
+from switch_ema.bench.spec import SHARE, Change, is_script, parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
 from switch_ema.bench.tasks.loading import load_task_class, takes_split
 
@@ -50,6 +51,17 @@ class Cell:
     """What is evaluated: "test", "validation", or HELD_OUT."""
     control_of: str = field(default="", metadata=LATER)
     """The Switch EMA whose surviving share is the factor of the learning rate."""
+
+    @property
+    def variants(self) -> tuple[tuple[Change, ...], ...]:
+        """What methods change in the optimizer; several where rates are stacked."""
+        changes = (tuple(effective(method_of(m).spec.changes)) for m in self.methods)
+        return tuple(dict.fromkeys(changes))
+
+    @property
+    def networks(self) -> tuple[int, ...]:
+        """The seed of each network that is trained: all seeds of one variant first."""
+        return self.seeds * len(self.variants)
 
     @property
     def trained_split(self) -> str:
@@ -118,6 +130,8 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
     groups = _groups(methods, alone=facts.teaches_itself)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     together = _seeds_at_once(config, recipe, facts, methods)
+    if config.stack == "all" and together > 1 and not facts.is_stacked:
+        groups = _with_rates(groups)
     split = HELD_OUT if any(method.uses_held_out for method in methods) else "test"
     for group in groups:
         size = 1 if any(method.decides_by_seed for method in group) else together
@@ -145,6 +159,22 @@ def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
             shared.setdefault(key, []).append(method)
     others = [[m] for m in methods if alone or not m.shares_training]
     return [*shared.values(), *others]
+
+
+def _with_rates(groups: list[list[Method]]) -> list[list[Method]]:
+    """Put groups together that differ in their learning rates alone.
+
+    The rate of a control with ``lr*f`` is known only when it is trained.
+    """
+    merged: dict[tuple[str, ...], list[Method]] = {}
+    for group in groups:
+        changes = group[0].spec.changes
+        by_rate = all(c.option == LEARNING_RATE and c.value != SHARE for c in changes)
+        by_rate = by_rate and not any(method.decides_by_seed for method in group)
+        alike = tuple(str(replace(m.spec, changes=())) for m in group)
+        key = alike if by_rate else tuple(m.label for m in group)
+        merged.setdefault(key, []).extend(group)
+    return list(merged.values())
 
 
 def _seeds_at_once(

@@ -81,7 +81,8 @@ class CompareConfig:
     evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
     stack: str = dataclasses.field(default="off", metadata=LATER)
-    """Train many seeds at once where that is faster (auto), or one by one (off)."""
+    """Train many seeds at once where that is faster (auto), learning rates that methods
+    are compared at as well (all), or one by one (off)."""
     tune: int | str = 0
     """Choose for each task and method on a validation split, before the comparison and
     from the same candidates: lr, lr=0.01,0.1 (any option), or how many values of the
@@ -120,8 +121,8 @@ class CompareConfig:
             if self.tune:
                 raise UsageError("a comparison has a sweep or is tuned, not both.")
         self._check_script()
-        if self.stack not in ("auto", "off"):
-            raise UsageError(f"stack must be auto or off, got {self.stack!r}.")
+        if self.stack not in ("auto", "all", "off"):
+            raise UsageError(f"stack must be auto, all or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
             values = getattr(self, name)
             twice = {value for value in values if values.count(value) > 1}

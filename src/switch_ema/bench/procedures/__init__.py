@@ -7,10 +7,15 @@ from switch_ema.bench.procedures.catalog import (
 )
 from switch_ema.bench.procedures.cifar import cifar100
 from switch_ema.bench.procedures.losses import classification_loss
-from switch_ema.bench.procedures.procedure import Augmentation, TrainingProcedure
+from switch_ema.bench.procedures.procedure import (
+    UNCHANGED,
+    Augmentation,
+    TrainingProcedure,
+)
 
 __all__ = [
     "PROCEDURES",
+    "UNCHANGED",
     "Augmentation",
     "TrainingProcedure",
     "cifar100",

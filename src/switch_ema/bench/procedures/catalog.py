@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.catalog import NETWORKS, SCALES
+from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.procedures.cifar import cifar100
+from switch_ema.bench.procedures.fitted import fitted
 from switch_ema.bench.procedures.imagenet import (
     adan,
     convnext,
@@ -15,7 +16,7 @@ from switch_ema.bench.procedures.imagenet import (
     rsb_a3,
     sam,
 )
-from switch_ema.bench.procedures.procedure import TrainingProcedure
+from switch_ema.bench.procedures.procedure import TrainingProcedure, unaugmented
 from switch_ema.bench.procedures.small import small
 from switch_ema.bench.spec import parse_spec
 
@@ -33,17 +34,20 @@ PROCEDURES: dict[str, Callable[[], TrainingProcedure]] = {
 
 CIFAR = "cifar100"
 NAMES = (*PROCEDURES, CIFAR)
+SCALES = ("paper", "small", "fitted")
 
 
 def create_procedure(
-    name: str, *, network: str, scale: str = "paper"
+    name: str, *, network: str, scale: str = "paper", augment: bool = True
 ) -> TrainingProcedure:
     """Return a procedure by its name.
 
     Args:
         name: One of ``NAMES``.
         network: A key of ``NETWORKS``, on which ``cifar100`` depends.
-        scale: ``paper``, or ``small`` for the small procedure with the same optimizer.
+        scale: ``paper``; ``small`` for a short training of the small network with the
+            same optimizer, or ``fitted`` for a long one, in the paper's regime.
+        augment: Whether training images are augmented.
 
     >>> create_procedure("rsb-a2", network="resnet50").epochs
     300
@@ -59,8 +63,10 @@ def create_procedure(
             raise UsageError(f"{key} must be one of {', '.join(known)}, got {value!r}.")
     procedure = cifar100(network) if name == CIFAR else PROCEDURES[name]()
     if scale == "small":
-        return small(parse_spec(procedure.optimizer).name, network)
-    return procedure
+        procedure = small(parse_spec(procedure.optimizer).name, network)
+    elif scale == "fitted":
+        procedure = fitted(procedure, network, augment=augment)
+    return procedure if augment else unaugmented(procedure)
 
 
 def default_procedure(network: str, dataset: str) -> str:

@@ -1,7 +1,7 @@
 """What a training procedure for image classification consists of."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from switch_ema._checks import (
     check_choice,
@@ -70,6 +70,10 @@ class Augmentation:
         return self.crop != "resized" and not by_image and not self.color_jitter
 
 
+UNCHANGED = Augmentation(crop="none", flip=False)
+"""Images as they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingProcedure(Augmentation):
     """Everything that Table A3 of the paper lists, for one column of it."""
@@ -119,3 +123,9 @@ class TrainingProcedure(Augmentation):
         if self.clip is not None:
             check_positive("clip", self.clip)
         check_choice("loss", self.loss, LOSSES)
+
+
+def unaugmented(procedure: TrainingProcedure) -> TrainingProcedure:
+    """Return the procedure with training images as they are."""
+    as_they_are = {**asdict(UNCHANGED), "test_crop": procedure.test_crop}
+    return replace(procedure, **as_they_are)

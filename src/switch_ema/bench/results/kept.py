@@ -135,11 +135,15 @@ def _load(cell: Cell, place: Place) -> KeptTask:
     load_checkpoint(training, with_values=False)
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
-    for label, averager in training.averagers.items():
-        if parse_method_spec(label).name != CONTROL:
+    places: dict[str, int] = {}
+    """Of each method the network of the first seed in a stack."""
+    for attached, averager in training.averagers.items():
+        if parse_method_spec(attached).name != CONTROL:
             own = model.state_dict()
             found = own if averager is None else averager.averaged_state_dict()
-            weights[label] = {name: value.clone() for name, value in found.items()}
+            for label, networks in training.shown[attached].items():
+                weights[label] = {name: value.clone() for name, value in found.items()}
+                places[label] = networks.start
     points = load_trajectory(place.folder, cell)
     trajectory: dict[str, list[Weights]] = {
         label: list(points[label]) for label in weights if label in points
@@ -153,7 +157,10 @@ def _load(cell: Cell, place: Place) -> KeptTask:
     network = first.model().to(training.accelerator.device)
     if isinstance(task, StackedTask):
         stack = cast(Stacked, model)
-        weights = {label: stack.state_of(found, 0) for label, found in weights.items()}
+        weights = {
+            label: stack.state_of(found, places[label])
+            for label, found in weights.items()
+        }
     else:
         weights = {label: _first_seed(found) for label, found in weights.items()}
         trajectory = {

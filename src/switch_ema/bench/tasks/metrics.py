@@ -13,6 +13,9 @@ from switch_ema.bench.task import Metric, Task
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 NLL = Metric(name="nll", higher_is_better=False)
+ECE = Metric(name="ece", higher_is_better=False, unit="%")
+TRAINING_LOSS = Metric(name="training loss", higher_is_better=False)
+"""Of the training images as they are, in evaluation mode."""
 
 
 def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
@@ -26,6 +29,14 @@ def percent_correct(predicted: Tensor, labels: Tensor) -> float:
     return 100 * (predicted.cpu() == labels).double().mean().item()
 
 
+def classified(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the accuracy in percent and the mean negative log-likelihood."""
+    return {
+        "accuracy": percent_correct(outputs.argmax(1), labels),
+        "nll": cross_entropy(outputs, labels).item(),
+    }
+
+
 class Classifier(Task):
     """A task that classifies: trained by cross-entropy, measured by accuracy and NLL.
 
@@ -33,7 +44,7 @@ class Classifier(Task):
     that belong to them from :meth:`evaluation_batches`.
     """
 
-    metrics = (ACCURACY, NLL)
+    metrics: tuple[Metric, ...] = (ACCURACY, NLL)
     y_eval: Tensor
 
     @abstractmethod
@@ -56,11 +67,7 @@ class Classifier(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy in percent and the mean negative log-likelihood."""
-        outputs, labels = self.predictions(model)
-        return {
-            "accuracy": percent_correct(outputs.argmax(1), labels),
-            "nll": cross_entropy(outputs, labels).item(),
-        }
+        return classified(*self.predictions(model))
 
     def stacked_values(
         self, stack: Stacked, tasks: Sequence[Task]

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
+    effective,
     method_of,
     parse_method,
     surviving_share,
@@ -30,6 +31,7 @@ from switch_ema.bench.methods import (
 )
 from switch_ema.bench.models.stacked import clip_each_
 from switch_ema.bench.optimizers.changes import change_optimizer
+from switch_ema.bench.optimizers.rates import rate_factor, scale_steps
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
@@ -133,14 +135,14 @@ class Training:
         cell, place, recipe = self.cell, self.place, self.cell.recipe
         # A task that draws its data here must draw the same for every method.
         set_seed(cell.seeds[0])
-        self.task = create_task(cell.task, cell.seeds, split=cell.trained_split)
+        self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
         contract.check_seed(self.task)
         self.tested = self.task
         """Whose values are reported: the task itself, unless some data is held out."""
         if cell.evaluated_split != cell.trained_split:
             set_seed(cell.seeds[0])
             split = cell.evaluated_split
-            self.tested = create_task(cell.task, cell.seeds, split=split)
+            self.tested = create_task(cell.task, cell.networks, split=split)
         # Accelerate keeps the precision of the first cell of a process for good.
         AcceleratorState._reset_state()
         self.accelerator = self._accelerate()
@@ -154,8 +156,9 @@ class Training:
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         share = self._change_optimizer()
         told = {
-            "Network": describe_model(model, len(cell.seeds)),
-            "Optimizer": describe_optimizer(self.optimizer),
+            "Network": describe_model(model, len(cell.networks)),
+            "Optimizer": describe_optimizer(self.optimizer)
+            + (" times each method's factor" if len(cell.variants) > 1 else ""),
             "Learning rate": describe_schedule(recipe),
         }
         self.schedule = create_schedule(
@@ -166,6 +169,7 @@ class Training:
         )
         if isinstance(self.task, StackedTask) and self._writes_weights():
             self.task.watch_weights(model, self.optimizer)
+        self.shown = self._shown()
         self.averagers = self._attach(model)
         self.selections = self._select(model)
         if isinstance(self.task, SelfTeachingTask):
@@ -203,7 +207,13 @@ class Training:
         return prepared
 
     def _change_optimizer(self) -> float | None:
-        """Make the changes that all methods of the cell ask for; return the share f."""
+        """Make the changes that the methods of the cell ask for; return the share f."""
+        variants = self.cell.variants
+        if len(variants) > 1:
+            factors = [rate_factor(self.optimizer, changes) for changes in variants]
+            each = [factor for factor in factors for _ in self.cell.seeds]
+            scale_steps(self.optimizer, each)
+            return None
         changes: Iterable[Change] = parse_method_spec(self.cell.methods[0]).changes
         share = None
         if self.cell.control_of:
@@ -218,10 +228,25 @@ class Training:
         """Whether a method of the cell may write the weights within a step."""
         return not all(method_of(label).shares_training for label in self.cell.methods)
 
+    def _shown(self) -> dict[str, dict[str, slice]]:
+        """Say which networks belong to which method, by the method that is attached.
+
+        A method at several learning rates that are stacked is attached once.
+        """
+        variants, seeds = self.cell.variants, len(self.cell.seeds)
+        shown: dict[str, dict[str, slice]] = {}
+        first: dict[str, str] = {}
+        for label in self.cell.methods:
+            spec = method_of(label).spec
+            start = seeds * variants.index(tuple(effective(spec.changes)))
+            attached = first.setdefault(str(replace(spec, changes=())), label)
+            shown.setdefault(attached, {})[label] = slice(start, start + seeds)
+        return shown
+
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
         folder = self.place.folder / "cells" / self.cell.id
         averagers = {}
-        for label in self.cell.methods:
+        for label in self.shown:
             averagers[label] = self._method(label).make(
                 model,
                 self.optimizer,
@@ -233,9 +258,7 @@ class Training:
 
     def _select(self, model: nn.Module) -> dict[str, Selection]:
         """Make what chooses the epochs of ``+best`` methods."""
-        chosen = [
-            label for label in self.cell.methods if self._method(label).keeps_best
-        ]
+        chosen = [label for label in self.shown if self._method(label).keeps_best]
         if not chosen:
             return {}
         examples = contract.count_examples(self.task, model)
@@ -411,7 +434,7 @@ class Training:
 
     def _measure(self, task: Task, label: str) -> dict[str, list[float]]:
         with self._averaged(label, _EVALUATION):
-            return contract.measure(task, self.model, len(self.cell.seeds))
+            return contract.measure(task, self.model, len(self.cell.networks))
 
     @torch.no_grad()
     def _sample(self) -> None:
@@ -438,12 +461,14 @@ class Training:
             yield
 
     def _not_measured(self) -> dict[str, list[float]]:
-        return {m.name: [math.nan] * len(self.cell.seeds) for m in self.task.metrics}
+        nothing = [math.nan] * len(self.cell.networks)
+        return {metric.name: nothing for metric in self.task.metrics}
 
     def _note(self, label: str, measured: dict[str, list[float]]) -> None:
-        for metric, values in measured.items():
-            method = self.result.values.setdefault(label, {})
-            method.setdefault(metric, []).append(values)
+        for own, networks in self.shown[label].items():
+            method = self.result.values.setdefault(own, {})
+            for metric, values in measured.items():
+                method.setdefault(metric, []).append(values[networks])
 
     def _diverged(self, why: str) -> None:
         """Fill the rest with NaN: the seed stays in the count, without a value."""

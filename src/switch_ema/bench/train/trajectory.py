@@ -31,28 +31,29 @@ def save_point(training: "Training") -> None:
     """Write the parameters of every method as they are now, unless too large."""
     model = unwrap(training.model)
 
-    def shown(weights: Weights) -> Weights:
+    def shown(weights: Weights, network: int = 0) -> Weights:
         if not isinstance(training.task, StackedTask):
             return weights
-        return cast(Stacked, model).state_of(weights, 0)  # the first seed alone
+        return cast(Stacked, model).state_of(weights, network)  # the first seed alone
 
-    live = shown(dict(model.named_parameters()))
+    parameters: Weights = dict(model.named_parameters())
+    live = shown(parameters)
     size = sum(parameter.nbytes for parameter in live.values())
-    if size * len(training.averagers) * (training.cell.recipe.epochs + 1) > LARGEST:
+    if size * len(training.cell.methods) * (training.cell.recipe.epochs + 1) > LARGEST:
         return
     point: Weights = {}
-    for label, averager in training.averagers.items():
-        weights = live
-        if averager is not None:
-            weights = shown(averager.averaged_state_dict())
-        # Clones, since the format refuses views that share a buffer.
-        point |= {
-            f"{label}{_BETWEEN}{name}": weights[name]
-            .detach()
-            .cpu()
-            .clone(memory_format=torch.contiguous_format)
-            for name in live
-        }
+    for attached, averager in training.averagers.items():
+        found = parameters if averager is None else averager.averaged_state_dict()
+        for label, networks in training.shown[attached].items():
+            weights = shown(found, networks.start)
+            # Clones, since the format refuses views that share a buffer.
+            point |= {
+                f"{label}{_BETWEEN}{name}": weights[name]
+                .detach()
+                .cpu()
+                .clone(memory_format=torch.contiguous_format)
+                for name in live
+            }
     folder = _folder(training.place.folder, training.cell)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(

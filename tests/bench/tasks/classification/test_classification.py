@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
 
+from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.catalog import NETWORKS
 from switch_ema.bench.optimizers.schedules import create_schedule
@@ -133,6 +135,65 @@ def test_small_decay_lets_half_of_an_epoch_survive_a_switch():
     assert recipe.methods["lookahead"] == {"k": steps // 5}
 
 
+def test_a_fitted_network_keeps_the_share_of_the_papers_decays():
+    """EMA's window has as many epochs as in the paper, and Switch EMA the same f."""
+    recipe = recipe_of("classification:network=swin-t,procedure=convnext,scale=fitted")
+    steps, theirs = 500 // 25, 1_281_167 / 4096
+    for method, decay in (("ema", 0.9999), ("switch-ema", 0.999)):
+        own = recipe.methods[method]["decay"]
+        share = surviving_share(decay, theirs)
+        assert surviving_share(own, steps) == pytest.approx(share, rel=0.01)
+    assert recipe.evaluate_every == 10
+
+
+def test_a_fitted_network_is_measured_by_calibration_and_training_loss():
+    text = "classification:network=vgg13-bn,scale=fitted,size=50,test_size=40"
+    task = create_task(f"{text},augment=False", (0,))
+    model, _ = learn(task, replace(recipe_of(f"{text},augment=False"), epochs=2))
+    values = measure(task, model)
+    assert list(values) == ["accuracy", "nll", "ece", "training loss"]
+    assert [*values] == [metric.name for metric in task.metrics]
+    outputs, labels = task.predictions(model.eval())
+    ece = multiclass_calibration_error(outputs.softmax(1), labels, 10, n_bins=15)
+    assert values["ece"] == pytest.approx(100 * float(ece), abs=1e-4)
+    x, y = next(iter(task.train_loader(0)))
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model.eval()(x), y)
+    assert values["training loss"] == pytest.approx(loss.item(), rel=1e-5)
+    broken = measure(task, nan_model(model))
+    assert math.isnan(broken["ece"]) and math.isnan(broken["training loss"])
+
+
+def nan_model(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    return model
+
+
+def test_images_are_augmented_unless_told_otherwise():
+    def images(**options):
+        x, _ = first_batch(small_task(scale="fitted", **options))
+        return x
+
+    assert images().shape[-2:] == (16, 16)
+    assert torch.equal(images(augment=False), images(augment=False))
+    assert not torch.equal(images(), images(augment=False))
+    mixed = small_task(network="deit-s", scale="paper", image_size=16, augment=False)
+    assert not mixed.procedure.mixes and mixed.procedure.rand_magnitude is None
+    assert mixed.procedure.test_crop == small_task(scale="paper").procedure.test_crop
+
+
+def test_optimizers_that_would_mix_seeds_are_not_stacked():
+    for procedure, together in (("pytorch", True), ("lars", False), ("rsb-a2", False)):
+        for scale in ("small", "fitted"):
+            text = (
+                f"classification:network=resnet50,procedure={procedure},scale={scale}"
+            )
+            task_class, spec = load_task_class(text)
+            assert (task_class.seeds_at_once(spec.options) > 1) == together
+
+
 def test_plan_takes_the_recipe():
     config = CompareConfig(
         tasks=("classification:network=vgg13-bn",), methods=("plain", "switch-ema")
@@ -147,7 +208,7 @@ def test_plan_takes_the_recipe():
         ("network=vgg", "network must be one of vgg13-bn, .*, got 'vgg'"),
         ("dataset=mnist", "dataset must be one of digits, .*, got 'mnist'"),
         ("procedure=a2", "procedure must be one of pytorch, .*, got 'a2'"),
-        ("scale=tiny", "scale must be one of paper, small, got 'tiny'"),
+        ("scale=tiny", "scale must be one of paper, small, fitted, got 'tiny'"),
         ("size=1001", "size must be at most 1000, got 1001"),
         ("size=0", "size must be a whole number of at least 10, got 0"),
         ("test_size=5", "test_size must be a whole number of at least 10, got 5"),

@@ -71,7 +71,7 @@ def shown_row(
     if methods is None:
         return replace(source, title=title, home=table)
     return replace(
-        source,
+        source.shortened(),
         title=title,
         metrics=(nothing_printed(source.metrics[0].metric, methods),),
         baseline=methods[0],

@@ -1,39 +1,62 @@
 """Image classification with every network and training procedure of the paper."""
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import cross_entropy, dropout
 from torch.optim import Optimizer
 
 from switch_ema._checks import check_count, check_range
+from switch_ema.analysis.calibration.measures import (
+    Predictions,
+    calibration_error,
+    reliability,
+)
 from switch_ema.bench.data.selection import split_and_redraw, subset
-from switch_ema.bench.data.vision import DATASETS, TRAINING_IMAGES, load_vision
+from switch_ema.bench.data.vision import (
+    DATASETS,
+    TRAINING_IMAGES,
+    VisionSet,
+    load_vision,
+)
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.models.catalog import NETWORKS, create_network
-from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.optimizers.catalog import create_optimizer, optimizer_info
 from switch_ema.bench.procedures import (
     TrainingProcedure,
     classification_loss,
     create_procedure,
     default_procedure,
+    fitted,
 )
+from switch_ema.bench.procedures.augment import resize_and_crop
+from switch_ema.bench.procedures.catalog import CIFAR
 from switch_ema.bench.procedures.small import IMAGES, RESOLUTIONS
 from switch_ema.bench.spec import parse_spec
-from switch_ema.bench.task import Loader, Recipe
+from switch_ema.bench.task import Loader, Metric, Recipe
 from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
     evaluation_batches,
 )
-from switch_ema.bench.tasks.metrics import Classifier
+from switch_ema.bench.tasks.metrics import (
+    ECE,
+    TRAINING_LOSS,
+    Classifier,
+    classified,
+    predict,
+)
 
 DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
 
 
 STACKS = {"resnet18": 8, "resnet50": 8, "deit-t": 16, "deit-s": 8}
 """How many small versions of a network are best trained at once."""
+
+FITTED = "fitted"
 
 
 class Classification(Classifier):
@@ -45,10 +68,12 @@ class Classification(Classifier):
         network: One of the paper's, such as ``deit-s``.
         dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
         scale: ``small`` trains the small version of the network on few images in some
-            seconds, with the optimizer of the procedure; ``paper`` is everything in
-            full size.
+            seconds, with the optimizer of the procedure; ``fitted`` trains it until it
+            fits its images, with decays that keep the same share at a switch as the
+            paper's; ``paper`` is everything in full size.
         procedure: Such as ``rsb-a2``; None is the one that the paper uses.
-        size: Training images; None is all, or 1,000 at small scale.
+        augment: Whether images are augmented as the procedure says.
+        size: Training images; None is all, or 1,000 at the smaller scales.
         test_size: Test images, likewise.
         image_size: Height and width, instead of the procedure's.
         noise: Share of the training labels that are redrawn at random.
@@ -65,18 +90,22 @@ class Classification(Classifier):
         network, dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
-        procedure = find_procedure(network, dataset, scale, options.get("procedure"))
+        name, augment = options.get("procedure"), options.get("augment", True)
+        procedure = find_procedure(network, dataset, scale, name, bool(augment))
         images = options.get("size") or (
-            IMAGES if scale == "small" else TRAINING_IMAGES[dataset]
+            TRAINING_IMAGES[dataset] if scale == "paper" else _images(network, scale)
         )
         steps = max(images // procedure.batch_size, 3)
+        if scale == FITTED:
+            name = name or default_procedure(network, dataset)
+            procedure = replace(procedure, **_fitted_decays(name, network, steps))
         # With (1 - d) * steps = 1.5 a switch keeps about half of an epoch's progress.
         two_thirds = round(1 - 1.5 / steps, 5)
         methods: dict[str, dict[str, Any]] = {
             "ema": {"decay": procedure.ema_decay or two_thirds},
             "switch-ema": {"decay": procedure.switch_ema_decay or two_thirds},
         }
-        if scale == "small":
+        if scale != "paper":
             # A fifth of an epoch, as the paper's 100 steps are on CIFAR-100.
             methods["lookahead"] = {"k": max(steps // 5, 1)}
         batch = options.get("batch") or procedure.batch_size
@@ -87,7 +116,18 @@ class Classification(Classifier):
             clip=procedure.clip,
             accumulate=max(procedure.batch_size // batch, 1),
             methods=methods,
+            evaluate_every=fitted.EVALUATE_EVERY if scale == FITTED else 1,
         )
+
+    @classmethod
+    def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Add calibration and, where a network fits its images, the training loss.
+
+        The short trainings of the small scale have neither, as when they were stored.
+        """
+        scale = options.get("scale", DEFAULTS["scale"])
+        ece = () if scale == "small" else (ECE,)
+        return (*cls.metrics, *ece, *((TRAINING_LOSS,) if scale == FITTED else ()))
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
@@ -95,6 +135,12 @@ class Classification(Classifier):
         network, dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
+        procedure = find_procedure(network, dataset, scale, options.get("procedure"))
+        optimizer = parse_spec(procedure.optimizer).name
+        if not optimizer_info(optimizer).elementwise:
+            return 1
+        if scale == FITTED and not options.get("image_size"):
+            return fitted.STACKS.get(network, 1)
         is_small = scale == "small" and dataset == "digits"
         return STACKS.get(network, 1) if is_small else 1
 
@@ -107,6 +153,7 @@ class Classification(Classifier):
         dataset: str = DEFAULTS["dataset"],
         scale: str = DEFAULTS["scale"],
         procedure: str | None = None,
+        augment: bool = True,
         size: int | None = None,
         test_size: int | None = None,
         image_size: int | None = None,
@@ -117,19 +164,23 @@ class Classification(Classifier):
         download: bool = False,
     ) -> None:
         super().__init__(seed)
-        self.procedure = find_procedure(network, dataset, scale, procedure)
+        self.procedure = find_procedure(network, dataset, scale, procedure, augment)
         self.network, self.scale = NETWORKS[network], scale
+        self.metrics = self.metrics_for({"scale": scale})
         self.batch = _check_batch(batch, self.procedure)
         self.workers = check_count("workers", workers, 0)
         check_range("noise", noise, 0, 1)
         data = load_vision(dataset, seed, folder=folder, download=download)
-        if scale == "small":
-            most, most_tested = (
-                min(IMAGES, len(y)) for y in (data.y_train, data.y_test)
-            )
+        if scale != "paper":
+            tested = fitted.TEST_IMAGES if scale == FITTED else IMAGES
+            most = min(_images(network, scale), len(data.y_train))
             size = most if size is None else size
-            test_size = most_tested if test_size is None else test_size
+            test_size = (
+                min(tested, len(data.y_test)) if test_size is None else test_size
+            )
         data = subset(data, size, test_size, seed)
+        if scale == FITTED:
+            data = _at_most(data, image_size or fitted.SIDE)
         self.data = split_and_redraw(data, noise, seed, split=split)
         self.y_eval = self.data.y_test
         self.train_resolution, self.test_resolution = self._resolutions(image_size)
@@ -150,7 +201,7 @@ class Classification(Classifier):
         if image_size is not None:
             check_count("image_size", image_size)
         own = images.shape[-1] if isinstance(images, Tensor) else 224
-        if self.scale == "small":
+        if self.scale != "paper":
             least, most = RESOLUTIONS
             own = min(max(own, least), most)
         train = image_size or procedure.train_resolution or own
@@ -165,7 +216,7 @@ class Classification(Classifier):
             self.network.name,
             num_classes=self.data.classes,
             image_size=self.train_resolution,
-            scale=self.scale,
+            scale="paper" if self.scale == "paper" else "small",
             in_channels=len(self.data.mean),
             drop_path=self.procedure.stochastic_depth if self.network.residual else 0.0,
         )
@@ -194,10 +245,25 @@ class Classification(Classifier):
         x, y = batch
         return classification_loss(model(x), y, self.procedure)
 
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy and likelihood, and what else the scale has."""
+        outputs, labels = self.predictions(model)
+        values = classified(outputs, labels)
+        if ECE in self.metrics:
+            values["ece"] = _calibration(outputs, labels)
+        if TRAINING_LOSS in self.metrics:
+            trained = replace(self.data, x_test=self.data.x_train)
+            fit = predict(model, self._centres(trained))
+            values["training loss"] = cross_entropy(fit, self.data.y_train).item()
+        return values
+
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return the images that were not trained on, the middle of each."""
+        return self._centres(self.data)
+
+    def _centres(self, data: VisionSet) -> Iterable[Tensor]:
         return evaluation_batches(
-            self.data,
+            data,
             self.procedure,
             resolution=self.test_resolution,
             workers=self.workers,
@@ -205,7 +271,7 @@ class Classification(Classifier):
 
 
 def find_procedure(
-    network: str, dataset: str, scale: str, name: str | None
+    network: str, dataset: str, scale: str, name: str | None, augment: bool = True
 ) -> TrainingProcedure:
     """Return the procedure that was asked for, or that the paper uses."""
     if dataset not in DATASETS:
@@ -213,7 +279,43 @@ def find_procedure(
             f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}."
         )
     name = name or default_procedure(network, dataset)
-    return create_procedure(name, network=network, scale=scale)
+    return create_procedure(name, network=network, scale=scale, augment=augment)
+
+
+def _calibration(outputs: Tensor, labels: Tensor) -> float:
+    """Return the expected calibration error in percent; NaN of a broken network."""
+    if not outputs.isfinite().all():
+        return math.nan
+    return 100 * calibration_error(
+        reliability(Predictions.from_logits(outputs, labels))
+    )
+
+
+def _images(network: str, scale: str) -> int:
+    """Return how many images a small network is trained on."""
+    return fitted.images_for(network) if scale == FITTED else IMAGES
+
+
+def _fitted_decays(name: str, network: str, steps: int) -> dict[str, Any]:
+    """Return the decays that keep the share of the paper's at a switch."""
+    paper = create_procedure(name, network=network)
+    images = TRAINING_IMAGES[CIFAR if name == CIFAR else "imagenet"]
+    return {
+        key: fitted.decay_in_epochs(
+            getattr(paper, key), images / paper.batch_size, steps
+        )
+        for key in ("ema_decay", "switch_ema_decay")
+    }
+
+
+def _at_most(data: VisionSet, side: int) -> VisionSet:
+    """Shrink images in memory once, and not in every batch."""
+    if not isinstance(data.x_train, Tensor) or data.x_train.shape[-1] <= side:
+        return data
+    train, test = (
+        resize_and_crop(images, side, 1.0) for images in (data.x_train, data.x_test)
+    )
+    return replace(data, x_train=train, x_test=test)
 
 
 def _check_batch(batch: int | None, procedure: TrainingProcedure) -> int:

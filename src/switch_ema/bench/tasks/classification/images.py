@@ -12,13 +12,12 @@ from switch_ema.bench.data.images import load_images
 from switch_ema.bench.data.selection import split_and_redraw, subset
 from switch_ema.bench.data.vision import TRAINING_IMAGES, in_memory
 from switch_ema.bench.models import IMAGE_NETWORKS, STACKS, image_network
-from switch_ema.bench.procedures import Augmentation
+from switch_ema.bench.procedures import UNCHANGED, Augmentation
 from switch_ema.bench.task import Loader, Recipe
 from switch_ema.bench.tasks.image_batches import ImageBatches, evaluation_batches
 from switch_ema.bench.tasks.metrics import Classifier
 
 DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
-UNCHANGED = Augmentation(crop="none", flip=False)
 AUGMENTED = Augmentation(crop="shifted", flip=True)
 
 

@@ -1,0 +1,66 @@
+"""A learning rate of its own for each network of a stack."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer, RAdam
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.optimizers.changes import check_change
+from switch_ema.bench.spec import Change
+
+PROPORTIONAL = (SGD, Adam, AdamW, RAdam)
+"""Optimizers whose step is the learning rate times something that does not depend on
+it, decoupled weight decay included."""
+
+
+def rate_factor(optimizer: Optimizer, changes: Iterable[Change]) -> float:
+    """Return by what changes multiply the optimizer's learning rate.
+
+    >>> sgd = SGD([torch.zeros(1)], lr=0.1)
+    >>> rate_factor(sgd, [Change("lr", 0.05), Change("lr", 0.5, is_factor=True)])
+    0.25
+    """
+    own = rate = optimizer.defaults["lr"]
+    for change in changes:
+        rate = rate * change.value if change.is_factor else change.value
+        check_change(change, own, rate)
+    return float(rate / own)
+
+
+def scale_steps(optimizer: Optimizer, factors: Sequence[float]) -> None:
+    """Multiply the learning rate of each network of a stack by a factor.
+
+    The optimizer makes its step, of which each network then takes its own multiple.
+    Call it before anything else follows the optimizer's steps.
+
+    Args:
+        optimizer: of parameters whose first dimension is the network.
+        factors: one for each network.
+    """
+    if type(optimizer) not in PROPORTIONAL:
+        known = ", ".join(kind.__name__ for kind in PROPORTIONAL)
+        raise UsageError(
+            f"learning rates are trained at once with {known}, not with "
+            f"{type(optimizer).__name__}; choose --stack auto."
+        )
+    parameters: list[Tensor] = [
+        p for group in optimizer.param_groups for p in group["params"]
+    ]
+    before: list[Tensor] = []
+
+    @torch.no_grad()
+    def remember(*_: Any) -> None:
+        before[:] = [parameter.clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def scale(*_: Any) -> None:
+        for old, new in zip(before, parameters, strict=True):
+            own = new.new_tensor(factors).view(-1, *[1] * (new.ndim - 1))
+            new.copy_(torch.lerp(old, new, own))
+        before.clear()
+
+    optimizer.register_step_pre_hook(remember)
+    optimizer.register_step_post_hook(scale)
