@@ -17,7 +17,7 @@ from switch_ema.bench.tasks.metrics import Classifier
 
 
 class Digits(Classifier):
-    """Handwritten digits of 8 by 8 pixels: 1,000 training images, clean labels."""
+    """Handwritten digits, clean labels; by default 1,000 images to train on."""
 
     recipe = Recipe(
         epochs=30, methods={"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
@@ -74,7 +74,7 @@ class Digits(Classifier):
 
 
 class NoisyDigits(Digits):
-    """Handwritten digits, with 30% of the 1,000 training labels redrawn at random."""
+    """Handwritten digits with wrong labels: by default 30% of 1,000 redrawn."""
 
     def __init__(
         self,
