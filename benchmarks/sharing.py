@@ -18,7 +18,8 @@ from switch_ema.bench.models import image_network
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Batches, Metric, Task
-from switch_ema.bench.train.loop import Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
 
 METHODS = (
     "plain",

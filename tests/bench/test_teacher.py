@@ -20,7 +20,8 @@ from switch_ema.bench.tasks.ssl.moco_v2 import MoCoV2
 from switch_ema.bench.teacher import as_teacher
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
-from switch_ema.bench.train.loop import Place, Training
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.place import Place
 
 
 def same(first, second):

@@ -10,7 +10,7 @@ from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.points import plan_points
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train.loop import CellResult
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.tuning import (
     SEEDS,
     check_tuning,

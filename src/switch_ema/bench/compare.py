@@ -34,7 +34,7 @@ from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.checkpoints import forget
-from switch_ema.bench.train.loop import Place
+from switch_ema.bench.train.place import Place
 from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 

@@ -15,7 +15,8 @@ from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.boundaries import TABLE_HEADER, table_rows
-from switch_ema.bench.train.loop import Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
 
 TASK = "moons:noise=0.2,lr=0.1,momentum=0.9"
 METHODS = ("switch-ema", "plain", "ema")

@@ -14,7 +14,7 @@ from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.loop import Place
+from switch_ema.bench.train.place import Place
 
 # Tasks for two workers; the last batch of each epoch has a single example.
 DIVIDED = """

@@ -26,7 +26,8 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 
 pytestmark = pytest.mark.timeout(180)
 

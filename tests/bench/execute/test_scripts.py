@@ -19,7 +19,7 @@ from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.tasks.loading import load_task_class
-from switch_ema.bench.train.loop import Place
+from switch_ema.bench.train.place import Place
 
 TRAIN = """
 import argparse, os

@@ -13,7 +13,8 @@ from switch_ema.bench.execute.failures import TrainingFailed
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import WorkerLost
 
 TASKS = """

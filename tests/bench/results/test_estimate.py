@@ -9,7 +9,7 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.results.estimate import estimate_seconds
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.task import Recipe
-from switch_ema.bench.train.loop import CellResult
+from switch_ema.bench.train.result import CellResult
 
 CELL = Cell("digits", None, Recipe(epochs=2), ("plain", "ema"), (3, 4))
 

@@ -11,7 +11,8 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.task import Metric, Recipe, Task
 from switch_ema.bench.train import contract
-from switch_ema.bench.train.loop import Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
 from tests.bench.conftest import TINY_TASK
 
 

@@ -21,7 +21,8 @@ from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.train.contract import load_initial_weights
-from switch_ema.bench.train.loop import Place, Training, train_cell
+from switch_ema.bench.train.loop import Training, train_cell
+from switch_ema.bench.train.place import Place
 from switch_ema.commands.compare import Compare
 from tests.bench.conftest import TINY_TASK
 

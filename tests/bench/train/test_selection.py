@@ -13,7 +13,8 @@ from switch_ema.bench.plan.cells import HELD_OUT, Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.train import contract
-from switch_ema.bench.train.loop import Place, Training
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.selection import Selection
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")

@@ -30,7 +30,8 @@ from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
 from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.registry import TASKS, import_task
 from switch_ema.bench.tasks.toy.two_d import TwoD
-from switch_ema.bench.train.loop import Place, Training, using_threads
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.place import Place, using_threads
 
 _SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
 _AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory

@@ -11,7 +11,8 @@ from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.execute.options import launched
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import check_divisible
 
 

@@ -11,7 +11,8 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_file, parse_task
 from switch_ema.bench.tasks.loading import explain, told
 from switch_ema.bench.text import printable
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import WorkerLost
 from switch_ema.bench.train.values import OnProgress
 

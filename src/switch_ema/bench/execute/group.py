@@ -26,7 +26,8 @@ from torch.multiprocessing.spawn import (
 from switch_ema.bench.execute.failures import explained
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.text import counted
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import WorkerLost, train_as_worker
 from switch_ema.bench.train.values import OnProgress
 

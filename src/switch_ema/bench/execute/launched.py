@@ -16,7 +16,8 @@ import torch.distributed as dist
 from switch_ema.bench.execute.failures import TrainingFailed, explained, train_or_raise
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import train_as_worker
 
 _KEY = "switch-ema cell"

@@ -26,7 +26,8 @@ from switch_ema.bench.execute.board import Board
 from switch_ema.bench.execute.group import RETRIES
 from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.loop import CellResult, Place
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress, latest_of
 
 Train = Callable[[Cell, Place, OnProgress], CellResult]

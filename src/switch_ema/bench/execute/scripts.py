@@ -19,7 +19,8 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import FOLDER, command_of, task_slug
 from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.text import listed
-from switch_ema.bench.train.loop import CellResult, Place, check_kernels
+from switch_ema.bench.train.place import Place, check_kernels
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 from switch_ema.bench.usable import is_usable

@@ -21,7 +21,9 @@ from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import job_options
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.checkpoints import values_path
-from switch_ema.bench.train.loop import CellResult, Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import WorkerLost, train_as_worker
 from switch_ema.bench.train.values import read_progress
 

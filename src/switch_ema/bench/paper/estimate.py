@@ -15,7 +15,7 @@ from switch_ema.bench.paper.reproduce import RowPlan
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import RESULTS, WORKERS
 from switch_ema.bench.results.store import FINISHED, TRAINED, Results
-from switch_ema.bench.train.loop import Place
+from switch_ema.bench.train.place import Place
 
 
 def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:

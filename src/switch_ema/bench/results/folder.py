@@ -21,7 +21,7 @@ from switch_ema.bench.plan.points import (
 )
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train.loop import check_kernels, kernels_here
+from switch_ema.bench.train.place import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"

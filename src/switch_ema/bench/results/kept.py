@@ -22,7 +22,8 @@ from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.stacked import StackedTask
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
-from switch_ema.bench.train.loop import Place, Training
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.trajectory import load_trajectory
 
 Weights = Mapping[str, Tensor]

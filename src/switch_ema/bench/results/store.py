@@ -10,7 +10,7 @@ from pathlib import Path
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
-from switch_ema.bench.train.loop import CellResult
+from switch_ema.bench.train.result import CellResult
 
 _APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's
 _VERSION = 1

@@ -1,14 +1,11 @@
 """The one training loop: every task, method, optimizer and device goes through it."""
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +15,6 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.kernels import native
-from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
@@ -61,63 +56,19 @@ from switch_ema.bench.train.description import (
     describe_schedule,
 )
 from switch_ema.bench.train.pictures import to_png
+from switch_ema.bench.train.place import (
+    Place,
+    check_kernels,
+    peak_memory_mb,
+    using_threads,
+)
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
-from switch_ema.bench.train.values import OnProgress, ValueLog, Values, latest_of
+from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 
 _TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
 """Purposes of random numbers: see ``epoch_seed``."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where and how a cell is trained; the numbers do not depend on it."""
-
-    folder: Path
-    """Folder of the comparison: checkpoints and trackers' files go below it."""
-    device: str | None = None
-    """None: Accelerate chooses."""
-    trackers: tuple[str, ...] = ()
-    keeps_trajectory: bool = False
-    """Whether the weights of every epoch are written, too."""
-    sources: str | None = None
-    """Fingerprints of the tasks' files when the run began; None: not compared."""
-    makes_samples: bool = False
-    """Whether the task is asked for pictures at the end."""
-    measures_trivial: bool = False
-    """Whether the task is asked for the values of trivial predictors."""
-    saves_every: float = 0.0
-    """Seconds between two checkpoints, at least; the last epoch always has one."""
-    threads: int = 1
-    """Threads of torch, which the last bits of the numbers depend on."""
-    kernels: str | None = None
-    """The kernels that the run was begun with: c or torch; None: not compared."""
-    workers: int = 1
-    """Processes that one training is spread over: see :mod:`.shared`."""
-
-
-@dataclass
-class CellResult:
-    """What a cell has produced."""
-
-    status: str = "done"
-    message: str = ""
-    values: Values = field(default_factory=dict)
-    train_seconds: float = 0.0
-    evaluate_seconds: float = 0.0
-    memory_mb: float = 0.0
-    origin: str = ""
-    """Where the initial weights come from, if the task says so."""
-    share: float | None = None
-    """Factor of the learning rate in a control with ``lr*f``."""
-    trivial: contract.Trivial = field(default_factory=dict)
-    """Values of trivial predictors, if they were asked for."""
-    samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """Pictures of each method, by caption, as PNG files."""
-    trained: dict[str, str] = field(default_factory=dict)
-    """What was trained, in words: network, optimizer, batches and schedule."""
-    options: dict[str, str] = field(default_factory=dict)
-    """What each method's options were, those not given included."""
 
 
 class Training:
@@ -302,7 +253,7 @@ class Training:
             self.result.message = "; ".join(filter(None, (restarted, missing)))
             if self.place.makes_samples:
                 self._sample()
-        self.result.memory_mb = _peak_memory_mb()
+        self.result.memory_mb = peak_memory_mb()
         return self.result
 
     def _resume(self) -> None:
@@ -511,43 +462,3 @@ def train_cell(
     """Train one cell, with the threads of its run."""
     with using_threads(place.threads):
         return Training(cell, place).run(progress)
-
-
-@contextmanager
-def using_threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads inside.
-
-    Several threads share the passes of small networks at a loss: while they wait for
-    each other they keep the cores busy.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def kernels_here() -> str:
-    """Name the kernels that averages are computed with in this process."""
-    return "c" if native.is_available() else "torch"
-
-
-def check_kernels(wanted: str | None) -> None:
-    """Refuse to go on with other kernels, whose last bits differ."""
-    found = kernels_here()
-    if wanted not in (None, found):
-        raise UsageError(
-            f"the run was begun with the kernels {wanted!r} and would go on with "
-            f"{found!r}, whose results differ in the last bits; "
-            + (
-                "set SWITCH_EMA_NATIVE=0, or begin a new run."
-                if wanted == "torch"
-                else "make a C compiler available, or begin a new run."
-            )
-        )
-
-
-def _peak_memory_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 if sys.platform != "darwin" else 1024**2)

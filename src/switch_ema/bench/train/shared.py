@@ -48,7 +48,9 @@ from switch_ema.bench.train.checkpoints import (
     restore,
 )
 from switch_ema.bench.train.description import describe_workers
-from switch_ema.bench.train.loop import CellResult, Place, Training
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
 PATIENCE = timedelta(days=1)

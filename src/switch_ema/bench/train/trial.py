@@ -7,7 +7,6 @@ any other start the trial does nothing, and nothing of the bench is imported for
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -146,6 +145,8 @@ class _ActiveTrial(Trial):
                 averager.end_epoch()
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
+        from switch_ema.bench.train.place import peak_memory_mb
+
         started = time.perf_counter()
         values: dict[str, dict[str, float]] = {}
         returned: list[Mapping[str, Any]] = []
@@ -164,7 +165,7 @@ class _ActiveTrial(Trial):
         notes = {
             "train_seconds": training,
             "evaluate_seconds": self._evaluating,
-            "memory_mb": _peak_memory_mb(),
+            "memory_mb": peak_memory_mb(),
         }
         self._write({"epoch": self._epoch, **values, NOTES: notes})
         return returned[0]
@@ -249,13 +250,6 @@ def _is_first_rank() -> bool:
         return dist.get_rank() == 0
     # torchrun tells the rank to every process that it starts.
     return os.environ.get("RANK", "0") == "0"
-
-
-def _peak_memory_mb() -> float:
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 if sys.platform != "darwin" else 1024**2)
 
 
 def _leave_without(lock: Path) -> None:

@@ -16,7 +16,8 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.tasks.loading import create_task
 from switch_ema.bench.tasks.metrics import predict
 from switch_ema.bench.tasks.ssl import pretraining
-from switch_ema.bench.train.loop import Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
 
 COLOURS = {"apple": (190, 30, 40), "lime": (60, 190, 30)}
 COUNTS = {"train": 6, "val": 3}

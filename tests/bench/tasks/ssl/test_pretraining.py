@@ -12,7 +12,8 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import CONTROL_EPOCHS
 from switch_ema.bench.tasks.loading import create_task, load_task_class
 from switch_ema.bench.tasks.ssl.settings import SIMCLR, paper_optimizer
-from switch_ema.bench.train.loop import Place, train_cell
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.place import Place
 
 CONVOLUTIONAL = ("simclr", "moco-v2", "byol", "barlow-twins")
 PATCHED = ("moco-v3", "simmim", "a2mim", "mae")
