@@ -28,6 +28,7 @@ from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.result import CellResult
+from tests.bench.execute.divided import assert_trained_as_one
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -189,12 +190,7 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(
     finally:
         cluster.remove_node(node)
     assert not (tmp_path / "kill").exists()
-    assert two.status == "done"
-    assert told[-1][0] == 3
-    for metric, epochs in one.values["switch-ema"].items():
-        found = two.values["switch-ema"][metric]
-        assert found == [[pytest.approx(value, abs=1e-5)] for [value] in epochs]
-    assert two.trained["Workers"].startswith("2, which took 4 each of the 8 examples")
+    assert_trained_as_one(two, one, told)
 
 
 def test_more_workers_than_the_cluster_has_room_for_are_refused():

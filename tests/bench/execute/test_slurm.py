@@ -16,6 +16,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.shared import WorkerLost
+from tests.bench.execute.divided import assert_trained_as_one
 
 TASKS = """
 
@@ -106,12 +107,7 @@ def test_two_tasks_train_as_one_process_also_after_one_was_killed(file, tmp_path
     one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
     two, told = train(cell, tmp_path / "two", "cluster=local", workers=2)
     assert (tmp_path / "killed").exists()
-    assert two.status == "done"
-    assert told[-1][0] == 3
-    for metric, epochs in one.values["switch-ema"].items():
-        found = two.values["switch-ema"][metric]
-        assert found == [[pytest.approx(value, abs=1e-5)] for [value] in epochs]
-    assert two.trained["Workers"].startswith("2, which took 4 each of the 8 examples")
+    assert_trained_as_one(two, one, told)
 
 
 @pytest.mark.parametrize(
