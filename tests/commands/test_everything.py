@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.compare import summarize_run
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES, everything, reproduce
+from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
 from switch_ema.commands import everything as command
@@ -111,14 +113,27 @@ def test_what_was_stopped_goes_on_with_the_same_rows(folder, capsys, monkeypatch
     assert code == 2 and "was begun with other settings (budget: 70 s" in err
 
 
-def test_rows_without_time_left_are_skipped_and_told(folder, capsys, monkeypatch):
-    call(capsys, *RUN, "--budget", "300s", "--dry-run")
-    stored = json.loads((folder / "all.json").read_text())
-    stored["rows"][0] |= {"state": "done", "seconds": 280.0}
-    (folder / "all.json").write_text(json.dumps(stored))
+def test_a_dry_run_stores_nothing(folder, capsys):
+    code, out, _ = call(capsys, *RUN, "--budget", "300s", "--dry-run")
+    assert code == 0 and "4 rows of 2 of 2 tables" in out
+    assert not folder.exists()
+
+
+def test_rows_without_time_left_are_skipped_and_told(folder, capsys):
+    options = RunOptions(executor="inline", device="cpu")
+    run = everything.open_everything(RowSettings(seeds=2), 300.0, options, folder)
+    run.rows[0].state, run.rows[0].seconds = "done", 280.0
+    everything.save_everything(run, folder)
     code, out, _ = call(capsys, *RUN, "--budget", "300s")
     assert code == 0 and "no time left" in out
     assert list(states(folder).values())[1:] == ["skipped"] * 3
+
+
+def test_the_shortest_epoch_tells_how_fast_a_machine_is(monkeypatch):
+    declared = everything.SECONDS["table-3"]["wrn28-10"]
+    taken = iter([3 * declared, 1.5 * declared, 2 * declared])
+    monkeypatch.setattr(everything, "measured_seconds", lambda *_: next(taken))
+    assert everything._speed("cpu") == 1.5
 
 
 @pytest.mark.parametrize(

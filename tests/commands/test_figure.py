@@ -2,7 +2,9 @@
 
 import pytest
 
+from switch_ema.analysis.gains import figure as gains_figure
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
+from switch_ema.bench.compare import summarize_run
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.figures import FIGURES, landscape, plane
 from switch_ema.commands import figure
@@ -19,10 +21,11 @@ def coarse(monkeypatch):
 def test_the_list_names_every_figure(call):
     code, out, _ = call("figure")
     assert code == 0 and all(name in out for name in FIGURES)
-    assert all(f"figure-{name}" in TABLES for name in FIGURES)
+    of_paper = [name for name, kind in FIGURES.items() if kind.number]
+    assert [f"figure-{name}" in TABLES for name in of_paper] == [True] * 5
 
 
-@pytest.mark.parametrize("name", ["convergence", "landscape"])
+@pytest.mark.parametrize("name", ["convergence", "landscape", "gains"])
 def test_a_run_is_drawn_with_a_panel_for_each_task(call, finished, name, tmp_path):
     code, out, err = call("figure", name, finished)
     assert err == "" and code == 0
@@ -58,6 +61,7 @@ def test_without_runs_the_papers_own_are_trained(call, monkeypatch):
         (("landscapes",), "unknown figure 'landscapes'; known are convergence"),
         (("plane", "--methods", "ema"), "give some runs"),
         (("convergence", "nowhere"), "does not exist"),
+        (("gains",), "gains draws finished runs; give some"),
     ],
 )
 def test_mistakes_are_one_sentence(call, arguments, message):
@@ -75,3 +79,23 @@ def test_trajectories_of_two_methods_are_drawn_side_by_side(call, finished, tmp_
     assert err == "" and code == 0
     pictures = (tmp_path / "runs/figure-plane/figures").glob("*.png")
     assert sorted(path.stem for path in pictures) == ["plane", "plane-2"]
+
+
+def test_gains_are_the_intervals_of_the_report(call, finished, monkeypatch):
+    drawn = []
+    draw_gains = gains_figure.draw_gains
+    monkeypatch.setattr(
+        gains_figure, "draw_gains", lambda p: drawn.extend(p) or draw_gains(p)
+    )
+    code, _, _ = call("figure", "gains", finished, "--methods", "switch-ema")
+    assert code == 0
+    for panel, task in zip(drawn, summarize_run(finished).tasks, strict=True):
+        (found,) = [
+            one.difference
+            for one in task.results[task.metrics[0].name]
+            if one.method == "switch-ema"
+        ]
+        assert list(panel.gains) == ["switch-ema"]
+        assert panel.gains["switch-ema"].mean == found.mean
+    code, _, err = call("figure", "gains", finished, "--methods", "swa")
+    assert code == 2 and "no method of these" in err

@@ -54,6 +54,7 @@ def reproduce_everything(flags: "Reproduce", console: Console) -> None:
     _print_plan(run, console)
     if flags.dry_run:
         return
+    save_everything(run, folder)  # a run that is killed goes on with the same rows
     expected = sum(row.expected for row in run.rows)
     done = sum(row.expected for row in run.rows if row.state == "done")
     is_finished = False

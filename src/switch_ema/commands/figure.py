@@ -17,7 +17,7 @@ from switch_ema.commands.reproduce import Reproduce
 
 @dataclass(frozen=True)
 class FigureCommand:
-    """Draw a figure of the paper: from finished runs, or trained for it.
+    """Draw a figure as in the paper: from finished runs, or trained for it.
 
     With the folders of runs, these are drawn, several in one picture. Without, what
     the paper shows is trained at the small scale first, as by `switch-ema reproduce
@@ -26,11 +26,13 @@ class FigureCommand:
     - switch-ema figure
     - switch-ema figure convergence runs/digits-3f runs/noisy-digits-7a
     - switch-ema figure landscape runs/digits-3f --methods plain ema switch-ema
+    - switch-ema figure gains runs/digits-3f
     - switch-ema figure boundary
     """
 
     name: tyro.conf.Positional[str | None] = None
-    """convergence, landscape, plane, boundary or decay; without it, they are listed."""
+    """convergence, landscape, plane, boundary, decay or gains; without it, they are
+    listed."""
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")
     ] = ()
@@ -53,6 +55,10 @@ class FigureCommand:
             self._draw(self.name, console)
         elif self.methods:
             raise UsageError("methods chooses among those of runs; give some runs.")
+        elif FIGURES[self.name].make is None:
+            raise UsageError(
+                f"{self.name} draws finished runs; give some, such as runs/NAME."
+            )
         else:
             Reproduce(tables=(f"figure-{self.name}",), out=self.out)(console)
 
@@ -66,9 +72,12 @@ class FigureCommand:
         command = ["switch-ema", "figure", name, *map(str, self.runs)]
         if self.methods:
             command += ["--methods", *self.methods]
+        title = kind.description[0].upper() + kind.description[1:]
+        if kind.number is not None:
+            title = f"As Figure {kind.number} of the paper: {kind.description}"
         section = AnalysisSection(
             key=name,
-            title=f"As Figure {kind.number} of the paper: {kind.description}",
+            title=title,
             command=shlex.join(command),
         )
         runs = [DrawnRun("", run) for run in self.runs]
@@ -80,5 +89,6 @@ class FigureCommand:
 def _list(console: Console) -> None:
     table = Table("figure", "in the paper", "what it shows", title="Figures")
     for kind in FIGURES.values():
-        table.add_row(kind.name, f"Figure {kind.number}", escape(kind.description))
+        number = f"Figure {kind.number}" if kind.number else "-"
+        table.add_row(kind.name, number, escape(kind.description))
     console.print(table)

@@ -32,6 +32,7 @@ from switch_ema.bench.text import counted, listed, read_json
 STATE = "all.json"
 YARDSTICK = "table-3", "wrn28-10"
 """The row of which one epoch tells how fast this machine is."""
+MEASUREMENTS = 3
 
 
 @dataclass
@@ -97,7 +98,7 @@ def folder_of_all(out: Path, scale: str) -> Path:
 def open_everything(
     settings: RowSettings, budget: float | None, options: RunOptions, folder: Path
 ) -> Everything:
-    """Read how far the run is, or choose what a new one trains and store that."""
+    """Read how far the run is, or choose what a new one trains; nothing is stored."""
     wanted = asdict(settings)
     path = folder / STATE
     if path.is_file():
@@ -110,9 +111,7 @@ def open_everything(
                 "choose another --out, or delete it."
             )
         return found
-    new = _choose(settings, budget, options)
-    save_everything(new, folder)
-    return new
+    return _choose(settings, budget, options)
 
 
 def save_everything(run: Everything, folder: Path) -> None:
@@ -199,11 +198,16 @@ def _length(row: PaperRow, settings: RowSettings) -> float:
 
 
 def _speed(device: str | None) -> float:
-    """Measure by what factor this machine is slower than the declared seconds."""
+    """Measure by what factor this machine is slower than the declared seconds.
+
+    The first measurement also reads libraries and data, and others may be disturbed:
+    the shortest is closest to what an epoch takes.
+    """
     part, name = YARDSTICK
     row = next(row for row in TABLES[part].rows if row.name == name)
     plan = plan_row(TABLES[part], row, RowSettings(seeds=1), Path("nowhere"))
-    return measured_seconds(plan, device) / SECONDS[part][name]
+    seconds = min(measured_seconds(plan, device) for _ in range(MEASUREMENTS))
+    return seconds / SECONDS[part][name]
 
 
 def run_everything(

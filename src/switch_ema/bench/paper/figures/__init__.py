@@ -1,4 +1,4 @@
-"""The paper's figures: what is trained for each, and how runs are drawn.
+"""The paper's figures, and one more: what is trained for each, and how runs are drawn.
 
 To add a figure, write a file with a ``FigureKind`` beside these and add it to
 ``FIGURES``.
@@ -10,16 +10,17 @@ from switch_ema.bench.paper.figures.boundary import BOUNDARY
 from switch_ema.bench.paper.figures.convergence import CONVERGENCE
 from switch_ema.bench.paper.figures.decay import DECAY
 from switch_ema.bench.paper.figures.figure import FigureKind
+from switch_ema.bench.paper.figures.gains import GAINS
 from switch_ema.bench.paper.figures.landscape import LANDSCAPE
 from switch_ema.bench.paper.figures.plane import PLANE
 from switch_ema.bench.paper.tables import PaperTable
 
 FIGURES: dict[str, FigureKind] = {
-    kind.name: kind for kind in (CONVERGENCE, LANDSCAPE, PLANE, BOUNDARY, DECAY)
+    kind.name: kind for kind in (CONVERGENCE, LANDSCAPE, PLANE, BOUNDARY, DECAY, GAINS)
 }
 """By the name that ``switch-ema figure`` gives them."""
 
 
 def make_figures(tables: Mapping[str, PaperTable]) -> list[PaperTable]:
     """Make what ``switch-ema reproduce`` trains and draws for each figure."""
-    return [kind.make(tables) for kind in FIGURES.values()]
+    return [kind.make(tables) for kind in FIGURES.values() if kind.make]

@@ -40,11 +40,11 @@ class FigureKind:
 
     name: str
     """What it is called in ``switch-ema figure NAME``."""
-    number: str
-    """Of the figure in the paper."""
+    number: str | None = None
+    """Of the figure in the paper; None: the paper has none like it."""
     description: str
     draw: Draw
-    make: Callable[[Mapping[str, PaperTable]], PaperTable]
+    make: Callable[[Mapping[str, PaperTable]], PaperTable] | None = None
     """Makes what is trained for the paper's figure, from the tables."""
 
 

@@ -1,0 +1,84 @@
+"""Every method's difference to the baseline: a panel for each task, a line each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from switch_ema.analysis.looks import Look, looks_of
+from switch_ema.analysis.style import COLOURS, PAGE, paper_style
+
+_PER_ROW = 4
+_LINE = 0.16
+"""Height of a method's line in inches."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One method: the mean of its paired differences, and their interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class GainPanel:
+    """One task."""
+
+    title: str
+    metric: str
+    """Of what the differences are, with the unit."""
+    gains: Mapping[str, Gain]
+    """By method, in the order in which they stand."""
+
+
+def draw_gains(panels: Sequence[GainPanel]) -> Figure:
+    """Draw the interval of every method; a point is filled where it leaves out zero.
+
+    Raises:
+        ValueError: there is no panel, or none of them has a method.
+    """
+    looks = looks_of(label for panel in panels for label in panel.gains)
+    if not looks:
+        raise ValueError("panels must have a method, there is none.")
+    columns = min(_PER_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    width = PAGE * max(columns, 2) / _PER_ROW
+    with paper_style():
+        height = rows * (0.75 + _LINE * len(looks))
+        figure = Figure(figsize=(max(width, 0.7 * PAGE), height))
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            _draw_panel(axes, panel, looks)
+        for left in grid[:, 0]:
+            left.set_ylim(len(looks) - 0.5, -0.5)
+            names = [look.name for look in looks.values()]
+            left.set_yticks(range(len(looks)), names, fontsize=6.5)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: GainPanel, looks: Mapping[str, Look]) -> None:
+    axes.axvline(0, color="0.4", linewidth=0.8)
+    for place, (label, look) in enumerate(looks.items()):
+        gain = panel.gains.get(label)
+        if gain is None:
+            continue
+        colour = COLOURS[look.colour]
+        axes.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.2)
+        filling = colour if gain.is_decided else "white"
+        axes.plot(gain.mean, place, "o", color=colour, mfc=filling, markersize=3.5)
+    axes.set_title(panel.title, fontsize=7)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.set_xlabel(panel.metric, fontsize=6.5)
+    axes.tick_params(labelsize=6)
+    axes.grid(visible=False, axis="y")

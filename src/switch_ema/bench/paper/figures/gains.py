@@ -1,0 +1,71 @@
+"""Not in the paper: differences to the baseline with intervals, several tasks."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.paper.figures.figure import Drawing, DrawnRun, FigureKind
+from switch_ema.bench.report.sections import FIGURES, Picture
+from switch_ema.bench.text import counted
+
+if TYPE_CHECKING:
+    from switch_ema.analysis.gains.figure import GainPanel
+    from switch_ema.bench.stats.summary import TaskSummary
+
+
+def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
+    """Draw a panel for each task of the runs, with all methods or those asked for."""
+    # A list of figures needs neither torch nor matplotlib.
+    from switch_ema.analysis.gains.figure import draw_gains
+    from switch_ema.analysis.looks import display_name
+    from switch_ema.analysis.style import save_figure
+    from switch_ema.bench.compare import summarize_run
+    from switch_ema.bench.report.rows import baseline_of, number_of_seeds
+    from switch_ema.bench.stats.paired import LEVEL
+
+    tasks = [task for run in runs for task in summarize_run(run.folder).tasks]
+    panels = [_panel(task, methods) for task in tasks]
+    if not any(panel.gains for panel in panels):
+        raise UsageError("the runs have no method of these with paired seeds to draw.")
+    save_figure(draw_gains(panels), folder / FIGURES, GAINS.name)
+    baselines = {baseline_of(task.results[task.metrics[0].name]) for task in tasks}
+    seeds = {number_of_seeds(task) for task in tasks}
+    n = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(*seeds)
+    return Drawing(
+        pictures=[
+            Picture(
+                name=GAINS.name,
+                caption="Paired differences to "
+                f"{' or '.join(sorted(map(display_name, baselines)))} at the last "
+                f"epoch, mean and {1 - LEVEL:.0%} interval, corrected over the methods "
+                f"of a run (n = {n}). More is better; points are filled where the "
+                "interval leaves out zero.",
+                alternative=f"Differences by method, {counted(len(panels), 'task')}",
+            )
+        ]
+    )
+
+
+def _panel(task: "TaskSummary", methods: tuple[str, ...]) -> "GainPanel":
+    from switch_ema.analysis.gains.figure import Gain, GainPanel
+    from switch_ema.bench.report.numbers import with_unit
+
+    metric = task.metrics[0]
+    gains = {}
+    for result in task.results[metric.name]:
+        found = result.difference
+        is_wanted = not methods or result.method in methods
+        if is_wanted and found is not None and math.isfinite(found.mean):
+            has_interval = found.sd and math.isfinite(found.low + found.high)
+            ends = (found.low, found.high) if has_interval else (found.mean, found.mean)
+            gains[result.method] = Gain(found.mean, *ends)
+    return GainPanel(task.task, with_unit(metric), gains)
+
+
+GAINS = FigureKind(
+    name="gains",
+    description="differences to the baseline with intervals, a panel for each task",
+    draw=draw,
+)
