@@ -6,8 +6,8 @@ Between two switches it keeps a share of the progress that follows from the deca
 from the steps of an epoch. Few small images let a small network do the same, with the
 decays that keep the same share of an epoch of fewer steps.
 
-Learning rates are those of ``small``; the epochs were chosen by the training loss of
-plain training with a seed that no table uses.
+Learning rates are those of ``small``, or else ``OPTIMIZERS``; these and the epochs were
+chosen by the training loss of plain training with a seed that no table uses.
 """
 
 from dataclasses import replace
@@ -25,6 +25,11 @@ SIDE = 16
 """Height and width of the images."""
 EPOCHS, EPOCHS_AUGMENTED = 40, 120
 """An image that is augmented is learnt later."""
+OPTIMIZERS = {
+    "lars": "lars:lr=0.01,momentum=0.9,weight_decay=5e-4,trust_coeff=1.0",
+    "lamb": "lamb:lr=0.02,weight_decay=0.02",
+}
+"""Of networks other than DeiT. They fit images later, in twice the epochs."""
 EVALUATE_EVERY = 10
 """Epochs between two evaluations, which would otherwise take a third of the time."""
 STACKS = {"resnet18": 16, "resnet50": 16, "moganet-s": 16, "moganet-b": 16}
@@ -50,9 +55,13 @@ def fitted(
         augment: Whether images are augmented, which takes more epochs.
     """
     epochs = EPOCHS_AUGMENTED if augment else EPOCHS
+    name = parse_spec(procedure.optimizer).name
+    found = small(name, network)
+    if name in OPTIMIZERS and not network.startswith("deit"):
+        found, epochs = replace(found, optimizer=OPTIMIZERS[name]), 2 * epochs
     share = procedure.warmup_epochs / procedure.epochs
     return replace(
-        small(parse_spec(procedure.optimizer).name, network),
+        found,
         epochs=epochs,
         batch_size=BATCH // 2 if network in HALVED else BATCH,
         warmup_epochs=max(1, round(epochs * share)),

@@ -15,6 +15,7 @@ from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import take_step
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.procedures.catalog import create_procedure
 from switch_ema.bench.tasks.classification.classification import Classification
 from switch_ema.bench.tasks.image_batches import (
     ImageBatches,
@@ -144,6 +145,18 @@ def test_a_fitted_network_keeps_the_share_of_the_papers_decays():
         share = surviving_share(decay, theirs)
         assert surviving_share(own, steps) == pytest.approx(share, rel=0.01)
     assert recipe.evaluate_every == 10
+
+
+def test_lars_and_lamb_fit_a_resnet_in_twice_the_epochs():
+    def procedure(name, network):
+        return create_procedure(name, network=network, scale="fitted", augment=False)
+
+    assert procedure("pytorch", "resnet50").epochs == 40
+    assert procedure("lars", "resnet50").epochs == 80
+    assert procedure("lars", "resnet50").optimizer.startswith("lars:lr=0.01,")
+    assert procedure("rsb-a2", "resnet50").optimizer.startswith("lamb:lr=0.02,")
+    assert procedure("rsb-a2", "deit-s").epochs == 40
+    assert procedure("rsb-a2", "deit-s").optimizer.startswith("lamb:lr=0.01,")
 
 
 def test_a_fitted_network_is_measured_by_calibration_and_training_loss():
