@@ -10,7 +10,7 @@ from switch_ema import fraction, suggest, surviving_share
 def test_a_run_that_does_not_over_train_gets_a_passive_average():
     found = suggest(steps_per_epoch=100, epochs=20)
     assert (found.method, found.decay, found.switch_every) == ("ema", "auto", None)
-    assert found.final_decay == fraction(0.05)(1999)
+    assert found.final_decay == fraction(0.1)(1999)
     assert found.surviving_share == 1
 
 

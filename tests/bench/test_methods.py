@@ -73,7 +73,7 @@ def test_best_is_the_method_itself_with_its_options_and_the_tasks():
 
 
 def test_decays_are_spelled_on_the_command_line():
-    assert made("ema:decay=auto").current_decay == fraction(0.05)(0)
+    assert made("ema:decay=auto").current_decay == fraction(0.1)(0)
     spelled = made("ema:decay=half_life(1k samples,samples_per_step=10),buffers=copy")
     assert spelled.current_decay == half_life("100it")(0)
     assert made("switch-ema:decay=auto,switch_every=10it").current_decay == 0

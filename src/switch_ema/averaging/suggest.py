@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from switch_ema._checks import check_choice, check_count
-from switch_ema.averaging.methods.ema import AUTO_SHARE
 from switch_ema.averaging.schedules.auto import surviving_share
-from switch_ema.averaging.schedules.windows import fraction
+from switch_ema.averaging.schedules.windows import AUTO_SHARE, fraction
 
 RateSchedule = Literal["constant", "cosine", "linear", "one-cycle", "step"]
 
@@ -105,7 +104,7 @@ def suggest(
             f"switch {FEWEST_SWITCHES} times after {FEWEST_STEPS} steps or more each."
         )
     why.append("With held-out data, Best keeps the best average of all epochs.")
-    final = fraction(AUTO_SHARE)(total - 1)
+    final = fraction()(total - 1)
     return Suggestion("ema", "auto", final, None, 1.0, tuple(why))
 
 

@@ -12,7 +12,6 @@ from switch_ema._checks import check_choice
 from switch_ema._random import random_numbers_kept
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.methods.ema import AUTO_SHARE
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.spelling import as_schedule
@@ -292,6 +291,6 @@ def _check_decays(decays: Any) -> None:
             raise ValueError(
                 f"decays are numbers or texts, which name their metrics, got {decay!r}."
             )
-        as_schedule(decay, auto=fraction(AUTO_SHARE))  # refuses what is no decay
+        as_schedule(decay, auto=fraction())  # refuses what is no decay
     if len(set(decays)) < len(decays):
         raise ValueError(f"decays must differ from each other, got {decays!r}.")

@@ -20,8 +20,8 @@ from tests.averaging.helpers import scalar_model
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
-        ("fraction(0.1)", fraction(0.1)),
-        ("fraction()", fraction(0.05)),
+        ("fraction(0.05)", fraction(0.05)),
+        ("fraction()", fraction(0.1)),
         ("power(sigma_rel=0.1)", power(0.1)),
         ("half_life(0.1ep)", half_life("0.1ep")),
         ("half_life('500it')", half_life("500it")),
@@ -59,6 +59,6 @@ def test_auto_is_a_fraction_for_an_ema_and_refused_where_it_means_nothing():
     ema = EMA(scalar_model(), decay="auto")
     ema.update()
     ema.update()
-    assert ema.current_decay == fraction(0.05)(1)
+    assert ema.current_decay == fraction(0.1)(1)
     with pytest.raises(ValueError, match="decay='auto' is for EMA"):
         LiteralEq3(scalar_model(), decay="auto")

@@ -16,8 +16,6 @@ from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
 
 DEFAULT_DECAY = 0.999
-AUTO_SHARE = 0.05
-"""The share of the steps so far in which a weight's share halves, under "auto"."""
 
 
 class EMA(Averager):
@@ -28,7 +26,7 @@ class EMA(Averager):
             ``buffers`` on.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old shadow, in [0, 1). "auto" is
-            ``fraction(0.05)``: a weight's share halves within 5% of the steps so far,
+            ``fraction(0.1)``: a weight's share halves within 10% of the steps so far,
             so that nothing has to be known of the run. A number is warmed up by
             count, ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is the
             constant. Other schedules are ``half_life``, ``power``, ``cosine`` and the
@@ -87,7 +85,7 @@ class EMA(Averager):
 
     def _auto_decay(self) -> DecaySchedule:
         """Return what ``decay="auto"`` stands for."""
-        return fraction(AUTO_SHARE)
+        return fraction()
 
     def _connect(self, optimizers: list[Any]) -> None:
         super()._connect(optimizers)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from switch_ema._checks import check_count, check_share
 from switch_ema.averaging.methods.derived import Derived
-from switch_ema.averaging.methods.ema import AUTO_SHARE, DEFAULT_DECAY
+from switch_ema.averaging.methods.ema import DEFAULT_DECAY
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
@@ -56,7 +56,7 @@ class TailEMA(Derived):
         steps_per_epoch: int | None = None,
     ) -> None:
         self._share = check_share("share", share)
-        self._decay = as_schedule(decay, auto=fraction(AUTO_SHARE))
+        self._decay = as_schedule(decay, auto=fraction())
         self._update_every = check_count("update_every", update_every)
         super().__init__(
             model,
