@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.methods.ema import DEFAULT_DECAY
+from switch_ema.averaging.methods.switch_ema import DEFAULT_DECAY
 from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules import auto
 from switch_ema.averaging.schedules.adaptive import Adaptive, Probe

@@ -3,7 +3,10 @@
 import pytest
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper.budget import Offer, choose_rows, read_duration
+from switch_ema.bench.paper.everything import make_offers
+from switch_ema.bench.paper.presets import RowSettings
 
 
 def offer(part, row, seed, **more):
@@ -41,7 +44,7 @@ def test_more_time_buys_rows_and_then_seeds():
 
 
 def test_a_row_that_a_figure_shows_comes_before_the_cheapest():
-    shown = offer("a", "slow", 100, is_shown=True)
+    shown = offer("a", "slow", 100, is_first=True)
     found = choose_rows([shown, *OFFERS[1:]], 117 + 301 - 31)
     assert [one.offer.row for one in found] == ["slow", "only", "wide"]
 
@@ -52,3 +55,12 @@ def test_durations_are_read():
     for wrong in ("soon", "30", "-5min", "0s", "5 days"):
         with pytest.raises(UsageError, match="such as 90s, 30min or 2h"):
             read_duration(wrong)
+
+
+def test_table_1_begins_with_the_row_that_its_others_are_compared_with():
+    options = RunOptions(executor="inline")
+    offers = make_offers(RowSettings(), speed=1.0, options=options)
+    ours = [offer for offer in offers if offer.part == "table-1"]
+    two = sum(o.seconds(o.fixed_seeds or 3) for o in ours if o.is_first)
+    chosen = [one.offer.row for one in choose_rows(ours, two)]
+    assert chosen == ["digits-sgd", "noisy-digits-sgd"]

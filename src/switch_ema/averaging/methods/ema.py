@@ -9,13 +9,11 @@ from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import DecaySchedule
-from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
+from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
-
-DEFAULT_DECAY = 0.999
 
 
 class EMA(Averager):
@@ -25,9 +23,9 @@ class EMA(Averager):
         model: see :class:`Averager`, which also says more about the options from
             ``buffers`` on.
         optimizer: see :class:`Averager`.
-        decay: the weight ``d`` of the old shadow, in [0, 1). "auto" is
-            ``fraction(0.1)``: a weight's share halves within 10% of the steps so far,
-            so that nothing has to be known of the run. A number is warmed up by
+        decay: the weight ``d`` of the old shadow, in [0, 1). "auto", the default, is
+            ``fraction(0.1)``: a weight's share halves within a tenth of the steps so
+            far, so that nothing has to be known of the run. A number is warmed up by
             count, ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is the
             constant. Other schedules are ``half_life``, ``power``, ``cosine`` and the
             warm-ups, also as a text such as "half_life(500it)"; a callable gets the
@@ -58,7 +56,7 @@ class EMA(Averager):
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        decay: DecayLike = DEFAULT_DECAY,
+        decay: DecayLike = AUTO,
         update_every: int = 1,
         buffers: Buffers = "average",
         dtype: torch.dtype | None = None,

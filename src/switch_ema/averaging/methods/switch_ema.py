@@ -10,7 +10,7 @@ from torch import nn
 
 from switch_ema._checks import check_range
 from switch_ema.averaging.methods.adaptive import KEY, AdaptiveSwitching
-from switch_ema.averaging.methods.ema import DEFAULT_DECAY, EMA
+from switch_ema.averaging.methods.ema import EMA
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import SwitchAuto, surviving_share
@@ -28,6 +28,7 @@ from switch_ema.averaging.step.hooks import (
     check_optimizer_state,
 )
 
+DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
 """A switch that keeps less of the progress since the last one warns."""
 

@@ -5,9 +5,8 @@ from torch import Tensor, nn
 
 from switch_ema._checks import check_count, check_share
 from switch_ema.averaging.methods.derived import Derived
-from switch_ema.averaging.methods.ema import DEFAULT_DECAY
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
+from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
@@ -45,7 +44,7 @@ class TailEMA(Derived):
         optimizer: Optimizers = None,
         *,
         share: float = 0.5,
-        decay: DecayLike = DEFAULT_DECAY,
+        decay: DecayLike = AUTO,
         update_every: int = 1,
         buffers: Buffers = "average",
         dtype: torch.dtype | None = None,

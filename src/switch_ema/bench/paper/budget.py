@@ -25,8 +25,9 @@ class Offer:
     """Seconds for each seed, all methods of the row together."""
     fixed_seeds: int | None = None
     """For rows whose number of seeds is not to be chosen."""
-    is_shown: bool = False
-    """Whether a figure shows the row, too."""
+    is_first: bool = False
+    """Whether it is taken before cheaper ones of its part: a figure shows it, too, or
+    the others are compared with it."""
 
     def seconds(self, seeds: int) -> float:
         """Return what it takes with so many seeds."""
@@ -62,9 +63,9 @@ def read_duration(text: str) -> float:
 def choose_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
     """Choose rows and seeds that fit into a time, the most important first.
 
-    1. One row of every part, one that a figure shows or else the cheapest, with as
-       many seeds as a verdict needs. If they do not fit, with two seeds; if they still
-       do not, without the most expensive ones.
+    1. One row of every part, one that a figure shows or that others are compared with,
+       or else the cheapest, with as many seeds as a verdict needs. If they do not fit,
+       with two seeds; if they still do not, without the most expensive ones.
     2. Further rows, the parts in turn, each part's cheapest first.
     3. More seeds for all rows that have been chosen, one round after the other.
 
@@ -76,7 +77,7 @@ def choose_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
     for offer in offers:
         parts.setdefault(offer.part, []).append(offer)
     for rows in parts.values():
-        rows.sort(key=lambda offer: (not offer.is_shown, offer.seconds(FEWEST)))
+        rows.sort(key=lambda offer: (not offer.is_first, offer.seconds(FEWEST)))
     chosen = _first_rows([rows[0] for rows in parts.values()], budget)
     left = budget - sum(one.seconds for one in chosen)
     began = {one.offer.part for one in chosen}

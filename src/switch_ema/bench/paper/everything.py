@@ -182,7 +182,7 @@ def make_offers(
             start=speed * start,
             seed=speed * SECONDS[table.name][row.name] * _length(row, settings) / jobs,
             fixed_seeds=table.seeds,
-            is_shown=(table.name, row.name) in shown,
+            is_first=(table.name, row.name) in shown or row.name in table.first,
         )
         for table, row in all_rows()
     ]

@@ -114,6 +114,7 @@ TABLE_1 = PropertyTable(
         "training over-trains. SAM and SASAM have the learning rate of SGD and rho "
         "0.05, Adan has its usual 1e-3; no rate is tuned for any method."
     ),
+    first=tuple(f"{task}-sgd" for task in _TASKS),
     tasks=tuple(_TASKS),
     optimizers=_OPTIMIZERS,
     rows=tuple(

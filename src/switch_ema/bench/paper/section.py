@@ -27,9 +27,9 @@ from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
 
 SMALL = (
-    "Small networks on small data, trained for a short time: only the sign and the "
-    "rough size of the gains can be compared with the paper's, and no value here is "
-    "meant to be the paper's."
+    "Small networks on small data, trained for minutes: only the sign and the rough "
+    "size of the gains can be compared with the paper's, and no value here is meant to "
+    "be the paper's."
 )
 HOW = (
     "Ours: mean ± standard deviation over n seeds at the last epoch. Gains are over "

@@ -201,6 +201,8 @@ class PaperTable:
     """What a reader must know about the rows at the small scale."""
     seeds: int | None = None
     """Seeds of each row at any scale; None: as many as are asked for."""
+    first: tuple[str, ...] = ()
+    """Rows that others are compared with: a budget takes them before cheaper ones."""
     keeps: Literal["none", "first", "all"] = "none"
     """Whose weights are kept, for what is measured after the training."""
     keeps_trajectory: bool = False
