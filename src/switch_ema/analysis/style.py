@@ -1,5 +1,6 @@
 """How figures for papers look: fonts, colours that everybody can tell apart, files."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -64,6 +65,21 @@ def line_of(look: Look) -> dict[str, Any]:
 def colour_of(method: str) -> str:
     """Return the colour of a method."""
     return COLOURS[looks_of([method])[method].colour]
+
+
+def wrapped(title: str, width: int = 26) -> str:
+    """Break a title into lines, so that those of panels do not touch each other.
+
+    >>> wrapped("classification:network=deit-s,scale=fitted").splitlines()
+    ['classification:network=deit-s,', 'scale=fitted']
+    """
+    words = re.split(r"(?<=,)|(?<=\s)", title)
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1] + word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.strip() for line in lines)
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from switch_ema.averaging.schedules.decay import count_warmup
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.ablation_points import points_of
 from switch_ema.bench.paper.ablation_section import ablation_section
@@ -83,6 +84,15 @@ def test_the_figure_varies_both_decays_over_plain_training():
     assert config.methods == row.methods  # each has its own decay
     assert row.methods[0] == "plain" and len(row.methods) == 9
     assert FIGURE.setting_of("switch-ema:decay=0.99999") == ("switch-ema", 0.99999)
+
+
+def test_at_the_small_scale_the_figure_has_decays_that_few_steps_tell_apart():
+    small = row_config(FIGURE.rows[0], RowSettings())
+    assert small.methods[0] == "plain" and len(small.methods) == 9
+    values = [FIGURE.setting_of(method)[1] for method in small.methods[1:]]
+    assert values == 2 * [0.5, 0.8, 0.95, 0.98]
+    reached = [next(n for n in range(999) if count_warmup(d)(n) == d) for d in values]
+    assert max(reached) == 440
 
 
 def test_settings_within_noise_are_told_from_worse_ones():

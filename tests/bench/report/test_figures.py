@@ -96,6 +96,13 @@ def test_an_exploding_method_does_not_press_the_others_together() -> None:
     assert shown[1] < 3
 
 
+def test_a_method_that_was_better_before_it_over_trained_is_not_cut() -> None:
+    epochs, error = [10, 20, 30, 40], [0.5] * 4
+    base = Band(epochs, [28.4, 28.3, 28.1, 27.7], error, [])
+    ema = Band(epochs, [33.0, 31.0, 28.4, 27.9], error, [])
+    assert visible_range([base, ema, ema], base) is None
+
+
 def test_methods_look_different_and_the_same_in_all_tasks() -> None:
     methods = {"plain": 0.0} | {f"method {i}": 0.0 for i in range(20)}
     tasks = [make_task("a", methods), make_task("b", dict(reversed(methods.items())))]

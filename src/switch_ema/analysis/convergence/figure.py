@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import PAGE, line_of, paper_style
+from switch_ema.analysis.style import PAGE, line_of, paper_style, wrapped
 
 _PER_ROW = 4
 
@@ -81,7 +81,7 @@ def _draw_panel(axes: Axes, panel: CurvePanel, looks: Mapping[str, Look]) -> Non
         axes.plot(curve.epochs, mean, marker=marker, **style)
     if panel.shown is not None:
         axes.set_ylim(panel.shown)
-    axes.set_title(panel.title, fontsize=8)
+    axes.set_title(wrapped(panel.title), fontsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlabel("epoch", fontsize=7)
     axes.set_ylabel(panel.metric, fontsize=7)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import COLOURS, PAGE, paper_style
+from switch_ema.analysis.style import COLOURS, PAGE, paper_style, wrapped
 
 _PER_ROW = 4
 _LINE = 0.16
@@ -77,7 +77,7 @@ def _draw_panel(axes: Axes, panel: GainPanel, looks: Mapping[str, Look]) -> None
         axes.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.2)
         filling = colour if gain.is_decided else "white"
         axes.plot(gain.mean, place, "o", color=colour, mfc=filling, markersize=3.5)
-    axes.set_title(panel.title, fontsize=7)
+    axes.set_title(wrapped(panel.title), fontsize=7)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.set_xlabel(panel.metric, fontsize=6.5)
     axes.tick_params(labelsize=6)

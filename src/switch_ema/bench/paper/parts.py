@@ -68,7 +68,7 @@ def _figure_section(
     notes = [figure.small_note] if figure.small_note and scale == "small" else []
     if missing:
         notes.append(f"Not trained: {listed(missing)}.")
-    runs = [DrawnRun(row.title, folders[row.name]) for row in there]
+    runs = [DrawnRun(row.title, folders[row.name], row) for row in there]
     if runs:
         folder = table_folder(out, figure, scale)
         try:

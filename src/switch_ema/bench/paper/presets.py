@@ -58,7 +58,9 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
             str(Spec(setting.task, {**options, **own}))
             for own in setting.variants.values() or ({},)
         ),
-        methods=tuple(_with_decay(m, setting.decays) for m in row.methods),
+        methods=tuple(
+            _with_decay(m, setting.decays) for m in row.methods_at(settings.scale)
+        ),
         optimizer=setting.optimizer,
         seeds=seeds_of(row, settings),
         first_seed=setting.first_seed,

@@ -138,6 +138,8 @@ class PaperRow:
     short: Setting | None = None
     """A short training at the small scale, for ablations and figures that train many
     variants of the row; None: the usual one."""
+    small_methods: tuple[str, ...] = ()
+    """What is compared at the small scale instead of ``methods``; empty: the same."""
     home: str = ""
     """Name of the table whose folder the row is stored in; empty: the one that lists
     it. A figure that shows a row of a table trains nothing of its own."""
@@ -156,17 +158,30 @@ class PaperRow:
         names = [cell.method for cell in self.metrics[0].values]
         return (self.baseline, *(name for name in names if name != self.baseline))
 
+    def methods_at(self, scale: str) -> tuple[str, ...]:
+        """Return what is compared at a scale."""
+        return (
+            self.small_methods
+            if scale == "small" and self.small_methods
+            else self.methods
+        )
+
     def setting(self, scale: str) -> Setting:
         """Return what is trained at a scale."""
         return self.paper if scale == "paper" else self.small
 
     def of_task(self, task: str) -> "PaperRow":
         """Return the row with the title of one of its tasks, if that is a variant."""
+        variant = self.variant_of(task)
+        return replace(self, title=f"{self.title}, {variant}") if variant else self
+
+    def variant_of(self, task: str) -> str | None:
+        """Name the variant of the row that a task is, if it is one."""
         options = parse_task(task).options
         for title, own in self.small.variants.items():
             if own.items() <= options.items():
-                return replace(self, title=f"{self.title}, {title}")
-        return self
+                return title
+        return None
 
     def shortened(self) -> "PaperRow":
         """Return the row with its short training at the small scale."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median_low, stdev
 
 from switch_ema.bench.usable import is_usable
 
@@ -65,10 +65,12 @@ def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] 
     if everything is None or late is None:
         return None
     low, high = late
-    if baseline:
-        span = max(baseline.mean) - min(baseline.mean)
-        low = max(low, min(baseline.mean) - span)
-        high = min(high, max(baseline.mean) + span)
+    own = _extent([baseline], share=0.0)
+    if own is not None:  # no further away from it than methods usually move
+        extents = [extent for b in bands if (extent := _extent([b], share=0.2))]
+        usual = median_low(high - low for low, high in extents)
+        span = max(own[1] - own[0], usual)
+        low, high = max(low, own[0] - span), min(high, own[1] + span)
     if not 0 < 2 * (high - low) < everything[1] - everything[0]:
         return None
     margin = 0.1 * (high - low)

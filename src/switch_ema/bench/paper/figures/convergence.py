@@ -34,7 +34,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     for run in runs:
         tasks = summarize_run(run.folder).tasks
         for task in tasks:
-            title = run.title if run.title and len(tasks) == 1 else task.task
+            title = run.title_of(task.task, is_alone=len(tasks) == 1)
             panels.append(_panel(task, title, methods))
             seeds.add(number_of_seeds(task))
     if not any(panel.curves for panel in panels):

@@ -19,8 +19,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     for run in runs:
         found = summarize_run(run.folder).tasks
         tasks += [
-            (run.title if run.title and len(found) == 1 else task.task, task)
-            for task in found
+            (run.title_of(task.task, is_alone=len(found) == 1), task) for task in found
         ]
     table = TABLES["figure-decay"]
     assert isinstance(table, Ablation)

@@ -19,6 +19,20 @@ class DrawnRun:
     title: str
     """For its panel; empty: the name of its task."""
     folder: Path
+    row: PaperRow | None = None
+    """What it trains, if that is a row of the paper."""
+
+    def title_of(self, task: str, *, is_alone: bool) -> str:
+        """Name the panel of one of its tasks.
+
+        Args:
+            task: as the comparison names it.
+            is_alone: whether it is the run's only task.
+        """
+        variant = self.row.variant_of(task) if self.row else None
+        if self.title and variant:
+            return f"{self.title}, {variant}"
+        return self.title if self.title and is_alone else task
 
 
 @dataclass(frozen=True, kw_only=True)
