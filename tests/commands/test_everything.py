@@ -71,6 +71,8 @@ def test_every_row_of_every_table_ends_on_one_page(folder, capsys):
         ">Table 5</a>",
         "83.48",
         "2 of 2",
+        "All tables together, by the metric that decides. Switch EMA over plain",
+        '<tr class="group">',
     ):
         assert text in page
     assert "table-5 mae: plain" in out and "4/4 rows" in out

@@ -23,7 +23,7 @@ from switch_ema.bench.paper.everything import (
     save_everything,
 )
 from switch_ema.bench.paper.figures.figure import PaperFigure
-from switch_ema.bench.paper.parts import part_section
+from switch_ema.bench.paper.parts import overall, part_section
 from switch_ema.bench.paper.presets import RowSettings
 from switch_ema.bench.paper.reproduce import (
     RowOutcome,
@@ -171,7 +171,9 @@ def _write(
                 run.drawing[table.name] = round(time.perf_counter() - started, 1)
                 save_everything(run, folder)
             sections += load_sections(own)
-    first = overview_section(run, list(TABLES.values()), shlex.join(command))
+    tables = list(TABLES.values())
+    found = overall(tables, folder, scale)
+    first = overview_section(run, tables, shlex.join(command), found)
     for sheet in first.sheets:
         print_sheet(sheet, console)
     for sentence in first.paragraphs:

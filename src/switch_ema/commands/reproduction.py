@@ -17,7 +17,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.paper import TABLES
 from switch_ema.bench.paper.estimate import estimate_seconds, gpu_hours
 from switch_ema.bench.paper.figures.figure import PaperFigure
-from switch_ema.bench.paper.parts import part_section
+from switch_ema.bench.paper.parts import overall, part_section
 from switch_ema.bench.paper.reproduce import (
     RowPlan,
     plan_rows,
@@ -205,7 +205,8 @@ def _write_docs(
     sections = [_section(flags, table) for table in shown]
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, markdown_page(sections, command))
+    found = overall(tables, flags.out, flags.settings.scale)
+    write_atomically(path, markdown_page(sections, command, found))
     console.print(f"Written: {escape(str(path))}", soft_wrap=True)
 
 

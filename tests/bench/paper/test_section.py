@@ -190,7 +190,7 @@ def test_a_table_without_runs_says_so():
 
 
 def test_markdown_holds_every_cell(section):
-    text = markdown_page([section], "switch-ema reproduce --write-docs x.md")
+    text = markdown_page([section], "switch-ema reproduce --write-docs x.md", "All.")
     assert text.startswith("# Results")
     assert "## Table 9: made up" in text
     assert (
@@ -204,7 +204,7 @@ def test_markdown_holds_every_cell(section):
 def test_markdown_escapes_what_divides_cells():
     sheet = Sheet(caption="c", header=["a"], rows=[["x|y"]])
     section = AnalysisSection(key="k", title="t", command="c", sheets=[sheet])
-    assert r"| x\|y |" in markdown_page([section], "c")
+    assert r"| x\|y |" in markdown_page([section], "c", "")
 
 
 MSE = Metric(name="MSE", higher_is_better=False)

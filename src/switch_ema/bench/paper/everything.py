@@ -287,14 +287,14 @@ def _only(seeds: Sequence[int]) -> str:
 
 
 def overview_section(
-    run: Everything, tables: Sequence[PaperTable], command: str
+    run: Everything, tables: Sequence[PaperTable], command: str, overall: str
 ) -> AnalysisSection:
-    """Begin the page of the whole run: its parts, their times, what was left out."""
+    """Begin the page of the whole run: what was found, its parts, what was left out."""
     return AnalysisSection(
         key="overview",
         title="Overview",
         command=command,
-        paragraphs=[*told(run)],
+        paragraphs=[*([overall] if overall else []), *told(run)],
         sheets=[overview(run, tables)],
     )
 

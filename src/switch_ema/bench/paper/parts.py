@@ -1,6 +1,6 @@
 """The section of any table or figure of the paper, made from what is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.paper.ablation_section import ablation_section
 from switch_ema.bench.paper.ablations import Ablation
+from switch_ema.bench.paper.contrasts import contrasts_of
 from switch_ema.bench.paper.figures.figure import Draw, DrawnRun, PaperFigure
 from switch_ema.bench.paper.properties import PropertyTable
 from switch_ema.bench.paper.reproduce import (
@@ -16,7 +17,7 @@ from switch_ema.bench.paper.reproduce import (
     row_folder,
     table_folder,
 )
-from switch_ema.bench.paper.section import reproduction_section
+from switch_ema.bench.paper.section import headline, reproduction_section
 from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.report.sections import AnalysisSection
 from switch_ema.bench.results.folder import RESULTS
@@ -52,6 +53,21 @@ def part_section(
         section = reproduction_section(table, rows, scale=scale, command=command)
     problems = damaged_rows(table, out, scale)
     return replace(section, paragraphs=[*section.paragraphs, *problems])
+
+
+def overall(tables: Iterable[PaperTable], out: Path, scale: str) -> str:
+    """Count over all tables how often Switch EMA won and lost; empty without rows."""
+    contrasts = [
+        contrast
+        for table in tables
+        if type(table) is PaperTable  # ablations and figures compare other things
+        for row in collect_rows(table, out, scale)
+        for contrast in contrasts_of(row)
+    ]
+    counts = headline(contrasts)
+    return (
+        f"All tables together, by the metric that decides. {counts}" if counts else ""
+    )
 
 
 def _figure_section(

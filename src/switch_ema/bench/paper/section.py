@@ -53,7 +53,7 @@ def reproduction_section(
     """Set our results beside a table of the paper."""
     contrasts = [contrast for row in rows for contrast in contrasts_of(row)]
     paragraphs = [SMALL, table.small_note] if scale == "small" else []
-    paragraphs += [_missing_rows(table, rows), _headline(contrasts)]
+    paragraphs += [_missing_rows(table, rows), headline(contrasts)]
     paragraphs += [*(_state(row) for row in rows), HOW if rows else ""]
     if rows and any(one.in_percent for row in table.rows for one in row.metrics):
         paragraphs.append(PERCENT)
@@ -68,11 +68,14 @@ def reproduction_section(
     )
 
 
-def markdown_page(sections: Sequence[AnalysisSection], command: str) -> str:
-    """Write sections as one page of Markdown."""
+def markdown_page(
+    sections: Sequence[AnalysisSection], command: str, overall: str
+) -> str:
+    """Write sections as one page of Markdown; what they say together comes first."""
     parts = [
         "# Results beside the paper's",
         f"Made by `{command}` from the stored runs; do not edit by hand.",
+        *([overall] if overall else []),
     ]
     for section in sections:
         parts.append(f"## {section.title}")
@@ -219,7 +222,7 @@ def _cost(task: TaskSummary) -> float:
     return sum(cost.train_seconds + cost.evaluate_seconds for cost in task.costs)
 
 
-def _headline(contrasts: Sequence[Contrast]) -> str:
+def headline(contrasts: Sequence[Contrast]) -> str:
     """Say for Switch EMA, over plain and over EMA, how often it won and lost."""
     parts = []
     for over, name in (("plain", "plain training"), ("ema", "EMA")):
