@@ -1,5 +1,7 @@
 """Differences to a baseline, several tasks in one picture."""
 
+import math
+
 import pytest
 from matplotlib.colors import to_hex
 
@@ -23,6 +25,8 @@ def test_a_method_has_one_line_and_colour_in_every_panel():
     # Filled where the interval leaves out zero, and only there.
     assert to_hex(point.get_markerfacecolor()) == colour_of("switch-ema")
     assert left.lines[-1].get_markerfacecolor() == "white"
+    ties = GainPanel("c", "accuracy (points)", {"ema": Gain(-0.1, math.nan, math.nan)})
+    assert draw_gains([ties]).axes[0].lines[-1].get_markerfacecolor() == "white"
     assert left.get_ylim() == right.get_ylim() == (1.5, -0.5)
 
 

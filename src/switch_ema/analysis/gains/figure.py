@@ -17,7 +17,10 @@ _LINE = 0.16
 
 @dataclass(frozen=True)
 class Gain:
-    """One method: the mean of its paired differences, and their interval."""
+    """One method: the mean of its paired differences, and their interval.
+
+    The ends are NaN where there is none, since the differences hardly spread.
+    """
 
     mean: float
     low: float
@@ -62,7 +65,7 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
             _draw_panel(axes, panel, looks)
         for left in grid[:, 0]:
             left.set_ylim(len(looks) - 0.5, -0.5)
-            names = [look.name for look in looks.values()]
+            names = [wrapped(look.name) for look in looks.values()]
             left.set_yticks(range(len(looks)), names, fontsize=6.5)
     return figure
 

@@ -41,7 +41,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
                 f"{' or '.join(sorted(map(display_name, baselines)))} at the last "
                 f"epoch, mean and {1 - LEVEL:.0%} interval, corrected over the methods "
                 f"of a run (n = {n}). More is better; points are filled where the "
-                "interval leaves out zero.",
+                "interval leaves out zero, and near ties have none.",
                 alternative=f"Differences by method, {counted(len(panels), 'task')}",
             )
         ]
@@ -58,8 +58,7 @@ def _panel(task: "TaskSummary", methods: tuple[str, ...]) -> "GainPanel":
         found = result.difference
         is_wanted = not methods or result.method in methods
         if is_wanted and found is not None and math.isfinite(found.mean):
-            has_interval = found.sd and math.isfinite(found.low + found.high)
-            ends = (found.low, found.high) if has_interval else (found.mean, found.mean)
+            ends = (found.low, found.high) if found.sd else (math.nan, math.nan)
             gains[result.method] = Gain(found.mean, *ends)
     return GainPanel(task.task, with_unit(metric), gains)
 
