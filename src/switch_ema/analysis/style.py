@@ -71,9 +71,9 @@ def wrapped(title: str, width: int = 26) -> str:
     """Break a title into lines, so that those of panels do not touch each other.
 
     >>> wrapped("classification:network=deit-s,scale=fitted").splitlines()
-    ['classification:network=deit-s,', 'scale=fitted']
+    ['classification:', 'network=deit-s,', 'scale=fitted']
     """
-    words = re.split(r"(?<=,)|(?<=\s)", title)
+    words = re.split(r"(?<=[,:])|(?<=\s)", title)
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1] + word.rstrip()) > width:

@@ -46,8 +46,8 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
     looks = looks_of(label for panel in panels for label in panel.curves)
     if not looks:
         raise ValueError("panels must have a curve, there is none.")
-    columns = min(_PER_ROW, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // _PER_ROW)
+    columns = -(-len(panels) // rows)
     width = PAGE * max(columns, 2) / _PER_ROW
     with paper_style():
         figure = Figure(figsize=(width, 0.45 + 1.85 * rows))

@@ -52,8 +52,8 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
     looks = looks_of(label for panel in panels for label in panel.gains)
     if not looks:
         raise ValueError("panels must have a method, there is none.")
-    columns = min(_PER_ROW, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // _PER_ROW)
+    columns = -(-len(panels) // rows)
     width = PAGE * max(columns, 2) / _PER_ROW
     with paper_style():
         height = rows * (0.75 + _LINE * len(looks))
