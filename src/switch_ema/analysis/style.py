@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from switch_ema._files import write_atomically
@@ -25,6 +26,8 @@ DASHES: tuple[Any, ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: one column and the whole page of a two-column paper."""
+PANELS = 4
+"""How many panels stand in a row at most."""
 
 _STYLE: Any = {
     "axes.grid": True,
@@ -65,6 +68,27 @@ def line_of(look: Look) -> dict[str, Any]:
 def colour_of(method: str) -> str:
     """Return the colour of a method."""
     return COLOURS[looks_of([method])[method].colour]
+
+
+def panel_grid(
+    count: int, *, height: float, below: float = 0.0, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Make panels of the same size, at most four in a row, over the width of a page.
+
+    Args:
+        count: how many.
+        height: of a row, in inches.
+        below: height of what stands below all of them.
+        share_y: whether all have one vertical axis, which stands on the left.
+    """
+    rows = -(-count // PANELS)
+    columns = -(-count // rows)
+    size = (PAGE * max(columns, 2) / PANELS, below + height * rows)
+    figure = Figure(figsize=size)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    return figure, list(grid.flat[:count])
 
 
 def wrapped(title: str, width: int = 26) -> str:

@@ -17,7 +17,7 @@ from switch_ema.commands.reproduce import Reproduce
 
 @dataclass(frozen=True)
 class FigureCommand:
-    """Draw a figure as in the paper: from finished runs, or trained for it.
+    """Draw a figure of the paper: from finished runs, or trained for it.
 
     With the folders of runs, these are drawn, several in one picture. Without, what
     the paper shows is trained at the small scale first, as by `switch-ema reproduce

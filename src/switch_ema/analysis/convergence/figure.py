@@ -10,9 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import PAGE, line_of, paper_style, wrapped
-
-_PER_ROW = 4
+from switch_ema.analysis.style import line_of, panel_grid, paper_style, wrapped
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,9 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
     looks = looks_of(label for panel in panels for label in panel.curves)
     if not looks:
         raise ValueError("panels must have a curve, there is none.")
-    rows = -(-len(panels) // _PER_ROW)
-    columns = -(-len(panels) // rows)
-    width = PAGE * max(columns, 2) / _PER_ROW
     with paper_style():
-        figure = Figure(figsize=(width, 0.45 + 1.85 * rows))
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(grid.flat, panels, strict=False):
+        figure, grid = panel_grid(len(panels), height=1.85, below=0.45)
+        for axes, panel in zip(grid, panels, strict=True):
             _draw_panel(axes, panel, looks)
         handles = [
             Line2D([], [], label=look.name, **line_of(look)) for look in looks.values()

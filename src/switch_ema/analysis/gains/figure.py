@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import COLOURS, PAGE, paper_style, wrapped
+from switch_ema.analysis.style import COLOURS, panel_grid, paper_style, wrapped
 
-_PER_ROW = 4
 _LINE = 0.16
 """Height of a method's line in inches."""
 
@@ -52,21 +51,14 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
     looks = looks_of(label for panel in panels for label in panel.gains)
     if not looks:
         raise ValueError("panels must have a method, there is none.")
-    rows = -(-len(panels) // _PER_ROW)
-    columns = -(-len(panels) // rows)
-    width = PAGE * max(columns, 2) / _PER_ROW
     with paper_style():
-        height = rows * (0.75 + _LINE * len(looks))
-        figure = Figure(figsize=(max(width, 0.7 * PAGE), height))
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(grid.flat, panels, strict=False):
+        height = 0.75 + _LINE * len(looks)
+        figure, grid = panel_grid(len(panels), height=height, share_y=True)
+        for axes, panel in zip(grid, panels, strict=True):
             _draw_panel(axes, panel, looks)
-        for left in grid[:, 0]:
-            left.set_ylim(len(looks) - 0.5, -0.5)
-            names = [wrapped(look.name) for look in looks.values()]
-            left.set_yticks(range(len(looks)), names, fontsize=6.5)
+        names = [wrapped(look.name) for look in looks.values()]
+        grid[0].set_yticks(range(len(looks)), names, fontsize=6.5)
+        grid[0].set_ylim(len(looks) - 0.5, -0.5)
     return figure
 
 
