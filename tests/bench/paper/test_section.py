@@ -135,14 +135,14 @@ def test_our_line_stands_beside_the_papers(section):
 
 def test_wins_losses_and_signs_are_counted(section):
     counted = {row[0]: row[1:] for row in section.sheets[1].rows}
-    assert counted["switch-ema over plain"] == [
+    assert counted["Switch EMA over plain"] == [
         *("2", "1 / 1 / 0", "2 / 0 / 0", "1 of 2", "1 of 2", "+0.00", "+0.30")
     ]
-    assert counted["switch-ema over ema"] == [
+    assert counted["Switch EMA over EMA"] == [
         *("3", "2 / 1 / 0", "3 / 0 / 0", "2 of 3", "2 of 3", "+0.50", "+0.30")
     ]
-    assert counted["ema over plain"][:4] == ["2", "0 / 1 / 1", "1 / 0 / 1", "0 of 0"]
-    assert counted["plain over ema"][1:3] == ["0 / 1 / 0", "0 / 1 / 0"]
+    assert counted["EMA over plain"][:4] == ["2", "0 / 1 / 1", "1 / 0 / 1", "0 of 0"]
+    assert counted["plain over EMA"][1:3] == ["0 / 1 / 0", "0 / 1 / 0"]
 
 
 def test_what_was_trained_and_its_cost(section):
@@ -308,10 +308,10 @@ def test_each_metric_has_its_lines_with_gains_in_per_cent(lower):
 def test_metrics_are_counted_apart_and_the_optimizer_is_named(lower):
     _, section = lower
     counted = {row[0]: row[1:] for row in section.sheets[1].rows}
-    assert counted["switch-ema over plain, MSE"][:4] == [
+    assert counted["Switch EMA over plain, MSE"][:4] == [
         *("1", "1 / 0 / 0", "1 / 0 / 0", "1 of 1")
     ]
-    assert counted["ema over plain, PSNR"][1:3] == ["0 / 0 / 1", "0 / 0 / 1"]
+    assert counted["EMA over plain, PSNR"][1:3] == ["0 / 0 / 1", "0 / 0 / 1"]
     header, [line] = section.sheets[2].header, section.sheets[2].rows
     assert line[header.index("optimizer")] == "adam:lr=0.01"
     assert line[header.index("initial weights")] == "from scratch"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from switch_ema.analysis.looks import display_name
 from switch_ema.bench.paper.contrasts import (
     VERDICTS,
     Contrast,
@@ -172,7 +173,8 @@ def _signs(table: PaperTable, contrasts: Sequence[Contrast]) -> Sheet:
         ],
         rows=[
             [
-                f"{method} over {over}{f', {metric}' if several else ''}",
+                f"{display_name(method)} over {display_name(over)}"
+                f"{f', {metric}' if several else ''}",
                 *_count(members),
             ]
             for (method, over, metric), members in groups.items()
