@@ -101,7 +101,7 @@ def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
     return Ablation(
         name="figure-decay",
         title="Ablation of the decays of EMA and Switch EMA (Figure 5)",
-        columns={"plain": "Basic", **{m: m for m in (*methods[1:], *small[1:])}},
+        columns={"plain": "Basic", **{method: method for method in methods[1:]}},
         option="decay",
         symbol="decay",
         shown="curves",

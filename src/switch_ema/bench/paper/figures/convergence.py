@@ -28,19 +28,20 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     from switch_ema.analysis.convergence.figure import draw_convergence
     from switch_ema.analysis.style import save_figure
     from switch_ema.bench.compare import summarize_run
+    from switch_ema.bench.report.figures import range_of
     from switch_ema.bench.report.rows import number_of_seeds
 
-    panels, seeds = [], set()
+    panels, seeds = [], []
     for run in runs:
         tasks = summarize_run(run.folder).tasks
         for task in tasks:
             title = run.title_of(task.task, is_alone=len(tasks) == 1)
             panels.append(_panel(task, title, methods))
-            seeds.add(number_of_seeds(task))
+            seeds.append(number_of_seeds(task))
     if not any(panel.curves for panel in panels):
         raise UsageError("the runs have no finished training to draw.")
     save_figure(draw_convergence(panels), folder / FIGURES, CONVERGENCE.name)
-    n = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(*seeds)
+    n = range_of(sorted(seeds))
     return Drawing(
         pictures=[
             Picture(

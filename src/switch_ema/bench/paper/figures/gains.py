@@ -22,8 +22,9 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     from switch_ema.analysis.looks import display_name
     from switch_ema.analysis.style import save_figure
     from switch_ema.bench.compare import summarize_run
+    from switch_ema.bench.report.figures import range_of
     from switch_ema.bench.report.rows import baseline_of, number_of_seeds
-    from switch_ema.bench.stats.paired import LEVEL
+    from switch_ema.bench.stats.paired import CONFIDENCE
 
     tasks = [task for run in runs for task in summarize_run(run.folder).tasks]
     panels = [_panel(task, methods) for task in tasks]
@@ -31,15 +32,14 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
         raise UsageError("the runs have no method of these with paired seeds to draw.")
     save_figure(draw_gains(panels), folder / FIGURES, GAINS.name)
     baselines = {baseline_of(task.results[task.metrics[0].name]) for task in tasks}
-    seeds = {number_of_seeds(task) for task in tasks}
-    n = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(*seeds)
+    n = range_of(sorted(map(number_of_seeds, tasks)))
     return Drawing(
         pictures=[
             Picture(
                 name=GAINS.name,
                 caption="Paired differences to "
                 f"{' or '.join(sorted(map(display_name, baselines)))} at the last "
-                f"epoch, mean and {1 - LEVEL:.0%} interval, corrected over the methods "
+                f"epoch, mean and {CONFIDENCE} interval, corrected over the methods "
                 f"of a run (n = {n}). More is better; points are filled where the "
                 "interval leaves out zero, and near ties have none.",
                 alternative=f"Differences by method, {counted(len(panels), 'task')}",
@@ -58,8 +58,7 @@ def _panel(task: "TaskSummary", methods: tuple[str, ...]) -> "GainPanel":
         found = result.difference
         is_wanted = not methods or result.method in methods
         if is_wanted and found is not None and math.isfinite(found.mean):
-            ends = (found.low, found.high) if found.sd else (math.nan, math.nan)
-            gains[result.method] = Gain(found.mean, *ends)
+            gains[result.method] = Gain(found.mean, found.low, found.high)
     return GainPanel(task.task, with_unit(metric), gains)
 
 
