@@ -27,7 +27,7 @@ from rich.table import Table
 from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 
 STORE = 80 << 20
 """Bytes of Ray's object store: results are small."""

@@ -20,7 +20,7 @@ from torch import nn
 from switch_ema.analysis.landscape.directions import parameters_of, random_directions
 from switch_ema.analysis.landscape.evaluation import Evaluation, evaluate_points
 from switch_ema.analysis.probes import Probe, classification
-from switch_ema.bench.models import mlp, small_cnn
+from switch_ema.zoo.models import mlp, small_cnn
 
 POINTS = np.linspace(-1, 1, 41)[:, None]
 WAYS = {"loop": False, "vectorised": True, "default": None}

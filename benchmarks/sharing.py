@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from switch_ema.bench.models import image_network
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Batches, Metric, Task
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
+from switch_ema.zoo.models import image_network
 
 METHODS = (
     "plain",

@@ -21,8 +21,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from switch_ema import SwitchEMA
-from switch_ema.bench.models import image_network
-from switch_ema.bench.tasks.loading import create_task
+from switch_ema.bench.loading import create_task
+from switch_ema.zoo.models import image_network
 
 PLAIN = "plain"
 

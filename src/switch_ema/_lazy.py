@@ -41,7 +41,7 @@ def load_named(name: str) -> Any:
 def describe_named(name: str) -> str:
     """Return the first line of the docstring of a class of ours, without importing it.
 
-    >>> describe_named("switch_ema.bench.tasks.toy.two_d:Moons")
+    >>> describe_named("switch_ema.zoo.tasks.toy.two_d:Moons")
     "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
     """
     module, _, class_name = name.partition(":")

@@ -74,7 +74,7 @@ def _launched() -> Iterator[bool]:
 
     rank, size = launched()
     if size > 1:
-        from switch_ema.bench.execute import launched as processes
+        from switch_ema.bench.execute import torchrun as processes
 
         if rank > 0:
             processes.follow()

@@ -3,7 +3,7 @@
 import pytest
 
 from switch_ema.analysis.convergence.figure import Curve, CurvePanel, draw_convergence
-from switch_ema.analysis.style import colour_of
+from switch_ema.analysis.matplotlib_style import colour_of
 
 
 def panel(title, *methods, shown=None):

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from switch_ema.analysis.gains import Gain, GainPanel, draw_gains
-from switch_ema.analysis.style import colour_of
+from switch_ema.analysis.matplotlib_style import colour_of
 
 HELPS, OPEN = Gain(2.0, 1.0, 3.0), Gain(-0.5, -1.5, 0.5)
 

@@ -18,7 +18,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import locked, open_run
-from switch_ema.bench.results.kept import load_kept
+from switch_ema.bench.results.kept_weights import load_kept
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train import checkpoints, loop

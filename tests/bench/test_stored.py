@@ -18,7 +18,7 @@ from rich.console import Console
 
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.results.folder import open_run
-from switch_ema.bench.results.kept import load_kept
+from switch_ema.bench.results.kept_weights import load_kept
 from switch_ema.commands.compare import Compare, Report
 
 STORED = Path(__file__).with_name("stored")

@@ -8,7 +8,7 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.points import plan_points
+from switch_ema.bench.plan.sweep_points import plan_points
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.tuning import (

@@ -5,9 +5,9 @@ import pytest
 from switch_ema.analysis.gains import figure as gains_figure
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.compare import summarize_run
-from switch_ema.bench.paper import TABLES
-from switch_ema.bench.paper.figures import FIGURES, landscape, plane
 from switch_ema.commands import figure
+from switch_ema.paper import TABLES
+from switch_ema.paper.show.figures import FIGURES, landscape, plane
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,12 @@
 
 import pytest
 
-from switch_ema.bench.paper import TABLES, estimate, reproduce
-from switch_ema.bench.paper.figures.figure import PaperFigure
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce import estimate, rows
+from switch_ema.paper.show.figures.figure import PaperFigure
 from tests.bench.conftest import TINY_TASK
-from tests.bench.paper.test_section import VIDEO
+from tests.paper.show.test_table_section import VIDEO
 from tests.test_cli import call
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path, monkeypatch):
             epochs=settings.epochs or 1,
         )
 
-    monkeypatch.setattr(reproduce, "row_config", row_config)
+    monkeypatch.setattr(rows, "row_config", row_config)
     return tmp_path
 
 

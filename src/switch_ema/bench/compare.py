@@ -16,7 +16,7 @@ from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.points import Point, plan_points, sweep_points, trained
+from switch_ema.bench.plan.sweep_points import Point, plan_points, sweep_points, trained
 from switch_ema.bench.results.folder import (
     RESULTS,
     Arithmetic,
@@ -34,7 +34,7 @@ from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.checkpoints import forget
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 

@@ -10,13 +10,12 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.logs.naming import pair_logs
 from switch_ema.bench.logs.reading import Series, as_log, read_log
 from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
-from switch_ema.bench.recipe import Metric, is_lower_better
+from switch_ema.bench.recipe import Metric, is_lower_better, is_usable
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.words import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import counted, listed
-from switch_ema.bench.usable import is_usable
 
 _AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
 _AXES |= {"wall_time", "lr", "learning_rate"}

@@ -34,6 +34,19 @@ def is_lower_better(metric: str) -> bool:
     return bool(_LOWER & set(re.split(r"[^a-z]+", metric.lower())))
 
 
+LARGEST = 1e150
+"""Beyond it squares, and so standard deviations, are infinite: as good as diverged."""
+
+
+def is_usable(value: float) -> bool:
+    """Tell a value that means and spreads can be made of.
+
+    >>> is_usable(3.0), is_usable(float("nan")), is_usable(-1e200)
+    (True, False, False)
+    """
+    return math.isfinite(value) and abs(value) <= LARGEST
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """A number that tells how good a model is."""

@@ -10,13 +10,14 @@ from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.view.teacher import Teacher
-from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.recipe import Metric, Recipe
+from switch_ema.bench.stacking.modules import Stacked
 
 __all__ = [
     "Batches",
     "Loader",
     "Metric",
+    "PlaneTask",
     "Recipe",
     "SeedBatchTask",
     "SelfTeachingTask",
@@ -208,6 +209,22 @@ class SeedBatchTask(Task):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """Measure every metric: a list with one value per seed."""
+
+
+class PlaneTask(SeedBatchTask):
+    """A task of two classes of points in the plane, whose boundaries can be drawn.
+
+    The constructor sets the points and their classes, each with the seeds as first
+    dimension.
+    """
+
+    x: Tensor
+    """Labelled points, (seeds, points, 2)."""
+    y: Tensor
+    """Their classes, (seeds, points)."""
+    x_eval: Tensor
+    """Points to evaluate on, (seeds, points, 2)."""
+    y_eval: Tensor
 
 
 class SelfTeachingTask(Task):

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import load_task_class, takes_split
 from switch_ema.bench.plan.cells import Cell, in_order, make_plan
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
-from switch_ema.bench.plan.points import (
+from switch_ema.bench.plan.sweep_points import (
     TUNED,
     UNTUNED,
     Point,
@@ -17,10 +18,9 @@ from switch_ema.bench.plan.points import (
     with_factor,
     with_value,
 )
+from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_method_spec, parse_variation
-from switch_ema.bench.tasks.loading import load_task_class, takes_split
-from switch_ema.bench.usable import is_usable
 
 KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),

@@ -9,7 +9,7 @@ from rich.console import Console
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.commands.pages import publish
+from switch_ema.commands.show_section import publish
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Boundary:
         with needed(None, "bench,analysis", error=UsageError):
             from switch_ema.bench.analyses.boundary import compare_boundaries
             from switch_ema.bench.report.boundaries import boundary_section
-            from switch_ema.commands.watching import TalkingBar
+            from switch_ema.commands.progress import TalkingBar
 
         folder = self.out / f"boundary-{self._name}"
         comparison = compare_boundaries(

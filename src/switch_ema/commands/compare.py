@@ -67,7 +67,7 @@ class Compare:
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import estimate_seconds
             from switch_ema.bench.tuning import plan_trials
-            from switch_ema.commands.watching import TalkingBar
+            from switch_ema.commands.progress import TalkingBar
 
         settings = _with_script(self.settings, self.script)
         if self.script is not None and self.run.track:

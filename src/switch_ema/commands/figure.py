@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.paper.figures import FIGURES
 from switch_ema.commands.reproduce import Reproduce
+from switch_ema.paper.show.figures import FIGURES
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class FigureCommand:
             Reproduce(tables=(f"figure-{self.name}",), out=self.out)(console)
 
     def _draw(self, name: str, console: Console) -> None:
-        from switch_ema.bench.paper.figures.figure import DrawnRun
-        from switch_ema.bench.paper.parts import draw_section
         from switch_ema.bench.report.sections import AnalysisSection
-        from switch_ema.commands.pages import publish
+        from switch_ema.commands.show_section import publish
+        from switch_ema.paper.show.figures.figure import DrawnRun
+        from switch_ema.paper.show.sections import draw_section
 
         kind, folder = FIGURES[name], self.out / f"figure-{name}"
         command = ["switch-ema", "figure", name, *map(str, self.runs)]

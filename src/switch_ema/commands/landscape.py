@@ -15,7 +15,7 @@ from switch_ema._extras import needed
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import check_device
-from switch_ema.commands.pages import name_files, print_sheet
+from switch_ema.commands.show_section import name_files, print_sheet
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Landscape:
             from switch_ema.bench.report.landscapes import landscape_section
             from switch_ema.bench.report.page import write_run_page
             from switch_ema.bench.report.sections import save_section
-            from switch_ema.bench.results.kept import load_kept
+            from switch_ema.bench.results.kept_weights import load_kept
 
         command = shlex.join(["switch-ema", "landscape", str(self.run)])
         with Progress(console=console, transient=True) as progress:

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
-from switch_ema.bench.tasks.registry import TASKS, describe_task
 from switch_ema.bench.text import unknown
+from switch_ema.zoo.tasks.registry import TASKS, describe_task
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Tasks:
             descriptions = {name: describe_task(name) for name in TASKS}
             _print_list("task", descriptions, console)
             return
-        from switch_ema.bench.tasks.loading import load_task_class, options_of
+        from switch_ema.bench.loading import load_task_class, options_of
 
         task_class, _ = load_task_class(self.task)
         console.print(escape((task_class.__doc__ or "").partition("\n")[0]))
@@ -91,7 +91,7 @@ class Data:
 
     def __call__(self, console: Console) -> None:
         """Show it."""
-        from switch_ema.bench.data import catalogue
+        from switch_ema.zoo.data import catalogue
 
         table = Table("data", "found", "where", "how to get it", title="Data")
         for source in catalogue():

@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 
 from switch_ema.bench.execute.options import launched
-from switch_ema.bench.paper.presets import RowSettings
+from switch_ema.paper.reproduce.presets import RowSettings
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,6 @@ from rich.table import Table
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.paper import TABLES
-from switch_ema.bench.paper.estimate import estimate_seconds, gpu_hours
-from switch_ema.bench.paper.figures.figure import PaperFigure
-from switch_ema.bench.paper.parts import overall, part_section
-from switch_ema.bench.paper.reproduce import (
-    RowPlan,
-    plan_rows,
-    row_line,
-    run_rows,
-    select_rows,
-    select_tables,
-    table_folder,
-)
-from switch_ema.bench.paper.section import heading, markdown_page
-from switch_ema.bench.paper.tables import PaperTable
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.report.numbers import duration, fixed
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
@@ -39,8 +24,23 @@ from switch_ema.bench.report.sections import (
     save_section,
 )
 from switch_ema.bench.results.folder import REPORT
-from switch_ema.bench.train.shared import check_divisible
-from switch_ema.commands.watching import Bar
+from switch_ema.bench.train.data_parallel import check_divisible
+from switch_ema.commands.progress import Bar
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.estimate import estimate_seconds, gpu_hours
+from switch_ema.paper.reproduce.rows import (
+    RowPlan,
+    plan_rows,
+    row_line,
+    run_rows,
+    select_rows,
+    select_tables,
+    table_folder,
+)
+from switch_ema.paper.show.figures.figure import PaperFigure
+from switch_ema.paper.show.sections import overall, part_section
+from switch_ema.paper.show.table_section import heading, markdown_page
+from switch_ema.paper.tables.table import PaperTable
 
 ALL = "all"
 """Stands for every table and figure."""
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def reproduce(flags: "Reproduce", console: Console) -> None:
     """Do what the flags ask for: list, write stored results, or train rows."""
     if ALL in flags.tables and not flags.list:
-        from switch_ema.commands.everything import reproduce_everything
+        from switch_ema.commands.reproduce_all import reproduce_everything
 
         reproduce_everything(flags, console)
         return

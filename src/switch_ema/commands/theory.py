@@ -8,7 +8,7 @@ from rich.progress import Progress
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
-from switch_ema.commands.pages import publish
+from switch_ema.commands.show_section import publish
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Theory:
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
         with needed(None, "bench,analysis", error=UsageError):
-            from switch_ema.bench.report.theory import theory_section
+            from switch_ema.paper.show.theory_section import theory_section
             from switch_ema.theory.checks import Grid, check_grid
 
         with Progress(console=console, transient=True) as progress:

@@ -9,8 +9,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from switch_ema.analysis.looks import looks_of
-from switch_ema.analysis.style import (
+from switch_ema.analysis.matplotlib_style import (
     COLOURS,
     DASHES,
     MARKERS,
@@ -19,6 +18,7 @@ from switch_ema.analysis.style import (
     line_of,
     paper_style,
 )
+from switch_ema.analysis.method_style import looks_of
 from switch_ema.theory.checks import Check
 from switch_ema.theory.maps import SwitchMap
 from switch_ema.theory.periodic import Losses

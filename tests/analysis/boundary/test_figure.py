@@ -14,8 +14,8 @@ from switch_ema.analysis.boundary.measures import (
 )
 from switch_ema.analysis.boundary.summary import MethodBoundaries
 from switch_ema.analysis.intervals import interval
-from switch_ema.analysis.looks import display_name
-from switch_ema.analysis.style import save_figure
+from switch_ema.analysis.matplotlib_style import save_figure
+from switch_ema.analysis.method_style import display_name
 
 SEEDS, LABELLED, TESTED = 3, 8, 20
 _RANDOM = np.random.default_rng(0)

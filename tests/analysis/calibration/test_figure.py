@@ -5,7 +5,7 @@ import torch
 
 from switch_ema.analysis.calibration.figure import draw_reliability
 from switch_ema.analysis.calibration.measures import Predictions, reliability
-from switch_ema.analysis.style import COLOURS, save_figure
+from switch_ema.analysis.matplotlib_style import COLOURS, save_figure
 
 
 def methods(count: int) -> dict[str, tuple]:

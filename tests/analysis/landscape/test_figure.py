@@ -12,7 +12,7 @@ from switch_ema.analysis.landscape.figure import (
     draw_surfaces,
 )
 from switch_ema.analysis.landscape.surface import LandscapeLine, LandscapeSurface, Notes
-from switch_ema.analysis.style import MARKERS
+from switch_ema.analysis.matplotlib_style import MARKERS
 
 NOTES = Notes(direction="a random direction", seed=7, data="1,000 images")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from switch_ema.analysis.matplotlib_style import colour_of, save_figure
 from switch_ema.analysis.sharpness.figure import draw_sharpness
 from switch_ema.analysis.sharpness.measures import NoiseCurve
 from switch_ema.analysis.sharpness.spectrum import Estimate
-from switch_ema.analysis.style import colour_of, save_figure
 
 EIGENVALUES = {"plain": (9.0, 4.0, 2.0), "Switch EMA": (3.0, 1.0, -0.5)}
 

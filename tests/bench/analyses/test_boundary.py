@@ -11,12 +11,12 @@ import torch
 from switch_ema.bench.analyses.boundary import compare_boundaries, probabilities_of
 from switch_ema.bench.compare import Watcher
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models import Stacked, mlp
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.boundaries import TABLE_HEADER, table_rows
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
+from switch_ema.zoo.models import Stacked, mlp
 
 TASK = "moons:noise=0.2,lr=0.1,momentum=0.9"
 METHODS = ("switch-ema", "plain", "ema")

@@ -17,7 +17,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 from tests.bench.conftest import TINY_TASK
 
 TASKS = (

@@ -17,16 +17,16 @@ from ray.cluster_utils import Cluster
 from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import ray as executor
-from switch_ema.bench.execute.board import Board
 from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.execute.ray_progress import Board
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.result import CellResult
 from tests.bench.execute.divided import assert_trained_as_one
 

@@ -12,14 +12,14 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.judge import judge
+from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.logs.naming import group_logs
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
-from switch_ema.bench.tasks.loading import load_task_class
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 
 TRAIN = """
 import argparse, os

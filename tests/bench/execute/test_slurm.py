@@ -13,9 +13,9 @@ from switch_ema.bench.execute.failures import TrainingFailed
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.data_parallel import WorkerLost
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.shared import WorkerLost
 from tests.bench.execute.divided import assert_trained_as_one
 
 TASKS = """

@@ -8,14 +8,14 @@ from importlib.resources import files
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 import pytest
 
-from switch_ema.analysis.looks import COLOURS
-from switch_ema.analysis.style import COLOURS as style_colours
+from switch_ema.analysis.matplotlib_style import COLOURS as style_colours
+from switch_ema.analysis.method_style import COLOURS
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.curves import Band, visible_range
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure
-from switch_ema.bench.report.looks import make_looks
+from switch_ema.bench.report.page_style import make_looks
 from switch_ema.bench.stats.paired import paired_differences
 from switch_ema.bench.task import Metric
 from tests.bench.report.synthetic import (

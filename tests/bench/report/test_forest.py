@@ -3,7 +3,7 @@
 import pytest
 
 from switch_ema.bench.report.forest import forest
-from switch_ema.bench.report.looks import make_looks
+from switch_ema.bench.report.page_style import make_looks
 from switch_ema.bench.stats.summary import TaskSummary
 from tests.bench.report.synthetic import make_diverged_task, make_task
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import typographic
 from switch_ema.bench.report.page import render_page, write_page
 from switch_ema.bench.report.words import best_sentence, verdicts

@@ -5,7 +5,7 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.results.folder import remove_leftovers, settle_arithmetic
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train import place
+from switch_ema.bench.train import context
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def test_a_new_run_has_one_thread_whatever_the_machine(results):
 
 
 def test_kernels_belong_to_the_run(results, monkeypatch):
-    monkeypatch.setattr(place.native, "is_available", lambda: True)
+    monkeypatch.setattr(context.native, "is_available", lambda: True)
     assert settle_arithmetic(results, None).kernels == "c"
-    monkeypatch.setattr(place.native, "is_available", lambda: False)
+    monkeypatch.setattr(context.native, "is_available", lambda: False)
     with pytest.raises(UsageError, match="begun with the kernels 'c' and would go on"):
         settle_arithmetic(results, None)
 

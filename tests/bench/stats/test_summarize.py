@@ -6,11 +6,11 @@ import pytest
 
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.facts import FACTS, dump_facts
+from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 from tests.bench.conftest import TINY_TASK
 
 

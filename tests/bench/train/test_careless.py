@@ -9,8 +9,8 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 from tests.bench.conftest import TINY_TASK
 
 CARELESS = (

@@ -9,8 +9,8 @@ import torch
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import checkpoints
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.values import ValueLog
 
 

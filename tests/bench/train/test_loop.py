@@ -11,8 +11,8 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 
 
 def run(cell, folder):

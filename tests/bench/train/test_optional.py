@@ -13,16 +13,16 @@ from rich.console import Console
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.loading import create_task
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.samples import load_samples
+from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.tasks.loading import create_task
-from switch_ema.bench.tasks.stacked import StackedTask
-from switch_ema.bench.train.contract import load_initial_weights
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import Training, train_cell
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.task_checks import load_initial_weights
 from switch_ema.commands.compare import Compare
 from tests.bench.conftest import TINY_TASK
 

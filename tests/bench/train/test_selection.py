@@ -12,9 +12,9 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import HELD_OUT, Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Metric, Recipe
-from switch_ema.bench.train import contract
+from switch_ema.bench.train import task_checks
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import Training
-from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.selection import Selection
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
@@ -47,14 +47,14 @@ def test_it_reports_what_the_best_average_itself_scores_on_the_test_data(tmp_pat
         training._train_epoch()
         with ema.averaged(), torch.no_grad():
             training.model.eval()
-            share = contract.measure(training.task, training.model, 1)["accuracy"][0]
+            share = task_checks.measure(training.task, training.model, 1)["accuracy"][0]
         best.update(share / 100)
         training._evaluate()
         training.epoch += 1
     assert best.is_better_than_last
     with best.averaged(), torch.no_grad():
         training.model.eval()
-        expected = contract.measure(training.tested, training.model, 1)
+        expected = task_checks.measure(training.tested, training.model, 1)
     found = training.result.values["ema+best:decay=0.9"]
     assert {metric: epochs[-1] for metric, epochs in found.items()} == expected
     last = training.result.values["ema:decay=0.9"]["accuracy"][-1]

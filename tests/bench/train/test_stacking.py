@@ -9,11 +9,11 @@ import torch
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.results.kept import load_kept
-from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.results.kept_weights import load_kept
+from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.train import loop
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import Training, train_cell
-from switch_ema.bench.train.place import Place
 from tests.bench.test_compare import run
 
 TASK = "noisy-digits:size=80"

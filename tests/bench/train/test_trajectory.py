@@ -5,8 +5,8 @@ import torch
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import trajectory
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import Training
-from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.trajectory import load_trajectory
 
 

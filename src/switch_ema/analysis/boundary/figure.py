@@ -16,8 +16,8 @@ from switch_ema.analysis.boundary.contours import Floats
 from switch_ema.analysis.boundary.measures import CONFIDENCE, Grid
 from switch_ema.analysis.boundary.summary import MethodBoundaries, named
 from switch_ema.analysis.intervals import Interval, interval
-from switch_ema.analysis.looks import display_name, looks_of
-from switch_ema.analysis.style import COLOURS, PAGE, paper_style
+from switch_ema.analysis.matplotlib_style import COLOURS, PAGE, paper_style
+from switch_ema.analysis.method_style import display_name, looks_of
 
 CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
     "confidence", ["#b9bcc0", "#2f6fb5"]

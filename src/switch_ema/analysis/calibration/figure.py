@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from switch_ema.analysis.calibration.measures import Bin, calibration_error
-from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import COLUMN, MARKERS, line_of, paper_style
+from switch_ema.analysis.matplotlib_style import COLUMN, MARKERS, line_of, paper_style
+from switch_ema.analysis.method_style import Look, looks_of
 
 
 def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:

@@ -9,8 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import line_of, panel_grid, paper_style, wrapped
+from switch_ema.analysis.matplotlib_style import (
+    line_of,
+    panel_grid,
+    paper_style,
+    wrapped,
+)
+from switch_ema.analysis.method_style import Look, looks_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from switch_ema.analysis.looks import Look, looks_of
-from switch_ema.analysis.style import COLOURS, panel_grid, paper_style, wrapped
+from switch_ema.analysis.matplotlib_style import (
+    COLOURS,
+    panel_grid,
+    paper_style,
+    wrapped,
+)
+from switch_ema.analysis.method_style import Look, looks_of
 
 _LINE = 0.16
 """Height of a method's line in inches."""

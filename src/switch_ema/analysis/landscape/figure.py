@@ -11,14 +11,14 @@ from matplotlib.lines import Line2D
 
 from switch_ema.analysis.landscape.directions import Floats
 from switch_ema.analysis.landscape.surface import LandscapeLine, LandscapeSurface, Notes
-from switch_ema.analysis.looks import Look, display_name, looks_of
-from switch_ema.analysis.style import (
+from switch_ema.analysis.matplotlib_style import (
     COLUMN,
     MARKERS,
     PAGE,
     line_of,
     paper_style,
 )
+from switch_ema.analysis.method_style import Look, display_name, looks_of
 
 LEVELS = 18
 """Contours of a surface."""

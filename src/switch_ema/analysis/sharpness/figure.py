@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from switch_ema.analysis.looks import Look, looks_of
+from switch_ema.analysis.matplotlib_style import MARKERS, PAGE, line_of, paper_style
+from switch_ema.analysis.method_style import Look, looks_of
 from switch_ema.analysis.sharpness.measures import NoiseCurve
-from switch_ema.analysis.style import MARKERS, PAGE, line_of, paper_style
 
 _STRENGTH = {
     "none": r"standard deviation $\sigma$ of the noise on all weights",

@@ -24,14 +24,18 @@ from switch_ema.analysis.boundary.summary import MethodBoundaries
 from switch_ema.bench.compare import Watcher, run_comparison
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.loading import (
+    create_task,
+    import_task,
+    load_task_class,
+    registered_tasks,
+)
 from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
-from switch_ema.bench.tasks.loading import create_task, load_task_class
-from switch_ema.bench.tasks.registry import TASKS, import_task
-from switch_ema.bench.tasks.toy.two_d import TwoD
+from switch_ema.bench.task import PlaneTask
+from switch_ema.bench.train.context import Place, using_threads
 from switch_ema.bench.train.loop import Training
-from switch_ema.bench.train.place import Place, using_threads
 
 _SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
 _AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
@@ -84,7 +88,7 @@ def compare_boundaries(
 
     Args:
         task: circles or moons, with options (``moons:noise=0.2,lr=0.1``), or a class
-            of the user's that derives from ``TwoD``.
+            of the user's that derives from ``PlaneTask``.
         methods: names with options, such as ``ema:decay=0.99``; the first is the
             baseline.
         seeds: how many, at least 1; intervals need 2.
@@ -112,7 +116,7 @@ def compare_boundaries(
     )
     cells = make_plan(config)
     chosen = tuple(range(first_seed, first_seed + seeds))
-    data = cast(TwoD, create_task(task, chosen))
+    data = cast(PlaneTask, create_task(task, chosen))
     x, y, x_test, y_test = (
         part.double().numpy() for part in (data.x, data.y, data.x_eval, data.y_eval)
     )
@@ -141,8 +145,12 @@ def compare_boundaries(
 
 def _check_plane(task: str) -> None:
     task_class, spec = load_task_class(task)
-    if not issubclass(task_class, TwoD):
-        known = [name for name in TASKS if issubclass(import_task(name), TwoD)]
+    if not issubclass(task_class, PlaneTask):
+        known = [
+            name
+            for name in registered_tasks()
+            if issubclass(import_task(name), PlaneTask)
+        ]
         raise UsageError(
             f"boundaries are drawn in the plane, where {spec.name} is not; "
             f"choose {' or '.join(known)}."
@@ -199,7 +207,7 @@ def _measure_cells(
 
 def _measure(training: Training, label: str, grid: Grid) -> _Trained:
     """Measure the weights of a method at the end of its training."""
-    tested = cast(TwoD, training.task).x_eval
+    tested = cast(PlaneTask, training.task).x_eval
     if training.result.status != "done":
         # One seed stops the others of its stack: none of them is at its end.
         shape = tuple(tested.shape[:2])

@@ -32,7 +32,7 @@ from switch_ema.analysis.landscape.surface import (
     landscape_1d,
     landscape_2d,
 )
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.analysis.probes import Probe
 from switch_ema.analysis.sharpness.curvature import LossSurface
 from switch_ema.analysis.sharpness.measures import (
@@ -44,8 +44,8 @@ from switch_ema.analysis.sharpness.measures import (
 )
 from switch_ema.analysis.sharpness.spectrum import hessian_trace, top_eigenvalues
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
-from switch_ema.bench.results.kept import KeptTask, Weights
-from switch_ema.bench.train.place import using_threads
+from switch_ema.bench.results.kept_weights import KeptTask, Weights
+from switch_ema.bench.train.context import using_threads
 
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Strengths of the noise that the loss is measured under, as shares of the filters."""

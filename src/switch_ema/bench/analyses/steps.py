@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from switch_ema.bench.loading import create_task
 from switch_ema.bench.methods import parse_method
 from switch_ema.bench.optimizers.step import take_step
-from switch_ema.bench.plan.facts import facts_of
-from switch_ema.bench.tasks.loading import create_task
-from switch_ema.bench.train.contract import make_optimizer
+from switch_ema.bench.plan.task_snapshot import facts_of
+from switch_ema.bench.train.task_checks import make_optimizer
 
 ROUNDS, STEPS = 30, 10
 

@@ -11,9 +11,9 @@ from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.execute.options import launched
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.data_parallel import check_divisible
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.shared import check_divisible
 
 
 def default_jobs() -> int:
@@ -79,7 +79,7 @@ def train_cells(
             yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
         return
     if launched()[1] > 1:
-        from switch_ema.bench.execute.launched import train_launched
+        from switch_ema.bench.execute.torchrun import train_launched
 
         yield from train_launched(cells, place, on_epoch)
         return

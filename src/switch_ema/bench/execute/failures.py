@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import explain, told
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_file, parse_task
-from switch_ema.bench.tasks.loading import explain, told
 from switch_ema.bench.text import printable
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.data_parallel import WorkerLost
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.shared import WorkerLost
 from switch_ema.bench.train.values import OnProgress
 
 FAILURES = "failures"

@@ -11,12 +11,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from switch_ema.bench.execute.failures import explained
-from switch_ema.bench.execute.group import allow_processes, train_in_group
+from switch_ema.bench.execute.local_workers import allow_processes, train_in_group
 from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import Latest, OnProgress
 

@@ -22,11 +22,11 @@ from ray.exceptions import RayError
 
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute.board import Board
-from switch_ema.bench.execute.group import RETRIES
 from switch_ema.bench.execute.local import OnEpoch, train_or_explain
+from switch_ema.bench.execute.local_workers import RETRIES
+from switch_ema.bench.execute.ray_progress import Board
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress, latest_of
 

@@ -7,12 +7,12 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
-from switch_ema.bench.execute.group import RETRIES, given_up
+from switch_ema.bench.execute.local_workers import RETRIES, given_up
 from switch_ema.bench.execute.ray import Job, Outcome, Share, train_anywhere
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.place import Place
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.data_parallel import PATIENCE, train_as_worker
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.shared import PATIENCE, train_as_worker
 from switch_ema.bench.train.values import OnProgress
 
 

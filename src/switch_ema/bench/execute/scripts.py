@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import check_unchanged
 from switch_ema.bench.methods import method_of, options_in_epochs
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.spec import FOLDER, command_of, task_slug
-from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.text import listed
-from switch_ema.bench.train.place import Place, check_kernels
+from switch_ema.bench.train.context import Place, check_kernels
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
-from switch_ema.bench.usable import is_usable
 
 LOGS = "logs"
 """Folder of a run with the values and the output of its scripts."""

@@ -16,15 +16,15 @@ from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
-from switch_ema.bench.execute.group import RETRIES, given_up
 from switch_ema.bench.execute.local import OnEpoch
+from switch_ema.bench.execute.local_workers import RETRIES, given_up
 from switch_ema.bench.execute.options import job_options
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.checkpoints import values_path
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.data_parallel import WorkerLost, train_as_worker
 from switch_ema.bench.train.loop import train_cell
-from switch_ema.bench.train.place import Place
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.shared import WorkerLost, train_as_worker
 from switch_ema.bench.train.values import read_progress
 
 JOBS = "slurm"

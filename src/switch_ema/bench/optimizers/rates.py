@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RAdam
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.optimizers.changes import check_change
+from switch_ema.bench.optimizers.overrides import check_change
 from switch_ema.bench.spec import Change
 
 PROPORTIONAL = (SGD, Adam, AdamW, RAdam)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import load_task_class, takes_split
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
 from switch_ema.bench.methods import (
     FILTERS,
@@ -20,11 +21,10 @@ from switch_ema.bench.methods import (
 from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
-from switch_ema.bench.plan.facts import TaskFacts, facts_of
+from switch_ema.bench.plan.task_snapshot import TaskFacts, facts_of
 from switch_ema.bench.recipe import LATER, Recipe, stored_fields
 from switch_ema.bench.spec import SHARE, Change, is_script, parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
-from switch_ema.bench.tasks.loading import load_task_class, takes_split
 
 SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that is written for many seeds."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.summary import MEASURES, summarize
 from switch_ema.analysis.intervals import Interval
-from switch_ema.analysis.looks import display_name
-from switch_ema.analysis.style import save_figure
+from switch_ema.analysis.matplotlib_style import save_figure
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.analyses.boundary import BoundaryComparison
 from switch_ema.bench.report.numbers import NONE, fixed
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet

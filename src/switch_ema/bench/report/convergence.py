@@ -1,6 +1,6 @@
 """The curves: one metric against the epochs, one line per method."""
 
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
@@ -11,7 +11,6 @@ from switch_ema.bench.report.figures import (
     plain,
     range_of,
 )
-from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import (
     digits_of,
     fixed,
@@ -19,6 +18,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
+from switch_ema.bench.report.page_style import Look
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted

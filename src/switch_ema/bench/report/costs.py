@@ -1,6 +1,6 @@
 """What the trainings took, one bar for each."""
 
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.figures import Figure, rows_layout
 from switch_ema.bench.report.numbers import seconds
 from switch_ema.bench.stats.summary import TaskSummary

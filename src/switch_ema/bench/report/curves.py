@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low, stdev
 
-from switch_ema.bench.usable import is_usable
+from switch_ema.bench.recipe import is_usable
 
 Runs = Mapping[int, Sequence[float]]
 """Values per epoch, by seed."""

@@ -13,7 +13,6 @@ from switch_ema.bench.report.figures import (
     range_of,
     rows_layout,
 )
-from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import (
     difference_unit,
     digits_for,
@@ -21,6 +20,7 @@ from switch_ema.bench.report.numbers import (
     shortened,
     typographic,
 )
+from switch_ema.bench.report.page_style import Look
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from switch_ema.analysis.looks import display_name
-from switch_ema.bench.report.looks import Look
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import shortened
+from switch_ema.bench.report.page_style import Look
 from switch_ema.bench.text import printable
 
 Looks = Mapping[str, Look]

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 
 from switch_ema.bench.report.figures import Looks
-from switch_ema.bench.report.looks import Look
 from switch_ema.bench.report.numbers import digits_of, fixed
+from switch_ema.bench.report.page_style import Look
 from switch_ema.bench.report.rows import NEAR_TIES
 from switch_ema.bench.stats.paired import Difference
 from switch_ema.bench.stats.summary import TaskSummary

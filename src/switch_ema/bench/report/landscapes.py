@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 from switch_ema.analysis.calibration.figure import draw_reliability
 from switch_ema.analysis.calibration.measures import Bin, Calibration
 from switch_ema.analysis.landscape.figure import caption, draw_line, draw_surfaces
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.matplotlib_style import save_figure
+from switch_ema.analysis.method_style import display_name
 from switch_ema.analysis.sharpness.figure import draw_sharpness
 from switch_ema.analysis.sharpness.measures import NoiseCurve, Sharpness
-from switch_ema.analysis.style import save_figure
 from switch_ema.bench.analyses.landscape import TaskLandscape
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, Sheet
-from switch_ema.bench.results.kept import KeptTask
+from switch_ema.bench.results.kept_weights import KeptTask
 
 
 def landscape_section(

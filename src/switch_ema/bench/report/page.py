@@ -15,14 +15,13 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from switch_ema._files import write_atomically
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, Looks
 from switch_ema.bench.report.forest import Forest, forest
-from switch_ema.bench.report.looks import make_looks
 from switch_ema.bench.report.numbers import (
     difference_unit,
     fixed,
@@ -30,6 +29,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
+from switch_ema.bench.report.page_style import make_looks
 from switch_ema.bench.report.pictures import Pictures, arrange
 from switch_ema.bench.report.rows import (
     Row,

@@ -1,7 +1,7 @@
 """Several settings side by side: a table value by method, its words and its figure."""
 
 from switch_ema.analysis.intervals import half_width
-from switch_ema.analysis.looks import display_name
+from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.figures import (
     Figure,

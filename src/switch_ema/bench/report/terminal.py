@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.report.blocks import fits, print_block
+from switch_ema.bench.report.narrow_tables import fits, print_block
 from switch_ema.bench.report.numbers import (
     NONE,
     difference_unit,

@@ -11,17 +11,17 @@ from filelock import FileLock, Timeout
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.facts import FACTS, dump_facts
-from switch_ema.bench.plan.points import (
+from switch_ema.bench.plan.sweep_points import (
     POINTS,
     Point,
     dump_points,
     load_points,
     trained,
 )
+from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train.place import check_kernels, kernels_here
+from switch_ema.bench.train.context import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"

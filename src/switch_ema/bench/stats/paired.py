@@ -21,7 +21,7 @@ from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.stats import nct, t  # type: ignore[import-untyped]
 
 from switch_ema.analysis.intervals import half_width
-from switch_ema.bench.usable import is_usable
+from switch_ema.bench.recipe import is_usable
 
 Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]

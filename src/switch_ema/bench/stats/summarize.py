@@ -9,13 +9,13 @@ from dataclasses import replace
 from switch_ema.bench.optimizers.catalog import describe_optimizer
 from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.facts import TaskFacts, change_of, load_facts
-from switch_ema.bench.plan.points import (
+from switch_ema.bench.plan.sweep_points import (
     TUNED,
     UNTUNED,
     load_points,
     plan_points,
 )
+from switch_ema.bench.plan.task_snapshot import TaskFacts, change_of, load_facts
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (

@@ -18,8 +18,8 @@ import torch
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import Task
-from switch_ema.bench.tasks.stacked import StackedTask
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell

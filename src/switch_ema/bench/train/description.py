@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from switch_ema.bench.models.stacked import Stacked
 from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.text import counted
 
 # Numbers of an optimizer that say how it is computed, not what.

@@ -15,22 +15,25 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.bench.loading import check_unchanged, create_task
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
+    as_teacher,
     effective,
     method_of,
     parse_method,
     surviving_share,
     with_share,
 )
-from switch_ema.bench.models.stacked import clip_each_
-from switch_ema.bench.optimizers.changes import change_optimizer
+from switch_ema.bench.optimizers.overrides import change_optimizer
 from switch_ema.bench.optimizers.rates import rate_factor, scale_steps
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import Change, parse_method_spec, task_slug
+from switch_ema.bench.stacking.modules import clip_each_
+from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     CONTROL_PURPOSE,
@@ -39,15 +42,18 @@ from switch_ema.bench.task import (
     Task,
     epoch_seed,
 )
-from switch_ema.bench.tasks.loading import check_unchanged, create_task
-from switch_ema.bench.tasks.stacked import StackedTask
-from switch_ema.bench.teacher import as_teacher
-from switch_ema.bench.train import contract
+from switch_ema.bench.train import task_checks
 from switch_ema.bench.train.checkpoints import (
     Unreadable,
     load_checkpoint,
     save_checkpoint,
     values_path,
+)
+from switch_ema.bench.train.context import (
+    Place,
+    check_kernels,
+    peak_memory_mb,
+    using_threads,
 )
 from switch_ema.bench.train.description import (
     describe_batches,
@@ -56,12 +62,6 @@ from switch_ema.bench.train.description import (
     describe_schedule,
 )
 from switch_ema.bench.train.pictures import to_png
-from switch_ema.bench.train.place import (
-    Place,
-    check_kernels,
-    peak_memory_mb,
-    using_threads,
-)
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
@@ -87,7 +87,7 @@ class Training:
         # A task that draws its data here must draw the same for every method.
         set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
-        contract.check_seed(self.task)
+        task_checks.check_seed(self.task)
         self.tested = self.task
         """Whose values are reported: the task itself, unless some data is held out."""
         if cell.evaluated_split != cell.trained_split:
@@ -99,11 +99,11 @@ class Training:
         self.accelerator = self._accelerate()
         set_seed(self.task.seed)
         model = self._make_model()
-        origin = contract.load_initial_weights(self.task, model)
-        self.optimizer = contract.make_optimizer(
+        origin = task_checks.load_initial_weights(self.task, model)
+        self.optimizer = task_checks.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
-        batches = len(contract.make_loader(self.task, 0))
+        batches = len(task_checks.make_loader(self.task, 0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         share = self._change_optimizer()
         told = {
@@ -150,7 +150,7 @@ class Training:
         )
 
     def _make_model(self) -> nn.Module:
-        return contract.make_model(self.task)
+        return task_checks.make_model(self.task)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         """Return the model as it is trained: on its device, in its precision."""
@@ -203,7 +203,7 @@ class Training:
                 self.optimizer,
                 epochs=self.cell.recipe.epochs,
                 folder=folder / label.replace("/", "-").replace(":", "-"),
-                probe=partial(contract.loss_and_error, self.task),
+                probe=partial(task_checks.loss_and_error, self.task),
             )
         return averagers
 
@@ -212,7 +212,7 @@ class Training:
         chosen = [label for label in self.shown if self._method(label).keeps_best]
         if not chosen:
             return {}
-        examples = contract.count_examples(self.task, model)
+        examples = task_checks.count_examples(self.task, model)
         metric = self.task.metrics[0]
         return {label: Selection(metric, examples) for label in chosen}
 
@@ -234,7 +234,7 @@ class Training:
             restarted = "its checkpoint was damaged, so it was trained anew"
         if self.place.measures_trivial:
             set_seed(self.task.seed)
-            self.result.trivial = contract.trivial_values(self.tested)
+            self.result.trivial = task_checks.trivial_values(self.tested)
         self._start_trackers()
         self._keep_point()
         self._saved_at = time.monotonic()
@@ -249,7 +249,7 @@ class Training:
         self._end_trackers()
         if self.result.status == "done":
             seeds = self.cell.seeds
-            missing = contract.name_missing(self.result.values, seeds)
+            missing = task_checks.name_missing(self.result.values, seeds)
             self.result.message = "; ".join(filter(None, (restarted, missing)))
             if self.place.makes_samples:
                 self._sample()
@@ -289,7 +289,7 @@ class Training:
         set_mode(self.optimizer, training=True)
         # The control's epochs are numbered otherwise, which gives other orders.
         epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
-        loader = contract.make_loader(self.task, epoch)
+        loader = task_checks.make_loader(self.task, epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
         for index, batch in enumerate(loader, start=1):
@@ -339,7 +339,7 @@ class Training:
         """
         batch = send_to_device(batch, self.accelerator.device)
         with self.accelerator.autocast():
-            loss = contract.loss_of(self.task, self.model, batch) / batches
+            loss = task_checks.loss_of(self.task, self.model, batch) / batches
         self.accelerator.backward(loss)
         return loss.detach()
 
@@ -385,14 +385,14 @@ class Training:
 
     def _measure(self, task: Task, label: str) -> dict[str, list[float]]:
         with self._averaged(label, _EVALUATION):
-            return contract.measure(task, self.model, len(self.cell.networks))
+            return task_checks.measure(task, self.model, len(self.cell.networks))
 
     @torch.no_grad()
     def _sample(self) -> None:
         """Ask the task for pictures of every method."""
         for label in self.averagers:
             with self._averaged(label, _SAMPLES):
-                pictures = contract.sample_pictures(self.tested, self.model)
+                pictures = task_checks.sample_pictures(self.tested, self.model)
             if pictures:
                 self.result.samples[label] = to_png(pictures)
 

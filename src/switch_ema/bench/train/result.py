@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from switch_ema.bench.train.contract import Trivial
+from switch_ema.bench.train.task_checks import Trivial
 from switch_ema.bench.train.values import Values
 
 

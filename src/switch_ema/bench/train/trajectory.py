@@ -11,8 +11,8 @@ from torch import Tensor
 from switch_ema._files import write_atomically
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.models.stacked import Stacked
-from switch_ema.bench.tasks.stacked import StackedTask
+from switch_ema.bench.stacking.modules import Stacked
+from switch_ema.bench.stacking.tasks import StackedTask
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell

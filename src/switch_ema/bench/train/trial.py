@@ -145,7 +145,7 @@ class _ActiveTrial(Trial):
                 averager.end_epoch()
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
-        from switch_ema.bench.train.place import peak_memory_mb
+        from switch_ema.bench.train.context import peak_memory_mb
 
         started = time.perf_counter()
         values: dict[str, dict[str, float]] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from switch_ema.bench.usable import is_usable
+from switch_ema.bench.recipe import is_usable
 
 Values = dict[str, dict[str, list[list[float]]]]
 """By method and metric: per epoch, one value per seed; NaN where not evaluated."""

@@ -1,0 +1,248 @@
+"""Find a task's class by its name or in the user's file, and check its options."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.spec import (
+    KINDS,
+    SCRIPT,
+    Spec,
+    file_of,
+    files_of_script,
+    fingerprint,
+    is_script,
+    parse_task,
+)
+from switch_ema.bench.stacking.tasks import stack_tasks
+from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
+from switch_ema.bench.text import unknown
+
+REGISTRY = "switch_ema.zoo.tasks.registry"
+"""Where tasks are found by name. A string: the engine imports no particular task."""
+
+NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
+
+
+def registered_tasks() -> Mapping[str, str]:
+    """Return the tasks that have a name: name -> module and class."""
+    tasks: Mapping[str, str] = importlib.import_module(REGISTRY).TASKS
+    return tasks
+
+
+def import_task(name: str) -> type[Task]:
+    """Import the class of a task that has a name."""
+    found: type[Task] = importlib.import_module(REGISTRY).import_task(name)
+    return found
+
+
+def check_unchanged(task: str, sources: str) -> None:
+    """Refuse a file that is none of those that a run was begun with."""
+    found = fingerprint(task)
+    if found and found not in sources.split():
+        files = (
+            files_of_script(task) if is_script(task) else [file_of(parse_task(task))]
+        )
+        raise UsageError(
+            f"{', '.join(map(str, files))} was edited while the run was going on, and "
+            "results of both must not be mixed; undo the edit, or begin a new run."
+        )
+
+
+def load_from_file(shown: str, name: str) -> type[Task]:
+    """Import the user's file and take the class out of it."""
+    try:
+        path = Path(shown).expanduser().resolve()
+        is_there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or no name of a file
+        is_there = False
+    if not is_there:
+        raise UsageError(f"{shown}: there is no such file.")
+    module = _import(path, shown, path.stat().st_mtime_ns)
+    found = getattr(module, name, None) if name else None
+    if not (inspect.isclass(found) and issubclass(found, Task)):
+        tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
+        there = f"its tasks are {', '.join(tasks)}" if tasks else NO_TASKS
+        wanted = f"there is no task {name!r}" if name else "name a task behind the file"
+        raise UsageError(f"{shown}: {wanted}; {there}.")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UsageError(f"{shown}: {name} must define {', '.join(missing)}.")
+    metrics = getattr(found, "metrics", None)
+    named = isinstance(metrics, tuple) and all(isinstance(m, Metric) for m in metrics)
+    if not (metrics and named):
+        raise UsageError(f"{shown}: {name}.metrics must be a tuple of Metric.")
+    recipe: Any = found.recipe
+    if not isinstance(recipe, Recipe):
+        kind = type(recipe).__name__
+        raise UsageError(f"{shown}: {name}.recipe must be a Recipe, got a {kind}.")
+    return found
+
+
+def explain(error: BaseException, shown: str) -> UsageError:
+    """Say in one line what went wrong in the user's file, and in which line of it."""
+    path = Path(shown).expanduser().resolve()
+    message = told(error).strip().partition("\n")[0]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path
+    ]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines, message = [error.lineno], error.msg
+    where = f"{shown}, line {lines[-1]}" if lines else shown
+    if not isinstance(error, UsageError):  # ours say by themselves what is wrong
+        message = f"{type(error).__name__}: {message}"
+    return UsageError(f"{where}: {message}".rstrip(": "))
+
+
+def told(error: BaseException) -> str:
+    """Return the text of an exception, whose own method may fail to make it."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be made: {type(second).__name__})"
+
+
+def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
+    """Return the options of a task: its constructor's, without seed and split."""
+    # The first is the seed, whatever its name.
+    options = list(inspect.signature(task_class).parameters.values())[1:]
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {
+        option.name: option
+        for option in options
+        if option.kind in named and option.name != "split"
+    }
+
+
+def takes_split(task_class: type[Task]) -> bool:
+    """Return whether the task can evaluate on held-out training data."""
+    return "split" in inspect.signature(task_class).parameters
+
+
+def check_options(task_class: type[Task], spec: Spec) -> None:
+    """Refuse options that the task does not have, and values of another kind."""
+    options, hints = options_of(task_class), _hints(task_class)
+    for key, value in spec.options.items():
+        if key not in options:
+            known = ", ".join(_shown(option) for option in options.values()) or "none"
+            raise UsageError(
+                f"{spec.name} has no option {key!r}; its options are {known}."
+            )
+        _check_kind(spec.name, key, value, hints.get(key, Any))
+
+
+def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
+    """Find a task and check its options, without making it.
+
+    Args:
+        task: a name with options, such as ``images:noise=0.3``, or a class in a file,
+            such as ``my/task.py:Wine`` or ``my/task.py:Wine:size=50``.
+    """
+    spec = parse_task(task) if isinstance(task, str) else task
+    if is_script(spec.name):
+        raise UsageError(
+            f"{spec.name.removeprefix(SCRIPT)} is a script, of which a run has the "
+            "values alone, neither data nor weights."
+        )
+    file = file_of(spec)
+    if file is not None:
+        task_class = load_from_file(file, spec.name[len(file) + 1 :])
+    elif spec.name in registered_tasks():
+        task_class = import_task(spec.name)
+    else:
+        names = registered_tasks()
+        raise unknown("task", spec.name, names, ", or path/to/file.py:ClassName")
+    check_options(task_class, spec)
+    return task_class, spec
+
+
+def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") -> Task:
+    """Make a task for one seed, or for several that are trained stacked."""
+    task_class, spec = load_task_class(task)
+    options = dict(spec.options)
+    if takes_split(task_class):
+        options["split"] = split
+    elif split != "test":
+        raise UsageError(
+            f"{spec.name} cannot be tuned: its constructor takes no keyword split."
+        )
+    try:
+        if issubclass(task_class, SeedBatchTask):
+            return task_class(tuple(seeds), **options)
+        if len(seeds) == 1:
+            return task_class(seeds[0], **options)
+        if task_class.seeds_at_once(spec.options) == 1:
+            raise UsageError(f"{spec.name} takes one seed, got {len(seeds)}.")
+        return stack_tasks(lambda seed: task_class(seed, **options), seeds)
+    except UsageError:
+        raise
+    except Exception as error:
+        file = file_of(spec)
+        if file is not None:
+            raise explain(error, file) from None
+        if isinstance(error, ValueError):
+            raise UsageError(f"{spec.name}: {error}") from None
+        raise
+
+
+def _is_task(value: object, module: ModuleType) -> bool:
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Task)
+        and value.__module__ == module.__name__
+    )
+
+
+@lru_cache(maxsize=32)
+def _import(path: Path, shown: str, changed: int) -> ModuleType:
+    """Run a file once; ``changed`` makes it run again after an edit."""
+    del changed
+    name = f"switch_ema_user_{path.stem}_{sha1(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look the module up; its neighbours may be imported.
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise explain(error, shown) from None
+    return module
+
+
+def _shown(option: inspect.Parameter) -> str:
+    if option.default is inspect.Parameter.empty:
+        return option.name
+    return f"{option.name}={option.default}"
+
+
+def _hints(task_class: type[Task]) -> dict[str, Any]:
+    try:
+        return get_type_hints(task_class.__init__)
+    except (NameError, TypeError):  # a user's annotations need not resolve
+        return {}
+
+
+def _check_kind(task: str, key: str, value: Any, hint: Any) -> None:
+    union = get_origin(hint) in (Union, type(int | str))
+    kinds = get_args(hint) if union else (hint,)
+    if not all(kind in KINDS for kind in kinds):
+        return
+    accepted = (*kinds, int) if float in kinds else kinds
+    if type(value) not in accepted:
+        words = " or ".join(KINDS[kind] for kind in kinds)
+        raise UsageError(f"{task}: {key} must be {words}, got {value!r}.")

@@ -1,0 +1,46 @@
+"""What tells methods apart on a page: the colours and dashes of all figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from switch_ema.analysis.method_style import DASHES, looks_of
+from switch_ema.bench.report.rows import baseline_of
+from switch_ema.bench.stats.summary import TaskSummary
+
+_DASHES = ((), (7, 3), (2, 3), (10, 3, 2, 3), (5, 2), (12, 3))
+assert len(_DASHES) == DASHES
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn."""
+
+    index: int
+    """Number of the method in the whole comparison."""
+    colour: int
+    """Which of the colours --method-0, --method-1 and so on in style.css."""
+    dash: tuple[int, ...]
+    """Lengths of line and gap in pixels; empty is solid."""
+
+    @property
+    def plotly_dash(self) -> str:
+        """Spell the dash for plotly."""
+        return ",".join(f"{length}px" for length in self.dash) or "solid"
+
+    @property
+    def svg_dash(self) -> str:
+        """Spell the dash for SVG."""
+        return " ".join(map(str, self.dash)) or "none"
+
+
+def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, Look]:
+    """Give every method of a comparison its look, whichever tasks it appears in."""
+    names: dict[str, None] = {}
+    for task in tasks:
+        results = task.results[task.metrics[0].name]
+        names |= dict.fromkeys([baseline_of(results)] if not names else [])
+        names |= dict.fromkeys(result.method for result in results)
+    return {
+        name: Look(index, look.colour, _DASHES[look.dash])
+        for index, (name, look) in enumerate(looks_of(names).items())
+    }

@@ -1,0 +1,212 @@
+"""What a comparison has kept of its first seed: weights and their trajectories."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import send_to_device, set_seed
+from torch import Tensor, nn
+
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import create_task
+from switch_ema.bench.method_names import CONTROL
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.plan.sweep_points import load_points, plan_points
+from switch_ema.bench.results.folder import open_run, threads_of
+from switch_ema.bench.spec import parse_method_spec
+from switch_ema.bench.stacking.modules import Stacked
+from switch_ema.bench.stacking.tasks import StackedTask
+from switch_ema.bench.task import SeedBatchTask, Task
+from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.trajectory import load_trajectory
+
+Weights = Mapping[str, Tensor]
+PAPER = ("plain", "ema", "swa", "switch-ema")
+"""What the paper draws side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptTask:
+    """One task of a comparison, with what its methods have made of one seed."""
+
+    name: str
+    """As typed, options included."""
+    seed: int
+    task: Task
+    model: nn.Module
+    """Lends its architecture; its own weights mean nothing."""
+    weights: dict[str, Weights]
+    """For each method the state dict that it is evaluated with."""
+    trajectory: dict[str, list[Weights]]
+    """For each method its parameters from the beginning on; empty if not kept."""
+    threads: int
+    """Threads of torch that the run was trained with."""
+
+    def batches(self, count: int) -> list[Any]:
+        """Return the first training batches, joined to few, on the model's device."""
+        device = next(self.model.parameters()).device
+        loader = zip(range(count), self.task.train_loader(0), strict=False)
+        return joined([send_to_device(batch, device) for _, batch in loader])
+
+    def is_finite(self, method: str) -> bool:
+        """Whether a method's weights are numbers."""
+        return all(
+            bool(value.isfinite().all()) for value in self.weights[method].values()
+        )
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether parameters have the seed, only one here, as first dimension."""
+        return isinstance(self.task, SeedBatchTask)
+
+
+def joined(batches: list[Any], most: int = 1024) -> list[Any]:
+    """Join batches of examples with one label each, for the mean loss is the same.
+
+    Batches of any other form stay as they are.
+
+    >>> few = joined([(torch.zeros(4, 2), torch.zeros(4))] * 3)
+    >>> [tuple(tensor.shape) for tensor in few[0]]
+    [(12, 2), (12,)]
+    """
+    if not batches or not all(map(_has_one_label_each, batches)):
+        return batches
+    parts = [torch.cat(column) for column in zip(*batches, strict=True)]
+    pieces = (torch.split(part, most) for part in parts)
+    return list(zip(*pieces, strict=True))
+
+
+def _has_one_label_each(batch: Any) -> bool:
+    return (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and all(isinstance(part, Tensor) for part in batch)
+        and batch[1].ndim == 1
+        and len(batch[0]) == len(batch[1])
+    )
+
+
+def load_kept(
+    folder: Path,
+    methods: tuple[str, ...] = (),
+    device: str | None = None,
+    *,
+    seed: int | None = None,
+) -> list[KeptTask]:
+    """Read what a run has kept.
+
+    Args:
+        folder: of the run.
+        methods: which of them; by default those that the paper compares.
+        device: cpu, or None for what Accelerate finds.
+        seed: whose weights; by default those of the first seed.
+    """
+    config, results = open_run(folder)
+    with closing(results):
+        points = load_points(results.meta())
+        place = Place(folder, device, threads=threads_of(results))
+    wanted = config.first_seed if seed is None else seed
+    kept: dict[tuple[str, str | None], KeptTask] = {}
+    known: dict[str, None] = {}
+    for cell in plan_points(config, points):
+        known |= dict.fromkeys(cell.methods)
+        if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
+            continue
+        found = _load(cell, place)
+        same = kept.setdefault((cell.task, cell.optimizer), found)
+        same.weights.update(found.weights)
+        same.trajectory.update(found.trajectory)
+    if not kept:
+        raise UsageError(
+            f"{folder} has no checkpoints: it is not finished, or was run with "
+            "--keep-checkpoints none."
+        )
+    chosen = _chosen(methods, list(known))
+    return [_with_methods(task, chosen) for task in kept.values()]
+
+
+def _load(cell: Cell, place: Place) -> KeptTask:
+    training = Training(cell, place)
+    load_checkpoint(training, with_values=False)
+    model = unwrap(training.model)
+    weights: dict[str, Weights] = {}
+    places: dict[str, int] = {}
+    """Of each method the network of the first seed in a stack."""
+    for attached, averager in training.averagers.items():
+        if parse_method_spec(attached).name != CONTROL:
+            own = model.state_dict()
+            found = own if averager is None else averager.averaged_state_dict()
+            for label, networks in training.shown[attached].items():
+                weights[label] = {name: value.clone() for name, value in found.items()}
+                places[label] = networks.start
+    points = load_trajectory(place.folder, cell)
+    trajectory: dict[str, list[Weights]] = {
+        label: list(points[label]) for label in weights if label in points
+    }
+    task = training.tested
+    if not isinstance(task, SeedBatchTask):
+        return _kept(cell, task, model, weights, trajectory, place.threads)
+    set_seed(cell.seeds[0])  # as a training does
+    first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
+    set_seed(cell.seeds[0])
+    network = first.model().to(training.accelerator.device)
+    if isinstance(task, StackedTask):
+        stack = cast(Stacked, model)
+        weights = {
+            label: stack.state_of(found, places[label])
+            for label, found in weights.items()
+        }
+    else:
+        weights = {label: _first_seed(found) for label, found in weights.items()}
+        trajectory = {
+            label: [_first_seed(point) for point in points]
+            for label, points in trajectory.items()
+        }
+    return _kept(cell, first, network, weights, trajectory, place.threads)
+
+
+def _kept(
+    cell: Cell,
+    task: Task,
+    model: nn.Module,
+    weights: dict[str, Weights],
+    trajectory: dict[str, list[Weights]],
+    threads: int,
+) -> KeptTask:
+    return KeptTask(
+        name=cell.task,
+        seed=cell.seeds[0],
+        task=task,
+        model=model,
+        weights=weights,
+        trajectory=trajectory,
+        threads=threads,
+    )
+
+
+def _first_seed(weights: Weights) -> Weights:
+    return {name: value[:1] for name, value in weights.items()}
+
+
+def _chosen(methods: tuple[str, ...], known: list[str]) -> list[str]:
+    for method in methods:
+        if method not in known:
+            raise UsageError(
+                f"the run has no method {method!r}; it has {', '.join(known)}."
+            )
+    usual = [label for label in known if label.partition(":")[0] in PAPER]
+    return list(methods) or (usual if len(usual) > 1 else known)
+
+
+def _with_methods(kept: KeptTask, methods: list[str]) -> KeptTask:
+    return replace(
+        kept,
+        weights={m: kept.weights[m] for m in methods if m in kept.weights},
+        trajectory={m: kept.trajectory[m] for m in methods if m in kept.trajectory},
+    )

@@ -1,0 +1,1 @@
+"""Many seeds trained as one model."""

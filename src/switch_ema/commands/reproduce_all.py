@@ -1,0 +1,183 @@
+"""What `switch-ema reproduce all` does: one run, one display, one page."""
+
+import shlex
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from switch_ema.bench.compare import Watcher
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.report.numbers import duration
+from switch_ema.bench.report.page import write_analysis_page, write_run_page
+from switch_ema.bench.report.sections import load_sections, save_section
+from switch_ema.bench.results.folder import REPORT
+from switch_ema.bench.text import counted
+from switch_ema.commands.progress import TwoBars
+from switch_ema.commands.reproduction import ALL, run_options, write_part
+from switch_ema.commands.show_section import print_sheet
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.budget import read_duration
+from switch_ema.paper.reproduce.full_run import (
+    Everything,
+    RowState,
+    folder_of_all,
+    open_everything,
+    overview_section,
+    run_everything,
+    save_everything,
+)
+from switch_ema.paper.reproduce.presets import RowSettings
+from switch_ema.paper.reproduce.rows import (
+    RowOutcome,
+    RowPlan,
+    row_line,
+    table_folder,
+)
+from switch_ema.paper.show.figures.figure import PaperFigure
+from switch_ema.paper.show.sections import overall, part_section
+
+if TYPE_CHECKING:
+    from switch_ema.commands.reproduce import Reproduce
+
+
+def reproduce_everything(flags: "Reproduce", console: Console) -> None:
+    """Train every table and figure, as far as the budget goes; write one page."""
+    budget = _checked(flags)
+    scale, options = flags.settings.scale, run_options(flags)
+    folder = folder_of_all(flags.out, scale)
+    with console.status("Choosing rows"):
+        run = open_everything(flags.settings, budget, options, folder)
+    _print_plan(run, console)
+    if flags.dry_run:
+        return
+    save_everything(run, folder)  # a run that is killed goes on with the same rows
+    expected = sum(row.expected for row in run.rows)
+    done = sum(row.expected for row in run.rows if row.state == "done")
+    is_finished = False
+    try:
+        with TwoBars(console, expected, done) as bars:
+
+            def watch(row: RowState, plan: RowPlan) -> Watcher:
+                bars.begin(str(row), _told(run))
+                return bars.watcher()
+
+            for row, outcome in run_everything(run, folder, options, watch):
+                bars.end(row.expected, _told(run))
+                _tell(row, outcome, console)
+        is_finished = True
+    finally:  # also after Ctrl-C: the page of what has finished
+        path = _write(flags, run, folder, console, is_finished=is_finished)
+        console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+    failed = [str(row) for row in run.rows if row.state == "failed"]
+    if failed:
+        raise UsageError(
+            f"{counted(len(failed), 'row')} could not be trained "
+            f"({', '.join(failed)}); the reasons are above."
+        )
+
+
+def _checked(flags: "Reproduce") -> float | None:
+    """Refuse flags that contradict each other; return the budget in seconds."""
+    if flags.tables != (ALL,) or flags.rows:
+        raise UsageError(
+            "all stands for every row of every table: give no other table beside it, "
+            "and no --rows."
+        )
+    if flags.write_docs is not None:
+        raise UsageError("write-docs takes the tables that are trained one by one.")
+    if flags.budget is None:
+        return None
+    if flags.settings.scale != "small":
+        raise UsageError(
+            "budget is for the small scale: a cluster's time is not known."
+        )
+    return read_duration(flags.budget)
+
+
+def _print_plan(run: Everything, console: Console) -> None:
+    left = [row for row in run.rows if row.state == "waiting"]
+    seconds = sum(row.expected for row in left)
+    parts = len({row.part for row in run.rows})
+    line = (
+        f"{counted(len(run.rows), 'row')} of {parts} of {len(TABLES)} tables and "
+        f"figures, {len(run.rows) - len(left)} of them done."
+    )
+    if seconds:
+        line += f" About {duration(seconds)} for the rest."
+    console.print(line)
+    for part, names in run.left_out.items():
+        line = f"Left out of {part}: {', '.join(names)}."
+        console.print(escape(line), style="dim", soft_wrap=True)
+
+
+def _told(run: Everything) -> str:
+    done = sum(row.state != "waiting" for row in run.rows)
+    text = f"{done}/{len(run.rows)} rows, {duration(run.spent, '0 s')}"
+    return text if run.budget is None else f"{text} of {duration(run.budget)}"
+
+
+def _tell(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
+    """Print the line of a row that has ended, and write its page."""
+    if outcome is None:
+        console.print(escape(f"{row}: no time left."), style="dim")
+        return
+    summary = outcome.summary
+    if summary is not None and summary.tasks:
+        write_run_page(summary, outcome.plan.folder)
+    if outcome.error is not None:
+        line = f"{row} failed: {outcome.error}"
+        console.print(escape(line), style="red", soft_wrap=True)
+    elif summary is not None:
+        line = f"{row.part} {row_line(outcome.plan, summary)}"
+        console.print(escape(f"{line} ({outcome.seconds:.0f} s)"), soft_wrap=True)
+
+
+def _command(flags: "Reproduce") -> list[str]:
+    """Spell what was typed, as far as numbers depend on it."""
+    command = ["switch-ema", "reproduce", ALL]
+    usual = RowSettings()
+    for option in fields(usual):
+        value = getattr(flags.settings, option.name)
+        if option.name == "scale" or value != getattr(usual, option.name):
+            command += [f"--{option.name}", str(value)]
+    return command if flags.budget is None else [*command, "--budget", flags.budget]
+
+
+def _write(
+    flags: "Reproduce",
+    run: Everything,
+    folder: Path,
+    console: Console,
+    *,
+    is_finished: bool,
+) -> Path:
+    """Make the sections of all parts, and one page of them."""
+    scale = flags.settings.scale
+    command = _command(flags)
+    sections = []
+    with console.status("Measuring and drawing") as status:
+        for table in TABLES.values():
+            own = table_folder(folder, table, scale)
+            # After Ctrl-C nobody wants to wait for landscapes.
+            if is_finished or not isinstance(table, PaperFigure):
+                status.update(f"Measuring and drawing {table.name}")
+                started = time.perf_counter()
+                section = part_section(table, folder, scale, shlex.join(command))
+                write_part(section, own, table)
+                run.drawing[table.name] = round(time.perf_counter() - started, 1)
+                save_everything(run, folder)
+            sections += load_sections(own)
+    tables = list(TABLES.values())
+    found = overall(tables, folder, scale)
+    first = overview_section(run, tables, shlex.join(command), found)
+    for sheet in first.sheets:
+        print_sheet(sheet, console)
+    for sentence in first.paragraphs:
+        console.print(escape(sentence))
+    save_section(first, folder)
+    title = "The paper's tables and figures, reproduced"
+    return write_analysis_page(title, [first, *sections], folder / REPORT)

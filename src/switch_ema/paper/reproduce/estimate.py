@@ -1,0 +1,120 @@
+"""Estimates how long the rows of a table take, from one epoch or from stored times."""
+
+import json
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.cells import default_jobs
+from switch_ema.bench.execute.local import train_or_explain
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.results.folder import RESULTS, WORKERS
+from switch_ema.bench.results.store import FINISHED, TRAINED, Results
+from switch_ema.bench.train.context import Place
+from switch_ema.paper.reproduce.rows import RowPlan
+
+
+def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
+    """Estimate how long the rest of a row takes.
+
+    A training of the same methods that has finished before gives its own time. For the
+    others, one epoch of the first of them is trained and discarded.
+    """
+    took, todo = _stored_seconds(plan)
+    at_a_time = 1 if options.executor == "inline" else options.jobs or default_jobs()
+    jobs = min(at_a_time, len(todo))
+    new = [cell for cell in todo if _kind(cell) not in took]
+    setup = 0.0
+    if new:
+        epoch = _measure_epoch(new[0], options.device)
+        took |= {_kind(cell): epoch.seconds(cell) for cell in new}
+        setup = epoch.setup
+    return setup + sum(took[_kind(cell)] for cell in todo) / max(jobs, 1)
+
+
+def measured_seconds(plan: RowPlan, device: str | None) -> float:
+    """Measure one epoch and tell what the whole row takes, one training at a time."""
+    cells = make_plan(plan.config)
+    epoch = _measure_epoch(cells[0], device)
+    return sum(epoch.seconds(cell) for cell in cells)
+
+
+def gpu_hours(plan: RowPlan) -> float | None:
+    """Return the GPU-hours of what is left of a row; None if they are not known.
+
+    They are known from trainings of the same methods that have finished on GPUs: each
+    GPU of a training is counted for as long as it took.
+    """
+    took, todo = _stored_seconds(plan)
+    if any(_kind(cell) not in took for cell in todo):
+        return None
+    with closing(Results(plan.folder / RESULTS)) as results:
+        notes = results.meta()
+    on_gpus = all(
+        "Device" in json.loads(notes.get(f"{TRAINED} of {task}", "{}"))
+        for task in plan.config.tasks
+    )
+    if not on_gpus:
+        return None
+    gpus = int(notes.get(WORKERS, 1))
+    return sum(took[_kind(cell)] for cell in todo) * gpus / 3600
+
+
+def _kind(cell: Cell) -> tuple[str, tuple[str, ...]]:
+    """Name what cells have in common that differ in their seeds."""
+    return cell.task, cell.methods
+
+
+def _stored_seconds(
+    plan: RowPlan,
+) -> tuple[dict[tuple[str, tuple[str, ...]], float], list[Cell]]:
+    """Return the time of finished trainings by their kind, and what is left."""
+    cells = make_plan(plan.config)
+    if not (plan.folder / RESULTS).is_file():
+        return {}, cells
+    with closing(Results(plan.folder / RESULTS)) as results:
+        statuses = results.statuses()
+        done = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
+        took: dict[tuple[str, tuple[str, ...]], float] = {}
+        for cell in done:
+            cost = results.cell(cell)
+            took[_kind(cell)] = sum(
+                float(cost[key]) for key in ("train_seconds", "evaluate_seconds")
+            )
+    return took, [cell for cell in cells if cell not in done]
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """What one epoch took, in seconds."""
+
+    setup: float
+    """Imports and data; counted once, since a process keeps most of it."""
+    train: float
+    evaluate: float
+    """One evaluation of one method."""
+
+    def seconds(self, cell: Cell) -> float:
+        evaluations = cell.recipe.evaluations * len(cell.methods)
+        return cell.recipe.epochs * self.train + evaluations * self.evaluate
+
+
+def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
+    """Train one epoch of a cell with the threads that it will have."""
+    short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
+    started = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        place = Place(Path(folder), device)
+        result = train_or_explain(short, place, lambda epoch, latest: None)
+    if result.status == "failed":
+        raise UsageError(f"{cell}: {result.message}")
+    busy = result.train_seconds + result.evaluate_seconds
+    return _Epoch(
+        setup=time.perf_counter() - started - busy,
+        train=result.train_seconds,
+        evaluate=result.evaluate_seconds / len(cell.methods),
+    )

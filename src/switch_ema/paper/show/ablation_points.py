@@ -1,0 +1,65 @@
+"""Which settings of an ablation cannot be told from the best one."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
+from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.paper.tables.ablations import Ablation
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of a method on one task."""
+
+    label: str
+    """Of the method, as the comparison names it."""
+    value: float
+    """Of the option that is varied."""
+    mean: float
+    error: float
+    """Standard error of the mean; 0 for a single seed."""
+    n: int
+    gain: Difference | None
+    """Over the row's baseline; positive is better."""
+    is_best: bool
+    within_noise: bool | None
+    """Whether no difference to the best setting of the same method was found, seed by
+    seed and not corrected; None where there are too few seeds to say."""
+
+
+def points_of(
+    table: Ablation, task: TaskSummary, metric: Metric
+) -> dict[str, list[Point]]:
+    """Return the settings of each method on one task, by the value of the option."""
+    families: dict[str, list[tuple[float, str]]] = {}
+    results = {result.method: result for result in task.results[metric.name]}
+    for label, result in results.items():
+        setting = table.setting_of(label)
+        if setting is not None and result.last.n:
+            families.setdefault(setting[0], []).append((setting[1], label))
+    better = metric.higher_is_better
+    curves = task.curves[metric.name]
+    points: dict[str, list[Point]] = {}
+    for name, settings in families.items():
+        choose = max if better else min
+        best = choose(settings, key=lambda pair: results[pair[1]].last.mean)[1]
+        for value, label in sorted(settings):
+            last = results[label].last
+            to_best = head_to_head(curves, best, label, higher_is_better=better)
+            verdict = verdict_of(to_best)
+            within = None if verdict == "too few seeds" else verdict != "helps"
+            points.setdefault(name, []).append(
+                Point(
+                    label=label,
+                    value=value,
+                    mean=last.mean,
+                    error=(last.sd or 0.0) / sqrt(last.n),
+                    n=last.n,
+                    gain=results[label].difference,
+                    is_best=label == best,
+                    within_noise=True if label == best else within,
+                )
+            )
+    return points

@@ -1,0 +1,26 @@
+"""The paper's figures, and one more: what is trained for each, and how runs are drawn.
+
+To add a figure, write a file with a ``FigureKind`` beside these and add it to
+``FIGURES``.
+"""
+
+from collections.abc import Mapping
+
+from switch_ema.paper.show.figures.boundary import BOUNDARY
+from switch_ema.paper.show.figures.convergence import CONVERGENCE
+from switch_ema.paper.show.figures.decay import DECAY
+from switch_ema.paper.show.figures.figure import FigureKind
+from switch_ema.paper.show.figures.gains import GAINS
+from switch_ema.paper.show.figures.landscape import LANDSCAPE
+from switch_ema.paper.show.figures.plane import PLANE
+from switch_ema.paper.tables.table import PaperTable
+
+FIGURES: dict[str, FigureKind] = {
+    kind.name: kind for kind in (CONVERGENCE, LANDSCAPE, PLANE, BOUNDARY, DECAY, GAINS)
+}
+"""By the name that ``switch-ema figure`` gives them."""
+
+
+def make_figures(tables: Mapping[str, PaperTable]) -> list[PaperTable]:
+    """Make what ``switch-ema reproduce`` trains and draws for each figure."""
+    return [kind.make(tables) for kind in FIGURES.values() if kind.make]

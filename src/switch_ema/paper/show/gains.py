@@ -1,0 +1,135 @@
+"""One method against another in a row of a table: our gain and the paper's."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.stats.paired import (
+    Difference,
+    MethodResult,
+    head_to_head,
+    verdict_of,
+)
+from switch_ema.paper.reproduce.rows import ReproducedRow
+from switch_ema.paper.tables.table import PaperMetric
+
+VERDICTS = {
+    "helps": "better",
+    "hurts": "worse",
+    "no difference found": "undecided",
+    "too few seeds": "too few seeds",
+    "baseline": "baseline",
+}
+
+
+@dataclass(frozen=True)
+class MeasuredMetric:
+    """A metric of a row: what the paper prints, and what we have measured."""
+
+    printed: PaperMetric
+    ours: Metric
+    """The task's own, which stands beside it."""
+    results: list[MethodResult]
+
+    @property
+    def scale(self) -> float:
+        """What turns a difference of ours into a gain as the paper prints them.
+
+        1, or 100 over the size of our baseline's mean where gains are in per cent.
+        """
+        if not self.printed.in_percent:
+            return 1.0
+        base = next(r.last.mean for r in self.results if r.verdict == "baseline")
+        return 100 / abs(base) if base else float("nan")
+
+    def gain(self, difference: Difference) -> tuple[float, float, float]:
+        """Return a gain and its interval; positive is better."""
+        scale = self.scale
+        return scale * difference.mean, scale * difference.low, scale * difference.high
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One method against another in one row: our gain and the paper's."""
+
+    method: str
+    over: str
+    verdict: str
+    """better, worse or undecided."""
+    ours: float
+    """Positive is better, whatever the direction of the metric."""
+    paper: float | None
+    """Positive is better, too."""
+    metric: str = ""
+    """In the paper's words."""
+    decides: bool = True
+    """Whether the metric is the first of its row."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether our mean has the paper's sign; None if the paper has none."""
+        if not self.paper or not self.ours:
+            return None
+        return (self.ours > 0) == (self.paper > 0)
+
+
+def measured_metrics(found: ReproducedRow) -> list[MeasuredMetric]:
+    """Set the metrics of a row beside those of its task, by name or by position."""
+    task = found.task
+    known = {metric.name: metric for metric in task.metrics}
+    pairs = []
+    for position, printed in enumerate(found.row.metrics):
+        name = printed.ours
+        if name is None and position < len(task.metrics):
+            name = task.metrics[position].name
+        if name not in known and not printed.is_printed:
+            continue  # stored before it was measured
+        if name not in known:
+            raise UsageError(
+                f"{found.row.name}: {task.task} has no metric beside the paper's "
+                f"{printed.metric.name}; it measures {', '.join(known)}."
+            )
+        pairs.append(MeasuredMetric(printed, known[name], task.results[name]))
+    return pairs
+
+
+def contrasts_of(found: ReproducedRow) -> Iterator[Contrast]:
+    """Compare each method with the row's baseline, and Switch EMA with EMA."""
+    for position, measured in enumerate(measured_metrics(found)):
+        yield from _contrasts(found, measured, decides=position == 0)
+
+
+def _contrasts(
+    found: ReproducedRow, measured: MeasuredMetric, *, decides: bool
+) -> Iterator[Contrast]:
+    row, printed, metric = found.row, measured.printed, measured.ours
+    labels = {row.method_of(r.method): r.method for r in measured.results}
+
+    def contrast(
+        method: str, over: str, verdict: str, difference: Difference
+    ) -> Contrast:
+        return Contrast(
+            method,
+            over,
+            VERDICTS[verdict],
+            measured.gain(difference)[0],
+            printed.gain(method, over),
+            printed.metric.name,
+            decides,
+        )
+
+    for result in measured.results:
+        if (difference := result.difference) is not None:
+            method = row.method_of(result.method)
+            yield contrast(method, row.baseline, result.verdict, difference)
+    if row.baseline != "ema" and {"ema", "switch-ema"} <= labels.keys():
+        difference = head_to_head(
+            found.task.curves[metric.name],
+            labels["switch-ema"],
+            labels["ema"],
+            higher_is_better=metric.higher_is_better,
+        )
+        if difference is not None:
+            verdict = verdict_of(difference)
+            yield contrast("switch-ema", "ema", verdict, difference)

@@ -1,0 +1,218 @@
+"""The section of Table 1: the paper's ticks beside what was measured."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from switch_ema.analysis.method_style import display_name
+from switch_ema.bench.analyses.landscape import Flatness, TaskLandscape
+from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
+from switch_ema.bench.analyses.steps import Contestant, StepCost, measure_steps
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.numbers import NONE, digits_for, fixed, mean_and_spread
+from switch_ema.bench.report.sections import AnalysisSection, Sheet
+from switch_ema.bench.results.folder import RESULTS, open_run
+from switch_ema.bench.results.kept_weights import load_kept
+from switch_ema.bench.stats.paired import CONFIDENCE, MethodResult, compare
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.text import listed
+from switch_ema.paper.reproduce.rows import row_folder
+from switch_ema.paper.show.gains import VERDICTS
+from switch_ema.paper.show.table_section import NOTHING
+from switch_ema.paper.tables.properties import Promise, PropertyTable
+
+PLAIN = "plain"
+SHARP_SEEDS = 3
+"""Seeds whose curvature is measured, which takes longer than their training."""
+HOW = (
+    "Gain: over plain training with the task's own optimizer, paired by seed, with its "
+    f"{CONFIDENCE} interval, corrected over the methods. Epochs: until plain's final "
+    "value was reached, median over the seeds that reached it (in brackets how many). "
+    "Step: seconds of a training step over those of plain training, measured in turns; "
+    "memory: tensors held in a step beyond plain's, in sizes of the model. Top and "
+    "trace: of the Hessian of the training loss at the end; noise: rise of the "
+    "training loss under noise of a tenth of the filters. The lower these three, the "
+    f"flatter; means over {SHARP_SEEDS} seeds. Pluggable, free gains, speed-up and the "
+    "property are the paper's ticks (yes, no)."
+)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One task: results by method, step costs and flatness."""
+
+    task: str
+    metric: Metric
+    results: dict[str, MethodResult]
+    costs: dict[str, StepCost]
+    flatness: dict[str, list[Flatness]]
+
+
+def property_section(
+    table: PropertyTable, out: Path, scale: str, command: str
+) -> AnalysisSection:
+    """Measure what is trained of Table 1 and set it beside the ticks."""
+    sheets, notes = [], [table.small_note] if scale == "small" else []
+    for task in table.tasks:
+        runs = _runs(table, task, out, scale)
+        if "sgd" not in runs:
+            notes.append(f"{task} has not been trained with the present recipes.")
+            continue
+        missing = [name for name in table.optimizers if name not in runs]
+        if missing:
+            notes.append(f"{task} has not been trained with {listed(missing)}.")
+        measured = _measure(table, task, runs)
+        sheets += [_gains(table, measured), _properties(table, measured)]
+    if not sheets:
+        notes = [NOTHING]
+    return AnalysisSection(
+        key=table.name,
+        title=f"Table 1: {table.title}",
+        command=command,
+        paragraphs=[*notes, *([HOW] if sheets else [])],
+        sheets=sheets,
+    )
+
+
+def _runs(
+    table: PropertyTable, task: str, out: Path, scale: str
+) -> dict[str, tuple[Path, TaskSummary]]:
+    """Read what is stored of a task, by optimizer."""
+    found = {}
+    for optimizer in table.optimizers:
+        row = next(r for r in table.rows if r.name == f"{task}-{optimizer}")
+        folder = row_folder(out, table, row, scale)
+        if not (folder / RESULTS).is_file():
+            continue
+        config, results = open_run(folder)
+        with closing(results):
+            tasks = summarize(config, results, folder.name).tasks
+        if tasks:
+            found[optimizer] = folder, tasks[0]
+    return found
+
+
+def _measure(
+    table: PropertyTable, task: str, runs: dict[str, tuple[Path, TaskSummary]]
+) -> _Measured:
+    metric = runs["sgd"][1].metrics[0]
+    curves = {PLAIN: runs["sgd"][1].curves[metric.name][PLAIN]}
+    trained: list[Promise] = []
+    for promise in table.promises:
+        if promise.optimizer in runs:
+            own = runs[promise.optimizer][1].curves[metric.name]
+            if promise.label in own:
+                curves[promise.method] = own[promise.label]
+                trained.append(promise)
+    better = metric.higher_is_better
+    results = compare(curves, higher_is_better=better, baseline=PLAIN)
+    contestants = [Contestant(PLAIN, table.optimizers["sgd"], PLAIN)]
+    contestants += [
+        Contestant(p.method, table.optimizers[p.optimizer], p.label) for p in trained
+    ]
+    name = runs["sgd"][1].task
+    flatness = {PLAIN: [*_flatness(runs["sgd"][0], PLAIN)]}
+    for promise in trained:
+        folder = runs[promise.optimizer][0]
+        flatness[promise.method] = [*_flatness(folder, promise.label)]
+    return _Measured(
+        task,
+        metric,
+        {result.method: result for result in results},
+        measure_steps(name, contestants),
+        flatness,
+    )
+
+
+def _flatness(folder: Path, label: str) -> Iterator[Flatness]:
+    """Measure the kept weights of the first seeds; those that diverged are left out."""
+    config, results = open_run(folder)
+    results.close()
+    settings = LandscapeSettings()
+    for seed in range(config.first_seed, config.first_seed + config.seeds)[
+        :SHARP_SEEDS
+    ]:
+        try:
+            (kept,) = load_kept(folder, (label,), "cpu", seed=seed)
+        except UsageError:
+            continue
+        if label in kept.weights and kept.is_finite(label):
+            yield TaskLandscape(kept, settings).flatness(label)
+
+
+def _gains(table: PropertyTable, found: _Measured) -> Sheet:
+    digits = max(1, digits_for(found.results.values()))
+    rows = [_gain_row(PLAIN, found, digits, ["", "", ""])]
+    for promise in table.promises:
+        if promise.method in found.results:
+            ticks = (promise.pluggable, promise.free_gains, promise.speed_up)
+            told = ["yes" if tick else "no" for tick in ticks]
+            rows.append(_gain_row(promise.method, found, digits, told))
+    return Sheet(
+        caption=f"{found.task}: the paper's ticks (first three columns), and gain and "
+        f"speed in {found.metric.name}",
+        header=[
+            *("method", "plug- gable", "free gains", "speed- up"),
+            *("ours", "gain", f"{CONFIDENCE} CI", "n", "verdict", "epochs"),
+        ],
+        rows=rows,
+    )
+
+
+def _gain_row(
+    method: str, found: _Measured, digits: int, ticks: Sequence[str]
+) -> list[str]:
+    result = found.results[method]
+    gain, speed = result.difference, result.speed_up
+    interval = NONE
+    if gain is not None and gain.sd:
+        low, high = (fixed(end, digits, "+") for end in (gain.low, gain.high))
+        interval = f"[{low}, {high}]"
+    reached = NONE
+    if speed is not None:
+        epochs = NONE if speed.epochs is None else f"{speed.epochs:g}"
+        reached = f"{epochs} ({speed.reached}/{speed.n})"
+    return [
+        display_name(method),
+        *ticks,
+        mean_and_spread(result.last, digits),
+        NONE if gain is None else fixed(gain.mean, digits, "+"),
+        interval,
+        str(result.last.n),
+        VERDICTS[result.verdict],
+        reached,
+    ]
+
+
+def _properties(table: PropertyTable, found: _Measured) -> Sheet:
+    told = {promise.method: promise.property for promise in table.promises}
+    plain = found.costs[PLAIN]
+    rows = []
+    for method, cost in found.costs.items():
+        flat = found.flatness[method]
+        extra = (cost.bytes - plain.bytes) / plain.weights
+        rows.append(
+            [
+                display_name(method),
+                told.get(method, ""),
+                f"{cost.seconds / plain.seconds:.2f} x",
+                f"{extra:+.1f}" if method != PLAIN else "0",
+                *(
+                    f"{fmean(getattr(one, name) for one in flat):.3g}" if flat else NONE
+                    for name in ("loss", "top", "trace", "noise")
+                ),
+            ]
+        )
+    return Sheet(
+        caption=f"{found.task}: the paper's property, what a step costs, and how sharp "
+        "the training loss is at the end",
+        header=[
+            *("method", "property", "step", "memory"),
+            *("training loss", "top", "trace", "noise"),
+        ],
+        rows=rows,
+    )

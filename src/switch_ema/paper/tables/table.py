@@ -1,0 +1,249 @@
+"""What a table of the paper is: rows of what was trained, and what was printed.
+
+A table is data. A row names a task with its options at both scales, and holds one or
+several metrics as the paper prints them. ``row_config`` makes the comparison that
+trains a row, and the section with our results beside the paper's needs nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.spec import parse_spec, parse_task
+from switch_ema.zoo.decays import Decays
+
+COLUMNS = {
+    "plain": "Basic",
+    "ema": "+EMA",
+    "swa": "+SWA",
+    "lookahead": "+Lookahead",
+    "switch-ema": "+SEMA",
+}
+"""The paper's name of each method, by ours."""
+
+AFTER_CHOICE = 10
+"""First seed of rows whose small settings were chosen by results of seed 0."""
+
+EPOCHS = "the epochs of the training"
+"""As the value of an option: replaced by the number of epochs, whoever chose it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is trained for a row at one scale: the small one or the paper's."""
+
+    task: str
+    """Name of a task of the bench."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the task; the value ``EPOCHS`` stands for the number of epochs."""
+    optimizer: str | None = None
+    """With options, such as adam:lr=1e-3; None: the task's own optimizer is the
+    row's."""
+    epochs: int | None = None
+    """None: the task's own."""
+    decays: Decays | None = None
+    """None: the task's own."""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By title further options, each of which is a task of its own; none: one task."""
+    datasets: tuple[str, ...] = ()
+    """The first one that is found is the task's; the last one always is."""
+    seeds: int = 3
+    """How many trainings of each method there are, unless the user says."""
+    stack: str = "off"
+    """Whether seeds are trained at once, as ``CompareConfig.stack``."""
+    first_seed: int = 0
+    """Rows that train the same task have different seeds, or the same luck would be
+    counted twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperValue:
+    """One cell of a table."""
+
+    method: str
+    """Our name, such as switch-ema, with options where the paper varies an option."""
+    value: float | None
+    """As printed; None where the paper has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperMetric:
+    """One metric of a row: what the paper prints for each method, and the gain."""
+
+    metric: Metric
+    """In the paper's words, with the printed decimals."""
+    values: tuple[PaperValue, ...]
+    printed_gain: float | None = None
+    """Gain of Switch EMA as printed, positive where it is better."""
+    in_percent: bool = False
+    """Whether gains are in per cent of the baseline's value."""
+    ours: str | None = None
+    """Name of the task's metric that stands beside it; None: the one at the same
+    position."""
+    misprint: str = ""
+    """Why the printed gain is not the one that follows from the values, if it is
+    not."""
+
+    def value(self, method: str) -> float | None:
+        """Return what a method reached; None where the paper does not say."""
+        for cell in self.values:
+            if cell.method == method:
+                return cell.value
+        return None
+
+    def gain(self, method: str, over: str) -> float | None:
+        """Return by how much a method is better than another; negative if it is worse.
+
+        The sign follows the metric: where lower is better, a lower value is a positive
+        gain. Rounded to two decimals, the most that the paper prints, so that
+        77.1 - 76.8 is 0.3.
+        """
+        own, other = self.value(method), self.value(over)
+        if own is None or other is None:
+            return None
+        gain = own - other if self.metric.higher_is_better else other - own
+        return round(100 * gain / abs(other) if self.in_percent else gain, 2)
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the paper has a value of any method."""
+        return any(cell.value is not None for cell in self.values)
+
+    @property
+    def decimals(self) -> int:
+        """With how many decimals values are printed."""
+        return 2 if self.metric.decimals is None else self.metric.decimals
+
+    @property
+    def gain_decimals(self) -> int:
+        """With how many decimals gains are printed."""
+        return 2 if self.in_percent else self.decimals
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRow:
+    """One training setting, and what each method reached in it."""
+
+    name: str
+    """What it is called on the command line."""
+    title: str
+    """In the paper's own words."""
+    small: Setting
+    paper: Setting
+    metrics: tuple[PaperMetric, ...]
+    """The first one decides, as in a comparison."""
+    baseline: str = "plain"
+    """What the printed gain is measured from: the cell that the paper sets in grey."""
+    short: Setting | None = None
+    """A short training at the small scale, for ablations and figures that train many
+    variants of the row; None: the usual one."""
+    small_methods: tuple[str, ...] = ()
+    """What is compared at the small scale instead of ``methods``; empty: the same."""
+    home: str = ""
+    """Name of the table whose folder the row is stored in; empty: the one that lists
+    it. A figure that shows a row of a table trains nothing of its own."""
+
+    def __post_init__(self) -> None:
+        methods = [cell.method for cell in self.metrics[0].values]
+        for one in self.metrics:
+            if [cell.method for cell in one.values] != methods:
+                raise ValueError(f"metrics of {self.name} have different methods.")
+        if self.baseline not in methods:
+            raise ValueError(f"{self.name} has no value of {self.baseline!r}.")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the row, the baseline first."""
+        names = [cell.method for cell in self.metrics[0].values]
+        return (self.baseline, *(name for name in names if name != self.baseline))
+
+    def methods_at(self, scale: str) -> tuple[str, ...]:
+        """Return what is compared at a scale."""
+        return (
+            self.small_methods
+            if scale == "small" and self.small_methods
+            else self.methods
+        )
+
+    def setting(self, scale: str) -> Setting:
+        """Return what is trained at a scale."""
+        return self.paper if scale == "paper" else self.small
+
+    def of_task(self, task: str) -> "PaperRow":
+        """Return the row with the title of one of its tasks, if that is a variant."""
+        variant = self.variant_of(task)
+        return replace(self, title=f"{self.title}, {variant}") if variant else self
+
+    def variant_of(self, task: str) -> str | None:
+        """Name the variant of the row that a task is, if it is one."""
+        options = parse_task(task).options
+        for title, own in self.small.variants.items():
+            if own.items() <= options.items():
+                return title
+        return None
+
+    def shortened(self) -> "PaperRow":
+        """Return the row with its short training at the small scale."""
+        return self if self.short is None else replace(self, small=self.short)
+
+    def method_of(self, label: str) -> str:
+        """Find the row's method behind a label that may have further options.
+
+        A comparison adds options, such as the decay, to what the row names.
+        """
+        if label in self.methods:
+            return label
+        spec = parse_spec(label)
+        for method in self.methods:
+            own = parse_spec(method)
+            if own.name == spec.name and own.options.items() <= spec.options.items():
+                return method
+        return label
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of the paper, as data."""
+
+    name: str
+    """What it is called on the command line, such as table-2."""
+    title: str
+    rows: tuple[PaperRow, ...]
+    columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
+    """The paper's name of each method, by ours."""
+    small_note: str = ""
+    """What a reader must know about the rows at the small scale."""
+    seeds: int | None = None
+    """Seeds of each row at any scale; None: as many as are asked for."""
+    first: tuple[str, ...] = ()
+    """Rows that others are compared with: a budget takes them before cheaper ones."""
+    keeps: Literal["none", "first", "all"] = "none"
+    """Whose weights are kept, for what is measured after the training."""
+    keeps_trajectory: bool = False
+    """Whether the weights of every epoch are kept, too."""
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{self.name} has two rows called {', '.join(twice)}.")
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of all metrics, each once."""
+        found = (one.metric.name for row in self.rows for one in row.metrics)
+        return list(dict.fromkeys(found))
+
+
+def values_of(methods: tuple[str, ...], text: str) -> tuple[PaperValue, ...]:
+    """Read the cells of a row; a dash is a cell without a value.
+
+    >>> [cell.value for cell in values_of(("plain", "ema"), "76.8 -")]
+    [76.8, None]
+    """
+    cells = [None if cell == "-" else float(cell) for cell in text.split()]
+    return tuple(
+        PaperValue(method=method, value=value)
+        for method, value in zip(methods, cells, strict=True)
+    )

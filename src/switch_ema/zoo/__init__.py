@@ -1,0 +1,1 @@
+"""Tasks, networks, data sets and training procedures."""

@@ -1,0 +1,116 @@
+"""Labelled images: scikit-learn's digits, the user's files, or torchvision's."""
+
+import zipfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.splits import stream
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images as bytes (count, channels, height, width), labels as integers."""
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+    @property
+    def classes(self) -> int:
+        """Count the classes."""
+        return int(torch.cat([self.y_train, self.y_test]).max()) + 1
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of the training pixels, by channel."""
+        # From counts of the 256 values: bytes become floats only batch by batch.
+        values = torch.arange(256, dtype=torch.double)
+        channels = self.x_train.transpose(0, 1)
+        counts = torch.stack([c.flatten().bincount(minlength=256) for c in channels])
+        shares = counts.double() / counts.sum(1, keepdim=True)
+        mean = shares @ values
+        deviation = (shares @ values**2 - mean**2).sqrt()
+        return mean.float().view(-1, 1, 1), deviation.float().view(-1, 1, 1)
+
+
+def load_images(name: str, seed: int, *, download: bool = False) -> ImageSet:
+    """Load a dataset by its name.
+
+    Digits have no published split: 1,000 training images are drawn from the seed.
+    """
+    if name == "digits":
+        images, labels = load_digit_images()
+        order = torch.randperm(len(labels), generator=stream(seed, "digits"))
+        x, y = (images * 255).round().byte()[order], labels[order]
+        return ImageSet(x[:1000], y[:1000], x[1000:], y[1000:])
+    files = sources.find_files(name)
+    if files is not None:
+        return _read_npz(files[0])
+    if download or sources.find_download(name) is not None:
+        return _read_torchvision(name)
+    raise sources.not_found(name)
+
+
+@lru_cache(maxsize=1)
+def load_digit_images() -> tuple[Tensor, Tensor]:
+    """Return scikit-learn's 1,797 digits, 8 by 8 pixels in [0, 1], and their labels."""
+    digits = sources.need("sklearn.datasets").load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32) / 16
+    return images.unsqueeze(1), torch.tensor(digits.target, dtype=torch.long)
+
+
+@lru_cache(maxsize=2)
+def _read_npz(path: Path) -> ImageSet:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            missing = [array for array in ARRAYS if array not in stored]
+            if missing:
+                raise UsageError(
+                    f"{path} must hold the arrays {', '.join(ARRAYS)}; "
+                    f"{', '.join(missing)} not found."
+                )
+            arrays = [stored[array] for array in ARRAYS]
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    return _image_set(*arrays)
+
+
+@lru_cache(maxsize=2)
+def _read_torchvision(name: str) -> ImageSet:
+    """Read or download; torchvision compares the files with known checksums."""
+    datasets = sources.need("torchvision.datasets")
+    make = getattr(datasets, sources.DOWNLOADS[name][0])
+    folder = sources.download_folder()
+    try:
+        train = make(folder, train=True, download=True)
+        test = make(folder, train=False, download=True)
+    except (RuntimeError, OSError) as error:
+        raise sources.download_failed(name, error) from None
+    parts = [np.asarray(part) for data in (train, test) for part in _parts(data)]
+    return _image_set(*parts)
+
+
+def _parts(dataset: object) -> tuple[object, object]:
+    return getattr(dataset, "data"), getattr(dataset, "targets")  # noqa: B009 - untyped
+
+
+def _image_set(*arrays: np.ndarray) -> ImageSet:
+    x_train, y_train, x_test, y_test = (torch.from_numpy(array) for array in arrays)
+    return ImageSet(
+        _channels_first(x_train), y_train.long(), _channels_first(x_test), y_test.long()
+    )
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    if images.dim() == 3:
+        return images.unsqueeze(1)
+    return images.permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,135 @@
+"""Texts with a class each: reviews, SST-2, Yelp Review, Python's manual."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.splits import stream
+from switch_ema.zoo.data.text_files import read_text
+from switch_ema.zoo.data.texts import manual_paragraphs
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How a file of labelled texts is written."""
+
+    label: str
+    """The column of the label."""
+    text: str
+    first: int
+    """The smallest label; the largest is ``first + classes - 1``."""
+    classes: int
+    header: bool = True
+    """Whether line 1 names the columns; otherwise they are label and text."""
+    quoted: bool = False
+    """A comma between columns and quotes around texts, instead of a tab."""
+
+
+FORMATS = {
+    "reviews": TextFormat("stars", "text", first=1, classes=5),
+    "sst2": TextFormat("label", "sentence", first=0, classes=2),
+    "yelp": TextFormat("stars", "text", 1, 5, header=False, quoted=True),
+}
+DATASETS = (*FORMATS, "pydoc")
+MANUAL_CLASSES = 4
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts in the order of their files, labels from 0 on."""
+
+    train: list[str]
+    y_train: Tensor
+    test: list[str]
+    y_test: Tensor
+    classes: int
+
+
+def load_labelled_texts(name: str, seed: int) -> LabelledTexts:
+    """Load texts by the name of their dataset.
+
+    ``pydoc`` are the paragraphs of the longest topics of Python's manual, which have to
+    be told apart; a fifth of them, drawn from the seed, is for tests.
+    """
+    if name == "pydoc":
+        return _manual(seed)
+    files = sources.find_files(name)
+    if files is None:
+        raise sources.not_found(name)
+    (train, y_train), (test, y_test) = (read_labelled(path, name) for path in files)
+    return LabelledTexts(train, y_train, test, y_test, FORMATS[name].classes)
+
+
+@lru_cache(maxsize=4)
+def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
+    """Read one file; the classes are numbered from 0 on.
+
+    Raises:
+        UsageError: A column is missing, or a line has no such label or no text; the
+            message names the line.
+    """
+    form = FORMATS[name]
+    texts, labels = [], []
+    for line, label, text in _rows(path, form):
+        number = int(label) - form.first if label.strip().isdigit() else -1
+        if not 0 <= number < form.classes:
+            last = form.first + form.classes - 1
+            raise UsageError(
+                f"{path}, line {line}: {form.label} must be a whole number from "
+                f"{form.first} to {last}, got {label!r}."
+            )
+        if not text.strip():
+            raise UsageError(f"{path}, line {line}: {form.text} must not be empty.")
+        texts.append(text)
+        labels.append(number)
+    if not texts:
+        raise UsageError(f"{path} holds no texts below line 1, its header.")
+    return texts, torch.tensor(labels)
+
+
+def _rows(path: Path, form: TextFormat) -> Iterator[tuple[int, str, str]]:
+    """Yield line, label and text of each entry."""
+    content = io.StringIO(read_text(path), newline="")
+    if form.quoted:
+        rows = csv.reader(content)
+    else:
+        rows = csv.reader(content, delimiter="\t", quoting=csv.QUOTE_NONE)
+    columns = next(rows) if form.header else [form.label, form.text]
+    missing = [name for name in (form.label, form.text) if name not in columns]
+    if missing:
+        raise UsageError(
+            f"{path}, line 1: the columns must have {form.label} and {form.text}, "
+            f"got {', '.join(columns)}."
+        )
+    label, text = columns.index(form.label), columns.index(form.text)
+    for row in rows:
+        if len(row) != len(columns):
+            raise UsageError(
+                f"{path}, line {rows.line_num}: there must be {len(columns)} columns, "
+                f"got {len(row)}."
+            )
+        yield rows.line_num, row[label], row[text]
+
+
+def _manual(seed: int) -> LabelledTexts:
+    topics = sorted(manual_paragraphs(), key=len, reverse=True)[:MANUAL_CLASSES]
+    texts = [text for topic in topics for text in topic]
+    labels = torch.tensor([i for i, topic in enumerate(topics) for _ in topic])
+    order = torch.randperm(len(texts), generator=stream(seed, "paragraphs")).tolist()
+    fifth = len(texts) // 5
+    test, train = order[:fifth], order[fifth:]
+    return LabelledTexts(
+        train=[texts[index] for index in train],
+        y_train=labels[train],
+        test=[texts[index] for index in test],
+        y_test=labels[test],
+        classes=MANUAL_CLASSES,
+    )

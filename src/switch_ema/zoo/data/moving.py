@@ -1,0 +1,89 @@
+"""Moving MNIST: two digits that move over a black frame and bounce off its edges."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from switch_ema._checks import check_count
+from switch_ema.zoo.data.images import load_images
+from switch_ema.zoo.data.splits import stream
+
+SOURCES = ("digits", "mnist")
+FRAMES = 20
+"""In a clip: ten that are seen and ten that are predicted."""
+STEP = 0.1
+"""How far a digit moves between two frames, as a share of the room that it has."""
+
+
+def digit_images(
+    name: str, side: int, seed: int, *, download: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return training and test digits in [0, 1], sized for frames of ``side`` pixels.
+
+    A digit of MNIST has 28 pixels in a frame of 64, and others in proportion.
+    scikit-learn's digits, of 8 by 8 pixels, are scaled up to the same size.
+    """
+    data = load_images(name, seed, download=download)
+    digit = round(side * 28 / 64)
+    train, test = (_resized(images, digit) for images in (data.x_train, data.x_test))
+    return train, test
+
+
+def _resized(images: Tensor, side: int) -> Tensor:
+    pixels = images.float() / 255
+    if side > images.shape[-1]:
+        size = (side, side)
+        pixels = interpolate(pixels, size, mode="bilinear", align_corners=False)
+    elif side < images.shape[-1]:
+        pixels = adaptive_avg_pool2d(pixels, side)
+    return pixels[:, 0]
+
+
+def moving_clips(digits: Tensor, count: int, side: int, seed: int, name: str) -> Tensor:
+    """Draw clips of two moving digits each (Srivastava et al., 2015).
+
+    A digit starts anywhere, moves in any direction by ``STEP`` from frame to frame,
+    stops at an edge and comes back. Where digits overlap, the brighter pixel is seen.
+
+    Args:
+        digits: To draw from, count x height x width.
+        count: How many clips.
+        side: Height and width of a frame.
+        seed: Decides, with the name, about all that is random.
+        name: What the clips are for, such as "training clips".
+
+    Returns:
+        Bytes, count x frames x 1 x side x side.
+    """
+    check_count("count", count)
+    generator = stream(seed, name)
+    chosen = torch.randint(len(digits), (count, 2), generator=generator)
+    places = _trajectories(2 * count, generator).view(count, 2, FRAMES, 2)
+    corners = (places * (side - digits.shape[-1])).long()
+    clips = torch.zeros(count, FRAMES, side, side)
+    rows = torch.arange(digits.shape[-1])
+    clip, frame = torch.arange(count)[:, None], torch.arange(FRAMES)[None, :]
+    for which in range(2):
+        # One advanced index for all pixels of a digit, in all clips and frames.
+        down = corners[:, which, :, 0, None, None] + rows[:, None]
+        right = corners[:, which, :, 1, None, None] + rows
+        index = (clip[..., None, None], frame[..., None, None], down, right)
+        drawn = digits[chosen[:, which]][:, None]
+        clips[index] = torch.maximum(clips[index], drawn)
+    return (clips * 255).round().byte().unsqueeze(2)
+
+
+def _trajectories(count: int, generator: torch.Generator) -> Tensor:
+    """Return places in [0, 1] x [0, 1], count x frames x 2."""
+    place = torch.rand(count, 2, generator=generator)
+    angle = 2 * math.pi * torch.rand(count, generator=generator)
+    velocity = STEP * torch.stack([angle.sin(), angle.cos()], 1)
+    places = []
+    for _ in range(FRAMES):
+        place = place + velocity
+        velocity = torch.where((place <= 0) | (place >= 1), -velocity, velocity)
+        place = place.clamp(0, 1)
+        places.append(place)
+    return torch.stack(places, 1)

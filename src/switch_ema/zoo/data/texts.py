@@ -1,0 +1,108 @@
+"""Texts for language models: Python's own documentation, WikiText-2 or PTB."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.splits import check_split, stream
+from switch_ema.zoo.data.text_files import read_text
+
+END = "<eos>"
+UNKNOWN = "<unk>"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Words in reading order."""
+
+    train: list[str]
+    test: list[str]
+
+
+def load_texts(name: str, seed: int) -> Texts:
+    """Load a text by its name.
+
+    The topics of Python's documentation have no published split: a fifth of the words
+    is drawn from the seed, by whole topics, and so is the order of the others.
+    WikiText-2 trains on its validation text, which is small enough for a CPU.
+    """
+    if name == "pydoc":
+        return _split_topics(seed)
+    files = sources.find_files(name)
+    if files is None:
+        raise sources.not_found(name)
+    train, test = (_read_lines(path) for path in files)
+    return Texts(train, test)
+
+
+def choose_text(
+    texts: Texts, split: str, size: int | None, test_size: int | None
+) -> Texts:
+    """Keep the beginning of both texts, and choose which one is evaluated.
+
+    Args:
+        texts: The whole texts.
+        split: ``test``, or ``validation`` to evaluate on the last fifth of the training
+            text, which is then not trained on.
+        size: Words of the training text; None keeps all of them.
+        test_size: Words of the test text, likewise.
+    """
+    train, test = texts.train[:size], texts.test[:test_size]
+    if check_split(split):
+        fifth = len(train) // 5
+        train, test = train[:-fifth], train[-fifth:]
+    return Texts(train, test)
+
+
+def _split_topics(seed: int) -> Texts:
+    topics = _topics()
+    order = torch.randperm(len(topics), generator=stream(seed, "topics")).tolist()
+    wanted = sum(map(len, topics)) // 5
+    train: list[str] = []
+    test: list[str] = []
+    for index in order:
+        # The last topic may be long: it goes where the balance stays closest.
+        fits = len(test) + len(topics[index]) / 2 <= wanted
+        (test if fits else train).extend(topics[index])
+    return Texts(train, test)
+
+
+def manual_paragraphs() -> list[list[str]]:
+    """Return the paragraphs of Python's documentation, by topic."""
+    return [
+        [part.strip() for part in " ".join(topic).split(END) if part.strip()]
+        for topic in _topics()
+    ]
+
+
+@lru_cache(maxsize=1)
+def _topics() -> list[list[str]]:
+    """Return the words of each topic, without paragraphs that an earlier one has.
+
+    Some topics repeat others word for word; without this, test text would be
+    training text. The text, and so the perplexity, differs between versions of Python.
+    """
+    from pydoc_data.topics import topics
+
+    seen: set[tuple[str, ...]] = set()
+    texts = []
+    for _, text in sorted(topics.items()):
+        words: list[str] = []
+        for paragraph in re.split(r"\n\s*\n", text):
+            found = re.findall(r"\w+|[^\w\s]", paragraph)
+            if found and tuple(found) not in seen:
+                seen.add(tuple(found))
+                words += [*found, END]
+        if words:
+            texts.append(words)
+    return texts
+
+
+@lru_cache(maxsize=4)
+def _read_lines(path: Path) -> list[str]:
+    lines = read_text(path).splitlines()
+    return [word for line in lines for word in [*line.split(), END]]

@@ -1,0 +1,198 @@
+"""Labelled images for every network: in memory where they are few, else in files."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.images import ImageSet, load_images
+from switch_ema.zoo.data.stl10 import find_stl10, load_stl10
+
+
+class ImageFiles:
+    """Images in files, which are read when they are needed."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, which: Tensor) -> "ImageFiles":
+        """Choose several, as with a tensor of images."""
+        return ImageFiles([self.paths[index] for index in which.tolist()])
+
+    def open(self, index: int) -> Any:
+        """Read one, in colour."""
+        return sources.need("PIL.Image").open(self.paths[index]).convert("RGB")
+
+
+Images = Union[Tensor, ImageFiles]
+
+
+@dataclass(frozen=True)
+class VisionSet:
+    """Images with labels; those in memory are bytes (count, channels, side, side)."""
+
+    x_train: Images
+    y_train: Tensor
+    x_test: Images
+    y_test: Tensor
+    classes: int
+    mean: Tensor
+    """Mean of the pixels, by channel, in [0, 255]."""
+    deviation: Tensor
+    """Standard deviation of the pixels, by channel."""
+    mirrored: bool
+    """Whether a mirrored image has the same class."""
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Turn bytes into numbers of mean 0 and standard deviation 1."""
+        return (images.float() - self.mean) / self.deviation
+
+
+DATASETS = ("digits", "cifar10", "cifar100", "stl10", "imagenet")
+TRAINING_IMAGES = {
+    "digits": 1000,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "stl10": 5000,
+    "imagenet": 1_281_167,
+}
+"""Number of training images as published; a folder may hold fewer."""
+
+
+WITHOUT_MIRRORS = ("digits", "mnist")
+"""A mirrored digit is another one, or none."""
+
+
+def load_vision(
+    name: str, seed: int, *, folder: str | None = None, download: bool = False
+) -> VisionSet:
+    """Load a dataset by its name.
+
+    Args:
+        name: One of ``DATASETS``.
+        seed: Splits the digits, which have no published split.
+        folder: Folder of ``imagenet``, or of any images in its layout: train/ and val/
+            with one folder per class. By default imagenet/ in the user's data folder.
+        download: Whether torchvision may download what is not found.
+    """
+    if name == "imagenet":
+        return _open_folders(_imagenet_folder(folder))
+    if folder is not None:
+        raise UsageError(f"folder is for the dataset imagenet, not for {name}.")
+    if name == "stl10" and sources.find_files(name) is None:
+        if find_stl10() is None and not download:
+            raise sources.not_found(name)
+        return in_memory(name, load_stl10(unlabelled=False, download=download))
+    return in_memory(name, load_images(name, seed, download=download))
+
+
+def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> VisionSet:
+    """Add what a network has to know about images in memory.
+
+    Mean and standard deviation are those of the training images.
+
+    Args:
+        name: The dataset, which decides whether a mirrored image has the same class.
+        data: The images.
+        classes: How many classes there are; by default as many as the labels show.
+    """
+    return VisionSet(
+        data.x_train,
+        data.y_train,
+        data.x_test,
+        data.y_test,
+        data.classes if classes is None else classes,
+        *data.statistics(),
+        mirrored=name not in WITHOUT_MIRRORS,
+    )
+
+
+def picture(images: Images, index: int) -> Any:
+    """Return one image as a PIL image, for transforms that need one."""
+    if isinstance(images, ImageFiles):
+        return images.open(index)
+    functional = sources.need("torchvision.transforms.v2.functional")
+    return functional.to_pil_image(images[index])
+
+
+def _imagenet_folder(given: str | None) -> Path:
+    if given is not None:
+        return Path(given).expanduser()
+    folder = sources.data_folder()
+    if folder is None or not (folder / "imagenet").is_dir():
+        raise sources.not_found("imagenet")
+    return folder / "imagenet"
+
+
+@lru_cache(maxsize=1)
+def _open_folders(folder: Path) -> VisionSet:
+    """List the files of a folder with train/ and val/; labels are in order of name."""
+    _check_layout(folder)
+    make = sources.need("torchvision.datasets").ImageFolder
+    try:
+        train, test = make(folder / "train"), make(folder / "val")
+    except FileNotFoundError as error:  # a class without an image
+        raise UsageError(str(error).partition("\n")[0]) from None
+    (x_train, y_train), (x_test, y_test) = (
+        (ImageFiles([path for path, _ in part.samples]), torch.tensor(part.targets))
+        for part in (train, test)
+    )
+    constants = sources.need("timm.data.constants")
+    mean, deviation = (
+        255 * torch.tensor(values).view(-1, 1, 1)
+        for values in (
+            constants.IMAGENET_DEFAULT_MEAN,
+            constants.IMAGENET_DEFAULT_STD,
+        )
+    )
+    classes = len(train.classes)
+    return VisionSet(
+        x_train, y_train, x_test, y_test, classes, mean, deviation, mirrored=True
+    )
+
+
+def _check_layout(folder: Path) -> None:
+    """Say which folders were expected and what was found instead."""
+    classes = {part: _subfolders(folder / part) for part in ("train", "val")}
+    expected = f"{folder} must hold train/<class>/<image> and val/<class>/<image>"
+    if not all(classes.values()):
+        found = [_found(folder / part) for part in classes]
+        there = (
+            sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        )
+        others = [name for name in there if name not in classes][:5]
+        beside = f"; beside them {', '.join(others)}" if others else ""
+        raise UsageError(f"{expected}; found {' and '.join(found)}{beside}.")
+    if classes["train"] != classes["val"]:
+        odd = sorted(classes["train"] ^ classes["val"])
+        raise UsageError(
+            f"{expected} with the same classes; {len(classes['train'])} and "
+            f"{len(classes['val'])} were found, and only in one of them "
+            f"{', '.join(odd[:5])}{' and others' if len(odd) > 5 else ''}."
+        )
+
+
+def _subfolders(folder: Path) -> set[str]:
+    if not folder.is_dir():
+        return set()
+    return {entry.name for entry in os.scandir(folder) if entry.is_dir()}
+
+
+def _found(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"no {folder.name}/"
+    classes = len(_subfolders(folder))
+    files = sum(entry.is_file() for entry in os.scandir(folder))
+    return f"{folder.name}/ with {classes} folders and {files} files"

@@ -1,0 +1,64 @@
+"""The U-Net that predicts the noise of an image, from diffusers."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+
+from switch_ema.zoo.data import sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoiserShape:
+    """Sizes of a U-Net as in DDPM (Ho et al., 2020)."""
+
+    image_size: int
+    channels: int
+    """Channels of the images: 1 or 3."""
+    widths: tuple[int, ...]
+    """Channels at each resolution; each one halves the image of the one before."""
+    attends: tuple[bool, ...]
+    """At which resolutions the residual blocks are followed by self-attention."""
+    layers: int = 2
+    """Residual blocks at each resolution, on the way down."""
+    groups: int = 32
+    """Groups of the group normalisation."""
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.widths) != len(self.attends):
+            raise ValueError(
+                f"attends must have {len(self.widths)} values, one for each width, "
+                f"got {len(self.attends)}."
+            )
+        halvings = 2 ** (len(self.widths) - 1)
+        if self.image_size % halvings:
+            raise ValueError(
+                f"image_size must be a multiple of {halvings} for {len(self.widths)} "
+                f"resolutions, got {self.image_size}."
+            )
+
+
+def create_denoiser(shape: DenoiserShape) -> nn.Module:
+    """Make the network; ``model(images, timesteps).sample`` is the predicted noise."""
+    make: Any = sources.need("diffusers").UNet2DModel
+    down = [
+        "AttnDownBlock2D" if attends else "DownBlock2D" for attends in shape.attends
+    ]
+    up = [
+        "AttnUpBlock2D" if attends else "UpBlock2D"
+        for attends in reversed(shape.attends)
+    ]
+    model = make(
+        sample_size=shape.image_size,
+        in_channels=shape.channels,
+        out_channels=shape.channels,
+        block_out_channels=shape.widths,
+        layers_per_block=shape.layers,
+        down_block_types=tuple(down),
+        up_block_types=tuple(up),
+        attention_head_dim=None,  # one head, as in DDPM
+        norm_num_groups=shape.groups,
+        dropout=shape.dropout,
+    )
+    return cast(nn.Module, model)

@@ -1,0 +1,270 @@
+"""Cascade Mask R-CNN: three stages that ask for ever better boxes.
+
+Each stage takes the boxes of the stage before as its proposals, counts them as right
+from an IoU of 0.5, 0.6 and 0.7 on, and moves them closer (Cai and Vasconcelos, "Cascade
+R-CNN", 2019). The losses of the stages have the weights 1, 0.5 and 0.25. In tests the
+boxes are those of the last stage; a box's class is the mean of the softmax of the three
+classifiers on the boxes that the last stage receives, and its mask is the mean of the
+three mask heads' on the last boxes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.models.detection.backbones import paper_backbone, small_backbone
+from switch_ema.zoo.models.detection.mask_rcnn import (
+    PAPER,
+    SMALL,
+    RoISizes,
+    make_mask_rcnn,
+    mask_head,
+    mask_predictor,
+    pooling,
+)
+
+IOUS = (0.5, 0.6, 0.7)
+_LOSS_WEIGHTS = (1.0, 0.5, 0.25)
+_CODER_WEIGHTS = (
+    (10.0, 10.0, 5.0, 5.0),
+    (20.0, 20.0, 10.0, 10.0),
+    (30.0, 30.0, 15.0, 15.0),
+)
+"""Weights of the regression targets: later stages move boxes by less."""
+
+
+def small_cascade_mask_rcnn(
+    classes: int,
+    *,
+    backbone: str = "resnet50",
+    side: int = 64,
+    sizes: RoISizes = SMALL,
+) -> nn.Module:
+    """Make a cascade for small images; ``classes`` are without the background."""
+    return _make(small_backbone(backbone), classes, sizes, (side,), side)
+
+
+def paper_cascade_mask_rcnn(
+    classes: int,
+    *,
+    backbone: str = "resnet50",
+    pretrained: bool = False,
+    shorter_sides: Sequence[int] = (800,),
+    longest_side: int = 1333,
+) -> nn.Module:
+    """Make the cascade of the paper; for the arguments see ``paper_retinanet``."""
+    body = paper_backbone(backbone, pretrained=pretrained)
+    return _make(body, classes, PAPER, tuple(shorter_sides), longest_side)
+
+
+class CascadeHeads(nn.Module):
+    """Three of torchvision's RoI heads in a row.
+
+    Args:
+        width: Channels of the features.
+        classes: Without the background.
+        sizes: Of the heads.
+    """
+
+    def __init__(self, width: int, classes: int, sizes: RoISizes) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(
+            _stage(width, classes, sizes, iou, weights)
+            for iou, weights in zip(IOUS, _CODER_WEIGHTS, strict=True)
+        )
+        self._losses: Any = need("torchvision.models.detection.roi_heads")
+        self._boxes: Any = need("torchvision.ops.boxes")
+
+    def forward(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """Return detections in tests, losses in training."""
+        if self.training:
+            assert targets is not None
+            losses: dict[str, Tensor] = {}
+            for number, stage in enumerate(self.stages):
+                found, proposals = self._train_stage(
+                    stage, features, proposals, image_shapes, targets
+                )
+                for name, loss in found.items():
+                    losses[f"{name}_{number}"] = _LOSS_WEIGHTS[number] * loss
+            return [], losses
+        return self._detect(features, proposals, image_shapes), {}
+
+    def proposals_by_stage(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> list[list[Tensor]]:
+        """Return the boxes before the first stage, and after each of the stages."""
+        steps = [proposals]
+        for stage in self.stages:
+            _, moves = self._classify(stage, features, steps[-1], image_shapes)
+            steps.append(self._moved(stage, moves, steps[-1], image_shapes))
+        return steps
+
+    def _classify(
+        self,
+        stage: Any,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of the classes, and how to move the box: 4 numbers."""
+        pooled = stage.box_roi_pool(features, proposals, image_shapes)
+        logits, moves = stage.box_predictor(stage.box_head(pooled))
+        return logits, moves
+
+    def _moved(
+        self,
+        stage: Any,
+        moves: Tensor,
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> list[Tensor]:
+        counts = [len(boxes) for boxes in proposals]
+        moved = stage.box_coder.decode(moves.detach(), proposals).reshape(-1, 4)
+        return [
+            self._boxes.clip_boxes_to_image(boxes, shape)
+            for boxes, shape in zip(
+                torch.split(moved, counts), image_shapes, strict=True
+            )
+        ]
+
+    def _train_stage(
+        self,
+        stage: Any,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]],
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        sampled, matched, labels, regression = stage.select_training_samples(
+            proposals, targets
+        )
+        logits, moves = self._classify(stage, features, sampled, image_shapes)
+        # torchvision's loss looks up the box of the class; here all classes share one.
+        repeated = moves.repeat(1, logits.shape[1])
+        classifier, boxes = self._losses.fastrcnn_loss(
+            logits, repeated, labels, regression
+        )
+        positive = [torch.where(label > 0)[0] for label in labels]
+        chosen = [box[which] for box, which in zip(sampled, positive, strict=True)]
+        mask = self._losses.maskrcnn_loss(
+            self._mask_logits(stage, features, chosen, image_shapes),
+            chosen,
+            [target["masks"] for target in targets],
+            [target["labels"] for target in targets],
+            [index[which] for index, which in zip(matched, positive, strict=True)],
+        )
+        losses = {
+            "loss_classifier": classifier,
+            "loss_box_reg": boxes,
+            "loss_mask": mask,
+        }
+        moved = self._moved(stage, moves, sampled, image_shapes)
+        # The true boxes were among the samples; the next stage gets them anyway.
+        truths = [target["boxes"] for target in targets]
+        own = [
+            ~(before[:, None] == truth[None]).all(2).any(1)
+            for before, truth in zip(sampled, truths, strict=True)
+        ]
+        return losses, [box[keep] for box, keep in zip(moved, own, strict=True)]
+
+    def _mask_logits(
+        self,
+        stage: Any,
+        features: dict[str, Tensor],
+        boxes: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> Tensor:
+        pooled = stage.mask_roi_pool(features, boxes, image_shapes)
+        logits: Tensor = stage.mask_predictor(stage.mask_head(pooled))
+        return logits
+
+    def _detect(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> list[dict[str, Tensor]]:
+        last: Any = self.stages[-1]
+        received = self.proposals_by_stage(features, proposals, image_shapes)[-2]
+        outputs = [
+            self._classify(stage, features, received, image_shapes)
+            for stage in self.stages
+        ]
+        mean = torch.stack([logits.softmax(1) for logits, _ in outputs]).mean(0)
+        moves = outputs[-1][1].repeat(1, mean.shape[1])
+        # The softmax of torchvision's own post-processing undoes the logarithm.
+        boxes, scores, labels = last.postprocess_detections(
+            mean.log(), moves, received, image_shapes
+        )
+        masks = torch.stack(
+            [
+                torch.cat(
+                    self._losses.maskrcnn_inference(
+                        self._mask_logits(stage, features, boxes, image_shapes), labels
+                    )
+                )
+                for stage in self.stages
+            ]
+        ).mean(0)
+        counts = [len(found) for found in boxes]
+        return [
+            {"boxes": b, "scores": s, "labels": label, "masks": m}
+            for b, s, label, m in zip(
+                boxes, scores, labels, torch.split(masks, counts), strict=True
+            )
+        ]
+
+
+def _stage(
+    width: int,
+    classes: int,
+    sizes: RoISizes,
+    iou: float,
+    weights: tuple[float, float, float, float],
+) -> nn.Module:
+    faster: Any = need("torchvision.models.detection.faster_rcnn")
+    predictor = faster.FastRCNNPredictor(sizes.width, classes + 1)
+    predictor.bbox_pred = nn.Linear(sizes.width, 4)  # one box for all classes
+    made: nn.Module = need("torchvision.models.detection.roi_heads").RoIHeads(
+        pooling(sizes, 0),
+        faster.TwoMLPHead(width * sizes.pooled[0] ** 2, sizes.width),
+        predictor,
+        fg_iou_thresh=iou,
+        bg_iou_thresh=iou,
+        batch_size_per_image=sizes.sampled_boxes,
+        positive_fraction=0.25,
+        bbox_reg_weights=weights,
+        score_thresh=0.05,
+        nms_thresh=0.5,
+        detections_per_img=sizes.detections,
+        mask_roi_pool=pooling(sizes, 1),
+        mask_head=mask_head(width, sizes),
+        mask_predictor=mask_predictor(classes, sizes),
+    )
+    return made
+
+
+def _make(
+    body: nn.Module,
+    classes: int,
+    sizes: RoISizes,
+    shorter_sides: tuple[int, ...],
+    longest_side: int,
+) -> nn.Module:
+    """Replace the heads of a Mask R-CNN."""
+    made = make_mask_rcnn(body, classes, sizes, shorter_sides, longest_side)
+    width: int = body.out_channels  # type: ignore[assignment]
+    made.roi_heads = CascadeHeads(width, classes, sizes)
+    return made

@@ -1,0 +1,142 @@
+"""Augmentations of a training procedure, for single images or for a batch at once.
+
+Shifts, mirrors and orders come from the generator that is given. The transforms of timm
+and torchvision draw from the global random numbers, which the training loop seeds
+before each epoch.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.procedures.procedure import Augmentation
+
+Mixing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Transform = Callable[[Any], Any]
+
+
+def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Shift each image by up to ``most`` pixels; its edges are padded by reflection."""
+    count, channels, *sides = images.shape
+    moved = torch.randint(-most, most + 1, (2, count, 1), generator=generator)
+    rows, columns = (
+        _reflect(offsets + torch.arange(side), side)
+        for offsets, side in zip(moved, sides, strict=True)
+    )
+    each = torch.arange(count)[:, None, None, None]
+    channel = torch.arange(channels)[None, :, None, None]
+    return images[each, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each image left to right with probability 1/2."""
+    flipped = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(flipped[:, None, None, None], images.flip(3), images)
+
+
+def repeat(order: Tensor, repeats: int) -> Tensor:
+    """Repeat each index several times in a row, and keep as many in all as before.
+
+    An epoch then sees fewer images, each in several augmented versions that are mostly
+    in the same batch (repeated augmentation).
+
+    >>> repeat(torch.tensor([3, 0, 2, 1]), 3).tolist()
+    [3, 3, 3, 0]
+    """
+    return order.repeat_interleave(repeats)[: len(order)]
+
+
+def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
+    """Return a function that blends a batch by Mixup or CutMix; targets become soft."""
+    if not augmentation.mixes:
+        return None
+    blend: Mixing = sources.need("timm.data").Mixup(
+        mixup_alpha=augmentation.mixup,
+        cutmix_alpha=augmentation.cutmix,
+        label_smoothing=0.0,  # the loss does it, for labels and soft targets alike
+        num_classes=classes,
+    )
+    return blend
+
+
+def erasing(augmentation: Augmentation) -> Transform | None:
+    """Return a function that replaces rectangles of normalised images by noise."""
+    if not augmentation.erasing:
+        return None
+    make = sources.need("timm.data.random_erasing").RandomErasing
+    erase: Transform = make(augmentation.erasing, mode="pixel", device="cpu")
+    return erase
+
+
+def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
+    """Resize images and keep their centre, as for tests.
+
+    Args:
+        images: A tensor of images, or a PIL image.
+        resolution: Height and width of the result.
+        share: Share of the resized height and width that is kept.
+    """
+    functional = sources.need("torchvision.transforms.v2.functional")
+    side = int(resolution / share)
+    height, width = functional.get_size(images)
+    if min(height, width) != side:
+        bicubic = functional.InterpolationMode.BICUBIC
+        images = functional.resize(images, [side], bicubic)
+    return functional.center_crop(images, [resolution, resolution])
+
+
+def image_transform(
+    augmentation: Augmentation, resolution: int, *, flip: bool
+) -> Transform:
+    """Return the transform of a PIL image for training, before it is normalised.
+
+    Args:
+        augmentation: Which transforms, and how strong.
+        resolution: Height and width of the result.
+        flip: Whether to mirror at random.
+    """
+    v2 = sources.need("torchvision.transforms.v2")
+    steps: list[Transform] = []
+    if augmentation.crop == "resized":
+        bicubic = v2.InterpolationMode.BICUBIC
+        area = (augmentation.crop_area, 1.0)
+        steps.append(v2.RandomResizedCrop(resolution, area, interpolation=bicubic))
+    else:
+        steps.append(partial(resize_and_crop, resolution=resolution, share=1.0))
+    if augmentation.crop == "shifted":
+        around = {"padding": resolution // 8, "padding_mode": "reflect"}
+        steps.append(v2.RandomCrop(resolution, **around))
+    if flip:
+        steps.append(v2.RandomHorizontalFlip())
+    transform: Transform = v2.Compose(
+        [*steps, *_colour_steps(augmentation, resolution)]
+    )
+    return transform
+
+
+def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform]:
+    """Return the operations on PIL images that change colours, or rotate and shear."""
+    found = sources.need("timm.data.auto_augment")
+    # As timm does: shifts are relative to the image, and the padding is grey.
+    options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
+    steps: list[Transform] = []
+    if augmentation.rand_magnitude is not None:
+        strength = f"m{augmentation.rand_magnitude}-mstd{augmentation.rand_deviation}"
+        config = f"rand-{strength}-inc1"
+        steps.append(found.rand_augment_transform(config, dict(options)))
+    if augmentation.auto_augment:
+        steps.append(found.auto_augment_transform("original", dict(options)))
+    if augmentation.color_jitter:
+        v2 = sources.need("torchvision.transforms.v2")
+        steps.append(v2.ColorJitter(*[augmentation.color_jitter] * 3))
+    return steps
+
+
+def _reflect(positions: Tensor, side: int) -> Tensor:
+    """Reflect positions outside of an image back into it; edges are not repeated."""
+    last = side - 1
+    return last - (last - positions.abs()).abs()

@@ -1,0 +1,342 @@
+"""Image classification with every network and training procedure of the paper."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+from torch.optim import Optimizer
+
+from switch_ema._checks import check_count, check_range
+from switch_ema.analysis.calibration.measures import (
+    Predictions,
+    calibration_error,
+    reliability,
+)
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.optimizers.catalog import create_optimizer, optimizer_info
+from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.task import Loader, Metric, Recipe
+from switch_ema.zoo.data.selection import split_and_redraw, subset
+from switch_ema.zoo.data.vision import (
+    DATASETS,
+    TRAINING_IMAGES,
+    VisionSet,
+    load_vision,
+)
+from switch_ema.zoo.models.catalog import NETWORKS, create_network
+from switch_ema.zoo.procedures import (
+    TrainingProcedure,
+    classification_loss,
+    create_procedure,
+    default_procedure,
+    fitted,
+)
+from switch_ema.zoo.procedures.augment import resize_and_crop
+from switch_ema.zoo.procedures.catalog import CIFAR
+from switch_ema.zoo.procedures.small import IMAGES, RESOLUTIONS
+from switch_ema.zoo.tasks.image_batches import (
+    ImageBatches,
+    evaluation_batches,
+)
+from switch_ema.zoo.tasks.metrics import (
+    ECE,
+    TRAINING_LOSS,
+    Classifier,
+    classified,
+    predict,
+)
+
+DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
+
+
+STACKS = {"resnet18": 8, "resnet50": 8, "deit-t": 16, "deit-s": 8}
+"""How many small versions of a network are best trained at once."""
+
+FITTED = "fitted"
+
+
+class Classification(Classifier):
+    """Image classification: the paper's networks and procedures, small or in full.
+
+    Args:
+        seed: Seed of everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        network: One of the paper's, such as ``deit-s``.
+        dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
+        scale: ``small`` trains the small version of the network on few images in some
+            seconds, with the optimizer of the procedure; ``fitted`` trains it until it
+            fits its images, with decays that keep the same share at a switch as the
+            paper's; ``paper`` is everything in full size.
+        procedure: Such as ``rsb-a2``; None is the one that the paper uses.
+        augment: Whether images are augmented as the procedure says.
+        size: Training images; None is all, or 1,000 at the smaller scales.
+        test_size: Test images, likewise.
+        image_size: Height and width, instead of the procedure's.
+        noise: Share of the training labels that are redrawn at random.
+        batch: Images per forward pass; gradients are accumulated up to the procedure's
+            batch. None is all at once.
+        folder: Folder of ``imagenet``, with train/ and val/.
+        workers: Processes that read images from files.
+        download: Whether torchvision may download the data.
+    """
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Take over what the procedure says about the training loop."""
+        network, dataset, scale = (
+            str(options.get(key, default)) for key, default in DEFAULTS.items()
+        )
+        name, augment = options.get("procedure"), options.get("augment", True)
+        procedure = find_procedure(network, dataset, scale, name, bool(augment))
+        images = options.get("size") or (
+            TRAINING_IMAGES[dataset] if scale == "paper" else _images(network, scale)
+        )
+        steps = max(images // procedure.batch_size, 3)
+        if scale == FITTED:
+            name = name or default_procedure(network, dataset)
+            procedure = replace(procedure, **_fitted_decays(name, network, steps))
+        # With (1 - d) * steps = 1.5 a switch keeps about half of an epoch's progress.
+        two_thirds = round(1 - 1.5 / steps, 5)
+        methods: dict[str, dict[str, Any]] = {
+            "ema": {"decay": procedure.ema_decay or two_thirds},
+            "switch-ema": {"decay": procedure.switch_ema_decay or two_thirds},
+        }
+        if scale != "paper":
+            # A fifth of an epoch, as the paper's 100 steps are on CIFAR-100.
+            methods["lookahead"] = {"k": max(steps // 5, 1)}
+        batch = options.get("batch") or procedure.batch_size
+        return Recipe(
+            epochs=procedure.epochs,
+            schedule=procedure.schedule,
+            warmup_epochs=procedure.warmup_epochs,
+            clip=procedure.clip,
+            accumulate=max(procedure.batch_size // batch, 1),
+            methods=methods,
+            evaluate_every=fitted.EVALUATE_EVERY if scale == FITTED else 1,
+        )
+
+    @classmethod
+    def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Add calibration and, where a network fits its images, the training loss.
+
+        The short trainings of the small scale have neither, as when they were stored.
+        """
+        scale = options.get("scale", DEFAULTS["scale"])
+        ece = () if scale == "small" else (ECE,)
+        return (*cls.metrics, *ece, *((TRAINING_LOSS,) if scale == FITTED else ()))
+
+    @classmethod
+    def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
+        """Train several of a small network on small images, as it was measured."""
+        network, dataset, scale = (
+            str(options.get(key, default)) for key, default in DEFAULTS.items()
+        )
+        procedure = find_procedure(network, dataset, scale, options.get("procedure"))
+        optimizer = parse_spec(procedure.optimizer).name
+        if not optimizer_info(optimizer).elementwise:
+            return 1
+        if scale == FITTED and not options.get("image_size"):
+            return fitted.STACKS.get(network, 1)
+        is_small = scale == "small" and dataset == "digits"
+        return STACKS.get(network, 1) if is_small else 1
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        network: str = DEFAULTS["network"],
+        dataset: str = DEFAULTS["dataset"],
+        scale: str = DEFAULTS["scale"],
+        procedure: str | None = None,
+        augment: bool = True,
+        size: int | None = None,
+        test_size: int | None = None,
+        image_size: int | None = None,
+        noise: float = 0.0,
+        batch: int | None = None,
+        folder: str | None = None,
+        workers: int = 0,
+        download: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        self.procedure = find_procedure(network, dataset, scale, procedure, augment)
+        self.network, self.scale = NETWORKS[network], scale
+        self.metrics = self.metrics_for({"scale": scale})
+        self.batch = _check_batch(batch, self.procedure)
+        self.workers = check_count("workers", workers, 0)
+        check_range("noise", noise, 0, 1)
+        data = load_vision(dataset, seed, folder=folder, download=download)
+        if scale != "paper":
+            tested = fitted.TEST_IMAGES if scale == FITTED else IMAGES
+            most = min(_images(network, scale), len(data.y_train))
+            size = most if size is None else size
+            test_size = (
+                min(tested, len(data.y_test)) if test_size is None else test_size
+            )
+        data = subset(data, size, test_size, seed)
+        if scale == FITTED:
+            data = _at_most(data, image_size or fitted.SIDE)
+        self.data = split_and_redraw(data, noise, seed, split=split)
+        self.y_eval = self.data.y_test
+        self.train_resolution, self.test_resolution = self._resolutions(image_size)
+
+    @property
+    def x(self) -> Any:
+        """The training images."""
+        return self.data.x_train
+
+    @property
+    def x_eval(self) -> Any:
+        """The images that are evaluated."""
+        return self.data.x_test
+
+    def _resolutions(self, image_size: int | None) -> tuple[int, int]:
+        """Return the height and width in training and in tests."""
+        images, procedure = self.data.x_train, self.procedure
+        if image_size is not None:
+            check_count("image_size", image_size)
+        own = images.shape[-1] if isinstance(images, Tensor) else 224
+        if self.scale != "paper":
+            least, most = RESOLUTIONS
+            own = min(max(own, least), most)
+        train = image_size or procedure.train_resolution or own
+        test = image_size or procedure.test_resolution or own
+        # Networks of patches fit one size, that of the tests.
+        patched = self.network.family in ("transformer", "mlp")
+        return test if patched else train, test
+
+    def model(self) -> nn.Module:
+        """Make the network, with the procedure's dropout and stochastic depth."""
+        model = create_network(
+            self.network.name,
+            num_classes=self.data.classes,
+            image_size=self.train_resolution,
+            scale="paper" if self.scale == "paper" else "small",
+            in_channels=len(self.data.mean),
+            drop_path=self.procedure.stochastic_depth if self.network.residual else 0.0,
+        )
+        if self.procedure.dropout:
+            _drop_inputs_of_classifier(model, self.procedure.dropout)
+        return model
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the procedure's optimizer."""
+        return create_optimizer(parse_spec(self.procedure.optimizer), model)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images and augment them as the procedure says."""
+        return ImageBatches(
+            self.data,
+            self.procedure,
+            resolution=self.train_resolution,
+            batch=self.batch,
+            seed=self.seed,
+            epoch=epoch,
+            workers=self.workers,
+        )
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the procedure's loss."""
+        x, y = batch
+        return classification_loss(model(x), y, self.procedure)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy and likelihood, and what else the scale has."""
+        outputs, labels = self.predictions(model)
+        values = classified(outputs, labels)
+        if ECE in self.metrics:
+            values["ece"] = _calibration(outputs, labels)
+        if TRAINING_LOSS in self.metrics:
+            trained = replace(self.data, x_test=self.data.x_train)
+            fit = predict(model, self._centres(trained))
+            values["training loss"] = cross_entropy(fit, self.data.y_train).item()
+        return values
+
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the images that were not trained on, the middle of each."""
+        return self._centres(self.data)
+
+    def _centres(self, data: VisionSet) -> Iterable[Tensor]:
+        return evaluation_batches(
+            data,
+            self.procedure,
+            resolution=self.test_resolution,
+            workers=self.workers,
+        )
+
+
+def find_procedure(
+    network: str, dataset: str, scale: str, name: str | None, augment: bool = True
+) -> TrainingProcedure:
+    """Return the procedure that was asked for, or that the paper uses."""
+    if dataset not in DATASETS:
+        raise UsageError(
+            f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}."
+        )
+    name = name or default_procedure(network, dataset)
+    return create_procedure(name, network=network, scale=scale, augment=augment)
+
+
+def _calibration(outputs: Tensor, labels: Tensor) -> float:
+    """Return the expected calibration error in percent; NaN of a broken network."""
+    if not outputs.isfinite().all():
+        return math.nan
+    return 100 * calibration_error(
+        reliability(Predictions.from_logits(outputs, labels))
+    )
+
+
+def _images(network: str, scale: str) -> int:
+    """Return how many images a small network is trained on."""
+    return fitted.images_for(network) if scale == FITTED else IMAGES
+
+
+def _fitted_decays(name: str, network: str, steps: int) -> dict[str, Any]:
+    """Return the decays that keep the share of the paper's at a switch."""
+    paper = create_procedure(name, network=network)
+    images = TRAINING_IMAGES[CIFAR if name == CIFAR else "imagenet"]
+    return {
+        key: fitted.decay_in_epochs(
+            getattr(paper, key), images / paper.batch_size, steps
+        )
+        for key in ("ema_decay", "switch_ema_decay")
+    }
+
+
+def _at_most(data: VisionSet, side: int) -> VisionSet:
+    """Shrink images in memory once, and not in every batch."""
+    if not isinstance(data.x_train, Tensor) or data.x_train.shape[-1] <= side:
+        return data
+    train, test = (
+        resize_and_crop(images, side, 1.0) for images in (data.x_train, data.x_test)
+    )
+    return replace(data, x_train=train, x_test=test)
+
+
+def _check_batch(batch: int | None, procedure: TrainingProcedure) -> int:
+    """Return the images per forward pass, of which some make an optimizer step."""
+    if batch is None:
+        return procedure.batch_size
+    check_count("batch", batch)
+    if procedure.batch_size % batch or (procedure.mixes and batch % 2):
+        even = "even and " if procedure.mixes else ""
+        raise UsageError(
+            f"batch must be {even}a divisor of the procedure's {procedure.batch_size}, "
+            f"got {batch}."
+        )
+    return batch
+
+
+def _drop_inputs_of_classifier(model: nn.Module, share: float) -> None:
+    """Drop inputs of the last linear layer in training, the weights' names kept."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    linear[-1].register_forward_pre_hook(partial(_dropped, share=share))
+
+
+def _dropped(module: nn.Module, inputs: tuple[Tensor], share: float) -> tuple[Tensor]:
+    return (dropout(inputs[0], share, module.training),)

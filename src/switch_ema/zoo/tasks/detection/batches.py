@@ -1,0 +1,102 @@
+"""Batches of images with their targets, each image of a size of its own."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from switch_ema.zoo.data.detection import Examples, Target
+from switch_ema.zoo.data.splits import stream
+
+Batch = tuple[list[Tensor], list[Target]]
+
+
+class DetectionBatches:
+    """One epoch of training examples.
+
+    Args:
+        examples: To train on.
+        transform: Applied to each; None if the examples come augmented.
+        masks: Whether masks are wanted; they cost time.
+        batch: Images per batch; a last batch that is not full is left out.
+        repeats: Passes over the examples.
+        seed: Decides, with the epoch, about the order.
+        epoch: Of the training.
+        workers: Processes that read and augment.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        transform: Callable[[Tensor, Target], tuple[Tensor, Target]] | None,
+        *,
+        masks: bool,
+        batch: int,
+        repeats: int,
+        seed: int,
+        epoch: int,
+        workers: int = 0,
+    ) -> None:
+        generator = stream(seed, f"order of epoch {epoch}")
+        count = len(examples)
+        passes = [torch.randperm(count, generator=generator) for _ in range(repeats)]
+        order = torch.cat(passes).tolist()
+        seeds = torch.randint(2**31, (len(order),), generator=generator).tolist()
+        self._loader: DataLoader[Any] = DataLoader(
+            _Augmented(examples, order, seeds, transform, masks),
+            batch_size=min(batch, count),
+            collate_fn=_collate,
+            num_workers=workers,
+            drop_last=True,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._loader)
+
+
+class _Augmented(Dataset[tuple[Tensor, Target]]):
+    """Examples as a network is trained with: without crowds, in [0, 1].
+
+    Each has random numbers of its own, so that neither the number of processes nor what
+    else is drawn changes its augmentation.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        order: list[int],
+        seeds: list[int],
+        transform: Callable[[Tensor, Target], tuple[Tensor, Target]] | None,
+        masks: bool,
+    ) -> None:
+        self._examples, self._order, self._seeds = examples, order, seeds
+        self._transform, self._masks = transform, masks
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Target]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seeds[position])
+            return self._augmented(self._order[position])
+
+    def _augmented(self, index: int) -> tuple[Tensor, Target]:
+        image, target = self._examples[index]
+        single = target["iscrowd"] == 0
+        target = {
+            key: value if bool(single.all()) else value[single]
+            for key, value in target.items()
+            if self._masks or key != "masks"
+        }
+        if self._transform is not None:
+            image, target = self._transform(image, target)
+        return image / 255, target
+
+
+def _collate(examples: list[tuple[Tensor, Target]]) -> Batch:
+    return [image for image, _ in examples], [target for _, target in examples]

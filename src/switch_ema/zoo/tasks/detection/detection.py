@@ -1,0 +1,263 @@
+"""What all detectors have in common: data, schedules, measures, pictures."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from switch_ema._checks import check_choice, check_count
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.task import Loader, Metric, Recipe, Task
+from switch_ema.zoo.data.boxes import flipping
+from switch_ema.zoo.data.detection import Examples, Target, load_detection
+from switch_ema.zoo.data.splits import check_split
+from switch_ema.zoo.models.detection.backbones import BACKBONES, pretrained_weights
+from switch_ema.zoo.tasks.detection import measure, pictures
+from switch_ema.zoo.tasks.detection.batches import Batch, DetectionBatches
+from switch_ema.zoo.tasks.detection.settings import (
+    SCALES,
+    SmallTraining,
+    paper_recipe,
+    schedule_of,
+    small_recipe,
+)
+
+_SIDES = {"shapes": 64, "bccd": 128, "nuclei": 256}
+_OTHER_SIDE = 128
+"""Longest side of images at small scale."""
+_CROPS = {"nuclei": 128}
+"""Side of the squares that are trained on; all others are trained on whole images."""
+_TRAINED = {"bccd": 292, "nuclei": 320}
+_OTHERS_TRAINED = 300
+"""Training images at small scale, as far as the recipe can know."""
+_SHOWN, _COUNTED = 5, 500
+
+
+class Detection(Task):
+    """An object detector; see the subclasses.
+
+    Args:
+        seed: Determines everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        dataset: ``shapes``, ``bccd``, ``nuclei``, ``coco`` or the path of a folder in
+            the format of COCO.
+        backbone: ``resnet50`` or ``swin-t``.
+        scale: ``small`` trains a small version at 64 to 256 pixels within a minute or
+            two; ``paper`` takes the network, resolutions and schedule of the paper.
+        schedule: ``1x``, ``2x``, ``3x``, ``9x`` or ``yolox-300``; None is the paper's.
+        size: Training images; None is all of them, of the shapes some hundreds.
+        test_size: Test images, likewise.
+        image_size: Longest side at small scale, shorter side at the paper's.
+        batch: Images per forward pass.
+        weights: File of the pre-trained backbone, at the paper's scale.
+        workers: Processes that read images from files.
+    """
+
+    metrics: tuple[Metric, ...] = (measure.BOX_AP, measure.BOX_AP50)
+    loss_in_training_only = True
+    undivided = "its loss is divided by the number of objects in a batch"
+    masks: ClassVar[bool] = False
+    """Whether masks are trained and measured."""
+    drawn_from: ClassVar[float] = 0.3
+    """Score from which a detection is drawn."""
+    usual_schedule: ClassVar[str]
+    small: ClassVar[SmallTraining]
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the schedule's recipe, or a short one at small scale."""
+        name = options.get("schedule") or cls.usual_schedule
+        if options.get("scale", "small") == "paper":
+            return paper_recipe(name, options.get("batch"))
+        training = cls.small_training(options.get("backbone", BACKBONES[0]))
+        dataset = options.get("dataset", "shapes")
+        usual = training.size if dataset == "shapes" else _OTHERS_TRAINED
+        images = options.get("size") or _TRAINED.get(dataset, usual)
+        return small_recipe(name, training, images, options.get("batch"))
+
+    @classmethod
+    def small_training(cls, backbone: str) -> SmallTraining:
+        """Return how the small version is trained."""
+        return cls.small
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        dataset: str = "shapes",
+        backbone: str = "resnet50",
+        scale: str = "small",
+        schedule: str | None = None,
+        size: int | None = None,
+        test_size: int | None = None,
+        image_size: int | None = None,
+        batch: int | None = None,
+        weights: str | None = None,
+        workers: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        self.is_small = check_choice("scale", scale, SCALES) == "small"
+        self.backbone = check_choice("backbone", backbone, BACKBONES)
+        self.schedule = schedule_of(schedule or self.usual_schedule)
+        self.schedule_name = schedule or self.usual_schedule
+        if weights is not None and self.is_small:
+            raise UsageError("weights are for the scale paper.")
+        self.weights, self.workers = weights, check_count("workers", workers, 0)
+        self.training = self.small_training(self.backbone)
+        usual = self.training.batch if self.is_small else self.schedule.batch
+        self.batch = check_count("batch", usual if batch is None else batch)
+        if image_size is not None:
+            check_count("image_size", image_size, 32)
+        self.image_size = image_size
+        self.dataset = dataset
+        if dataset == "shapes" and size is None:
+            size = self.training.size
+        self.side = image_size or _SIDES.get(dataset, _OTHER_SIDE)
+        # The nuclei have their size already and can stay in their files.
+        own = dataset == "nuclei" and self.side == _SIDES[dataset]
+        self.data = load_detection(
+            dataset,
+            seed,
+            size=size,
+            test_size=test_size,
+            longest_side=self.side if self.is_small and not own else None,
+            validation=check_split(split),
+        )
+        if self.masks and not self.data.has_masks:
+            raise UsageError(f"{dataset} has boxes without masks; masks are needed.")
+        if self.data.problems:
+            warnings.warn(" ".join(self.data.problems), stacklevel=2)
+        self.crop = _CROPS.get(dataset) if self.is_small else None
+
+    @abstractmethod
+    def detector(self) -> nn.Module:
+        """Make the network; it is called as torchvision's detectors are."""
+
+    def model(self) -> nn.Module:
+        """Make the network."""
+        return self.detector()
+
+    def paper_options(self) -> dict[str, Any]:
+        """Return what the paper's networks have in common."""
+        sides = (self.image_size,) if self.image_size else self.schedule.shorter_sides
+        return {
+            "backbone": self.backbone,
+            "pretrained": self.weights is not None,
+            "shorter_sides": sides,
+        }
+
+    def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
+        """Return the weights of the backbone, or say that there are none."""
+        if self.weights is None:
+            return {}, "from scratch"
+        with torch.device("meta"):
+            model = self.detector()
+        origin = f"backbone from {Path(self.weights).name}"
+        return pretrained_weights(model, self.weights), origin
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make AdamW at small scale and for Swin-T, else SGD, as in the paper."""
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if self.is_small:
+            return AdamW(trained, lr=self.training.learning_rate, weight_decay=0.05)
+        if self.backbone == "swin-t":
+            return AdamW(trained, lr=1e-4, weight_decay=0.05)
+        return SGD(trained, lr=0.02, momentum=0.9, weight_decay=1e-4)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images, mirror half of them."""
+        return self.batches(self.data.train, flipping(self.crop), epoch)
+
+    def batches(self, examples: Examples, transform: Any, epoch: int) -> Loader:
+        """Return the batches of an epoch of these examples."""
+        return DetectionBatches(
+            examples,
+            transform,
+            masks=self.masks,
+            batch=self.batch,
+            repeats=self.schedule.repeats,
+            seed=self.seed,
+            epoch=epoch,
+            workers=self.workers,
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the sum of the detector's losses."""
+        images, targets = batch
+        losses: dict[str, Tensor] = model(images, targets)
+        return torch.stack(list(losses.values())).sum()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure average precision."""
+        batch = 20 if self.is_small else 4
+        found = measure.detect(model, self.data.test, batch)
+        pairs = ((detected, truth) for _, detected, truth in found)
+        return measure.average_precision(pairs, masks=self.masks)
+
+    def trivial(self) -> Mapping[str, float]:
+        """Measure a detector that reports the mean box of each category everywhere."""
+        mean = _mean_boxes(self.data.train, self.data.classes)
+        pairs = _everywhere(mean, self.data.test, masks=self.masks)
+        return measure.average_precision(pairs, masks=self.masks)
+
+    def samples(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Draw what is there and what the model detects in the first test images."""
+        count = min(_SHOWN, len(self.data.test))
+        chosen = [self.data.test[index] for index in range(count)]
+        found = list(measure.detect(model, chosen, count))
+        names = self.data.categories
+        truths = [
+            {key: v for key, v in truth.items() if self.masks or key != "masks"}
+            for _, _, truth in found
+        ]
+        return {
+            f"truth{pictures.legend(names)}": pictures.side_by_side(
+                pictures.draw(image, truth, names)
+                for (image, _, _), truth in zip(found, truths, strict=True)
+            ),
+            "detected": pictures.side_by_side(
+                pictures.draw(image, detected, names, self.drawn_from)
+                for image, detected, _ in found
+            ),
+        }
+
+
+def _mean_boxes(examples: Examples, classes: int) -> Target:
+    """Average the boxes of each category, as shares of the image's sides."""
+    sums, counts = torch.zeros(classes, 4), torch.zeros(classes)
+    for index in range(min(len(examples), _COUNTED)):
+        image, target = examples[index]
+        height, width = image.shape[-2:]
+        shares = target["boxes"] / torch.tensor([width, height, width, height])
+        sums.index_add_(0, target["labels"] - 1, shares)
+        counts.index_add_(0, target["labels"] - 1, torch.ones(len(shares)))
+    there = counts > 0
+    return {
+        "boxes": sums[there] / counts[there, None],
+        "labels": torch.where(there)[0] + 1,
+        "scores": counts[there] / counts.sum(),
+    }
+
+
+def _everywhere(
+    mean: Target, examples: Examples, *, masks: bool
+) -> Iterator[tuple[Target, Target]]:
+    for index in range(len(examples)):
+        image, truth = examples[index]
+        height, width = image.shape[-2:]
+        boxes = mean["boxes"] * torch.tensor([width, height, width, height])
+        found = {**mean, "boxes": boxes}
+        if masks:
+            filled = torch.zeros(len(boxes), height, width, dtype=torch.uint8)
+            for mask, (x1, y1, x2, y2) in zip(
+                filled, boxes.int().tolist(), strict=True
+            ):
+                mask[y1:y2, x1:x2] = 1
+            found["masks"] = filled
+        yield found, truth

@@ -1,0 +1,135 @@
+"""How detectors are trained: in the paper, and small."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from switch_ema._checks import check_choice
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.spec import Spec
+from switch_ema.zoo.decays import DECAYS, Decays
+
+COCO_IMAGES = 117_266
+"""Training images of COCO 2017 that have a box."""
+SCALES = ("small", "paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionSchedule:
+    """How long, at which resolutions and with which optimizer a detector is trained."""
+
+    epochs: int
+    repeats: int = 1
+    """Passes over the images in one epoch, as MMDetection's ``RepeatDataset``."""
+    shorter_sides: tuple[int, ...] = (800,)
+    """To one of which an image is scaled in training; the last one in tests."""
+    schedule: str
+    """Schedule of the learning rate."""
+    warmup_epochs: float = 0.07
+    """500 steps of 16 images."""
+    batch: int = 16
+    plain_epochs: int = 0
+    """Epochs at the end without Mosaic and MixUp."""
+
+    def steps(self, images: int, batch: int) -> int:
+        """Return the optimizer steps of an epoch."""
+        return max(images * self.repeats // batch, 1)
+
+
+def _steps_at(*milestones: float) -> str:
+    return str(Spec("step", {"milestones": tuple(round(m, 4) for m in milestones)}))
+
+
+MULTI_SCALE = (640, 672, 704, 736, 768, 800)
+SCHEDULES = {
+    "1x": DetectionSchedule(epochs=12, schedule=_steps_at(8 / 12, 11 / 12)),
+    "2x": DetectionSchedule(epochs=24, schedule=_steps_at(16 / 24, 22 / 24)),
+    "3x": DetectionSchedule(
+        epochs=12,
+        repeats=3,
+        shorter_sides=MULTI_SCALE,
+        schedule=_steps_at(9 / 12, 11 / 12),
+    ),
+    "9x": DetectionSchedule(
+        epochs=36,
+        repeats=3,
+        shorter_sides=MULTI_SCALE,
+        schedule=_steps_at(27 / 36, 33 / 36),
+    ),
+    "yolox-300": DetectionSchedule(
+        epochs=300,
+        schedule="cosine:final=0.05",
+        warmup_epochs=5,
+        batch=64,
+        plain_epochs=15,
+    ),
+}
+"""The paper's, on COCO. 3x and 9x are 12 and 36 epochs of three passes each."""
+
+DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
+"""The same for all detectors, with masks or without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallTraining:
+    """How the small version of a detector is trained, by schedule."""
+
+    epochs: Mapping[str, int]
+    """With as many repeats as the schedule of the paper has."""
+    size: int
+    """Training images of the shapes."""
+    batch: int = 4
+    learning_rate: float = 2e-3
+    plain_epochs: int = 0
+
+
+def schedule_of(name: str) -> DetectionSchedule:
+    """Look a schedule up by its name."""
+    try:
+        return SCHEDULES[check_choice("schedule", name, tuple(SCHEDULES))]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def paper_recipe(name: str, batch: int | None) -> Recipe:
+    """Return the recipe of the paper; a smaller batch is accumulated."""
+    schedule = schedule_of(name)
+    return Recipe(
+        epochs=schedule.epochs,
+        schedule=schedule.schedule,
+        warmup_epochs=schedule.warmup_epochs,
+        accumulate=max(schedule.batch // (batch or schedule.batch), 1),
+        methods=DECAYS_OF_THE_PAPER.options(),
+    )
+
+
+def small_recipe(
+    name: str, training: SmallTraining, images: int, batch: int | None
+) -> Recipe:
+    """Return a recipe of some seconds, with averages that span as much as the paper's.
+
+    An average over 1 / (1 - d) steps is, for Switch EMA, the same share of an epoch as
+    in the paper, and so a switch keeps the same share of an epoch's progress; for EMA,
+    which never switches, it is the same share of the whole training. No decay is below
+    0.5, with which a switch keeps nearly everything.
+    """
+    schedule = schedule_of(name)
+    if name not in training.epochs:
+        known = ", ".join(training.epochs)
+        raise UsageError(
+            f"schedule must be one of {known} at small scale, got {name!r}."
+        )
+    epochs = training.epochs[name]
+    theirs = schedule.steps(COCO_IMAGES, schedule.batch)
+    ours = schedule.steps(images, batch or training.batch)
+    kept = (1 - DECAYS_OF_THE_PAPER.switch_ema) * theirs / ours
+    window = (1 - DECAYS_OF_THE_PAPER.ema) * theirs * schedule.epochs / (ours * epochs)
+    decays = Decays(*(round(1 - min(weight, 0.5), 4) for weight in (window, kept)))
+    return Recipe(
+        epochs=epochs,
+        schedule="one-cycle",
+        clip=5.0,
+        evaluate_every=math.ceil(epochs / 2),
+        methods=decays.options(),
+    )

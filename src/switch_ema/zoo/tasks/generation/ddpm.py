@@ -1,0 +1,286 @@
+"""Image generation with DDPM, sampled by DDIM, as in Table 8 of the paper."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.optim import Adam, Optimizer
+
+from switch_ema._checks import check_count
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.celeba import load_celeba
+from switch_ema.zoo.data.images import load_images
+from switch_ema.zoo.data.splits import choose_split, stream
+from switch_ema.zoo.models.denoiser import create_denoiser
+from switch_ema.zoo.procedures.augment import mirror
+from switch_ema.zoo.tasks.generation.frechet import (
+    FrechetDistance,
+    classifier_features,
+    pixel_gaussian,
+    scaled,
+)
+from switch_ema.zoo.tasks.generation.settings import find_settings
+
+TIMESTEPS = 1000
+"""Steps of the diffusion; its variance grows linearly from 0.0001 to 0.02."""
+DEFAULTS = {"dataset": "digits", "scale": "small"}
+CLASSIFIERS = {"digits": "digit", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+LOSS = Metric(name="denoising loss", higher_is_better=False)
+SHOWN = 16
+"""Generated images in a report."""
+
+
+class DDPM(Task):
+    """Image generation with DDPM, sampled by DDIM: digits, MNIST, CIFAR-10 or CelebA.
+
+    The network predicts the noise ``e`` of an image at a random step ``t``, with the
+    loss ``|e - network(sqrt(a_t) x + sqrt(1 - a_t) e, t)|^2`` (Ho et al., 2020). New
+    images come from noise in a few steps of DDIM (Song et al., 2021), for every method
+    from the same noise. Without FID's Inception network the Fréchet distance to
+    images that were not trained on is measured in the features of a small classifier
+    of the same data. Such distances compare methods here; they are no FID.
+
+    Args:
+        seed: Determines everything random.
+        split: What is compared with: the test images, or a fifth of the training
+            images.
+        dataset: ``digits``, ``mnist``, ``cifar10`` or ``celeba``.
+        scale: ``small``, or ``paper`` for the network, epochs and samples of the paper.
+        size: Training images; None is the scale's own number, or all there are.
+        batch: Images per optimizer step.
+        samples: Generated images per evaluation.
+        sampling_steps: Steps of DDIM.
+        inception: Path of the weights of FID's Inception network, also below the
+            folder of data. The distance is then FID, to the training images, as it is
+            usually given.
+        download: Whether torchvision may download the data.
+    """
+
+    metrics: tuple[Metric, ...] = (
+        Metric(
+            name="Fréchet distance, digit classifier's features", higher_is_better=False
+        ),
+        LOSS,
+    )
+
+    @classmethod
+    def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Name the distance by the network whose features are compared."""
+        dataset = str(options.get("dataset", DEFAULTS["dataset"]))
+        if options.get("inception") is not None:
+            name = "FID"
+        else:
+            classifier = CLASSIFIERS.get(dataset, dataset)
+            name = f"Fréchet distance, {classifier} classifier's features"
+        return Metric(name=name, higher_is_better=False), LOSS
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Take over what the settings say about the training loop."""
+        dataset, scale = (
+            str(options.get(key, default)) for key, default in DEFAULTS.items()
+        )
+        settings = find_settings(dataset, scale)
+        images = options.get("size") or settings.size
+        steps = max(images // (options.get("batch") or settings.batch), 1)
+        decay: dict[str, Any] = {"decay": settings.decay}
+        methods = {
+            "ema": decay,
+            "switch-ema": {**decay, "switch_every": settings.switch_every},
+        }
+        if scale == "small":
+            methods["lookahead"] = {"k": max(steps // 5, 1)}
+        return Recipe(
+            epochs=settings.epochs,
+            warmup_epochs=settings.warmup_steps / steps,
+            clip=1.0,
+            methods=methods,
+            evaluate_every=settings.evaluate_every,
+        )
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        dataset: str = DEFAULTS["dataset"],
+        scale: str = DEFAULTS["scale"],
+        size: int | None = None,
+        batch: int | None = None,
+        samples: int | None = None,
+        sampling_steps: int | None = None,
+        inception: str | None = None,
+        download: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        settings = find_settings(dataset, scale)
+        self.settings, self.dataset = settings, dataset
+        self.batch = check_count("batch", batch or settings.batch)
+        self.count = check_count("samples", samples or settings.samples, 2)
+        self.steps = check_count(
+            "sampling_steps", sampling_steps or settings.sampling_steps
+        )
+        self.inception = None if inception is None else _find_weights(inception)
+        if self.inception is None and dataset not in CLASSIFIERS:
+            raise UsageError(
+                f"{dataset} has no labels to train a classifier with: give the path of "
+                "the weights of FID's Inception network by the option inception."
+            )
+        self.metrics = self.metrics_for({"dataset": dataset, "inception": inception})
+        train, test = _load(dataset, seed, download)
+        train = _chosen(train, size, min(settings.size, len(train)), seed)
+        (train,), (test,) = choose_split(split, seed, (train,), (test,))
+        side = settings.shape.image_size
+        self.x, self.x_eval = scaled(train, side), scaled(test, side)
+
+    @cached_property
+    def diffusion(self) -> Any:
+        """The scheduler that adds noise."""
+        return sources.need("diffusers").DDPMScheduler(num_train_timesteps=TIMESTEPS)
+
+    @cached_property
+    def distance(self) -> FrechetDistance:
+        """The distance to real images."""
+        if self.inception is not None:
+            return FrechetDistance(self.x, self.inception)
+        side = self.settings.shape.image_size
+        return FrechetDistance(self.x_eval, classifier_features(self.dataset, side))
+
+    def model(self) -> nn.Module:
+        """Make the U-Net."""
+        return create_denoiser(self.settings.shape)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make Adam, as in the paper."""
+        return Adam(model.parameters(), lr=self.settings.lr)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images, and mirror half of them where that makes sense."""
+        batches = Batches((self.x,), self.batch, self.seed, epoch=epoch, drop_last=True)
+        if not self.settings.mirrored:
+            return batches
+        return _Mirrored(batches, stream(self.seed, f"mirrored in epoch {epoch}"))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the squared error of the predicted noise, at random steps."""
+        (images,) = batch
+        steps = torch.randint(TIMESTEPS, (len(images),), device=images.device)
+        return self._error(model, images, torch.randn_like(images), steps)
+
+    def _error(
+        self, model: nn.Module, images: Tensor, noise: Tensor, steps: Tensor
+    ) -> Tensor:
+        noisy = self.diffusion.add_noise(2 * images - 1, noise, steps)
+        return mse_loss(model(noisy, steps).sample, noise)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Generate images, measure their distance, and the loss on real ones."""
+        device = next(model.parameters()).device
+        self.distance.to(device)
+        images = self.generate(model, self.count)
+        distance, loss = self.metrics
+        return {
+            distance.name: self.distance(images),
+            loss.name: self._held_out_loss(model, device),
+        }
+
+    def _held_out_loss(self, model: nn.Module, device: torch.device) -> float:
+        """Return the loss of images that were not trained on, the noise fixed."""
+        generator, total = stream(self.seed, "evaluated noise"), 0.0
+        for images in torch.split(self.x_eval, 500):
+            noise = torch.randn(images.shape, generator=generator)
+            steps = torch.randint(TIMESTEPS, (len(images),), generator=generator)
+            moved = (tensor.to(device) for tensor in (images, noise, steps))
+            total += self._error(model, *moved).item() * len(images)
+        return total / len(self.x_eval)
+
+    def generate(self, model: nn.Module, count: int) -> Tensor:
+        """Generate images in [0, 1] by DDIM, from noise that the seed decides.
+
+        The first images are the same for any count.
+        """
+        device = next(model.parameters()).device
+        scheduler = sources.need("diffusers").DDIMScheduler(
+            num_train_timesteps=TIMESTEPS
+        )
+        scheduler.set_timesteps(self.steps)
+        generator = stream(self.seed, "sampled noise")
+        noise = torch.randn(count, *self.x.shape[1:], generator=generator)
+        made = []
+        for part in torch.split(noise, 500):
+            images = part.to(device)
+            for step in scheduler.timesteps:
+                predicted = model(images, step.to(device)).sample
+                images = scheduler.step(predicted, step, images).prev_sample
+            made.append((images.cpu() + 1).div(2).clamp(0, 1))
+        return torch.cat(made)
+
+    def trivial(self) -> dict[str, dict[str, float]]:
+        """Measure images from a Gaussian over pixels, and real ones as the floor."""
+        distance, loss = self.metrics
+        drawn = pixel_gaussian(self.x, self.count, stream(self.seed, "pixel Gaussian"))
+        # FID compares with the training images; the floor then are test images.
+        others = (self.x if self.inception is None else self.x_eval)[: self.count]
+        return {
+            f"pixel Gaussian, {len(drawn):,} draws": {
+                distance.name: self.distance(drawn)
+            },
+            f"floor: {len(others):,} real images": {
+                distance.name: self.distance(others)
+            },
+            "no noise predicted": {loss.name: 1.0},
+        }
+
+    def samples(self, model: nn.Module) -> Tensor:
+        """Generate a few images."""
+        return self.generate(model, SHOWN)
+
+
+class _Mirrored:
+    """Batches of images, half of which are mirrored."""
+
+    def __init__(self, batches: Batches, generator: torch.Generator) -> None:
+        self._batches, self._generator = batches, generator
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for (images,) in self._batches:
+            yield (mirror(images, self._generator),)
+
+
+def _load(dataset: str, seed: int, download: bool) -> tuple[Tensor, Tensor]:
+    """Return training and test images as bytes."""
+    if dataset == "celeba":
+        return load_celeba()
+    data = load_images(dataset, seed, download=download)
+    return data.x_train, data.x_test
+
+
+def _chosen(images: Tensor, size: int | None, most: int, seed: int) -> Tensor:
+    if size is None:
+        size = most
+    if check_count("size", size, 10) > len(images):
+        raise ValueError(f"size must be at most {len(images)}, got {size}.")
+    order = torch.randperm(len(images), generator=stream(seed, "generated from"))
+    return images[order[:size]]
+
+
+def _find_weights(path: str) -> str:
+    """Find a file of weights, from here or in the user's folder of data."""
+    folder = sources.data_folder()
+    for place in (Path(path).expanduser(), *([folder / path] if folder else [])):
+        if place.is_file():
+            return str(place)
+    below = f" nor below {folder}" if folder else ""
+    raise UsageError(
+        f"inception must be the path of the weights of FID's Inception network; "
+        f"{path} is not a file{below}."
+    )

@@ -1,0 +1,133 @@
+"""How far generated images are from real ones: Fréchet distances of features."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
+
+from switch_ema.bench.task import Batches
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.images import load_images
+from switch_ema.zoo.models.basic import small_cnn
+
+CLASSIFIED = 5000
+"""At most this many images train a classifier."""
+
+
+class FrechetDistance:
+    """The Fréchet distance between the features of real and of generated images.
+
+    With means ``m`` and covariances ``C`` of the features of real (r) and generated
+    (g) images (Heusel et al., 2017)::
+
+        |m_r - m_g|^2 + trace(C_r + C_g - 2 (C_r C_g)^(1/2))
+
+    It falls with the number of images, so only distances from the same number of
+    images can be compared. torchmetrics computes it.
+
+    Args:
+        real: Images in [0, 1], count x channels x height x width.
+        features: A module that turns such images into vectors, with an attribute
+            ``num_features``; or a path to the weights of FID's Inception network, as
+            torch-fidelity publishes them.
+    """
+
+    def __init__(self, real: Tensor, features: nn.Module | str) -> None:
+        image = sources.need("torchmetrics.image.fid")
+        options: dict[str, Any] = {"reset_real_features": False}
+        if isinstance(features, str):
+            sources.need("torch_fidelity")
+            # Without antialiasing, images are resized as the published values' were.
+            options |= {
+                "feature": 2048,
+                "feature_extractor_weights_path": features,
+                "normalize": True,
+                "antialias": False,
+            }
+        else:
+            options["feature"] = features
+        self._metric = image.FrechetInceptionDistance(**options)
+        self._update(real, real=True)
+
+    def __call__(self, images: Tensor) -> float:
+        """Measure generated images in [0, 1]."""
+        self._metric.reset()
+        self._update(images, real=False)
+        return float(self._metric.compute())
+
+    @torch.no_grad()
+    def _update(self, images: Tensor, *, real: bool) -> None:
+        for part in torch.split(images, 500):
+            # Inception has three input channels.
+            coloured = part.expand(-1, 3, -1, -1) if self._is_inception else part
+            self._metric.update(coloured.to(self._metric.device), real=real)
+
+    @property
+    def _is_inception(self) -> bool:
+        return not self._metric.used_custom_model
+
+    def to(self, device: torch.device) -> None:
+        """Compute the features on another device."""
+        self._metric.to(device)
+
+
+class Features(nn.Module):
+    """The last hidden layer of a small convolutional classifier: 64 features."""
+
+    num_features = 64
+
+    def __init__(self, channels: int, side: int, classes: int) -> None:
+        super().__init__()
+        self.body = small_cnn(channels, side, classes)[:-2]
+        self.classifier = nn.Linear(self.num_features, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one vector for each image."""
+        return adaptive_avg_pool2d(self.body(images), 1).flatten(1)
+
+
+@lru_cache(maxsize=4)
+def classifier_features(dataset: str, side: int) -> Features:
+    """Train a classifier on a dataset and return it as an extractor of features.
+
+    It is the same for every seed of a task, as FID's Inception network is: it sees
+    all digits, or the first images of a larger dataset, in an order of its own.
+    """
+    data = load_images(dataset, 0)
+    x = torch.cat([data.x_train, data.x_test])[:CLASSIFIED]
+    y = torch.cat([data.y_train, data.y_test])[:CLASSIFIED]
+    images = scaled(x, side)
+    with torch.random.fork_rng([]), torch.enable_grad():
+        torch.manual_seed(0)
+        network = Features(images.shape[1], side, data.classes)
+        optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+        for epoch in range(15):
+            for inputs, labels in Batches((images, y), 64, 0, epoch=epoch):
+                optimizer.zero_grad()
+                loss = cross_entropy(network.classifier(network(inputs)), labels)
+                torch.autograd.backward(loss)
+                optimizer.step()
+    return network.eval().requires_grad_(False)
+
+
+def scaled(images: Tensor, side: int) -> Tensor:
+    """Turn bytes into numbers in [0, 1], averaged down to ``side`` pixels."""
+    # In parts, since floats take four times the memory of bytes.
+    parts = [
+        adaptive_avg_pool2d(part.float() / 255, side)
+        for part in torch.split(images, 10_000)
+    ]
+    return torch.cat(parts)
+
+
+def pixel_gaussian(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw images from the Gaussian with the mean and covariance of the pixels."""
+    flat = images.flatten(1).double()
+    mean, covariance = flat.mean(0), torch.cov(flat.T)
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp(min=0).sqrt()
+    noise = torch.randn(count, len(mean), generator=generator, dtype=torch.double)
+    drawn: Tensor = (mean + noise @ root.T).clamp(0, 1).float()
+    return drawn.view(count, *images.shape[1:])

@@ -1,0 +1,199 @@
+"""The 2-layer AWD-LSTM on Penn Treebank: the paper's Table 11."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Adam, Optimizer
+
+from switch_ema._checks import check_choice, check_count
+from switch_ema.bench.task import Loader, Recipe
+from switch_ema.zoo.decays import DECAYS
+from switch_ema.zoo.models.awd_lstm import AWDLSTM, AWDDropout, State
+from switch_ema.zoo.tasks.language.pieces import (
+    Pieces,
+    columns,
+    epoch_pieces,
+    readings,
+)
+from switch_ema.zoo.tasks.language.words import WordTask, perplexity
+
+SCHEDULE = "step:milestones=(0.5,0.725)"
+"""A tenth of the learning rate after epochs 100 and 145 of 200."""
+CLIP = 0.25
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What differs between a CPU's minute and the published runs."""
+
+    width: int
+    hidden: int
+    dropout: float
+    """Factor of the published shares of dropout."""
+    dataset: str
+    vocabulary: int
+    rarest: int
+    """Words that occur less often in training are unknown."""
+    size: int | None
+    """Words of the training text; None is all."""
+    test_size: int | None
+    bptt: int
+    test_batch: int
+    recipe: Recipe
+
+
+SCALES = {
+    "small": Scale(
+        width=64,
+        hidden=128,
+        dropout=0.25,
+        dataset="pydoc",
+        vocabulary=10_000,
+        rarest=2,
+        size=None,
+        test_size=None,
+        bptt=35,
+        test_batch=20,
+        recipe=Recipe(
+            # 109 steps an epoch: a switch keeps two thirds of an epoch's progress.
+            epochs=4,
+            schedule=SCHEDULE,
+            clip=CLIP,
+            methods={"ema": {"decay": 0.973}, "switch-ema": {"decay": 0.973}},
+        ),
+    ),
+    "paper": Scale(
+        width=400,
+        hidden=1150,
+        dropout=1.0,
+        dataset="ptb",
+        vocabulary=10_000,
+        rarest=1,
+        size=None,
+        test_size=None,
+        bptt=70,
+        test_batch=1,
+        recipe=Recipe(
+            epochs=200,
+            schedule=SCHEDULE,
+            clip=CLIP,
+            methods=DECAYS[("penn-treebank", "language")].options(),
+        ),
+    ),
+}
+
+
+class AWDLanguageModel(WordTask):
+    """Language modelling with an AWD-style LSTM of 2 layers on Penn Treebank.
+
+    The network, its dropout and the training are those of the Penn Treebank runs of
+    AdaBelief, which the paper follows: 2 layers, words of 400 entries shared with the
+    classifier, 1150 hidden units, pieces of 70 words in batches of 20, 200 epochs.
+    With a piece's outputs ``h_t`` before and ``g_t`` after dropout, the loss is
+
+        cross-entropy + 2 mean(g_t^2) + mean((h_t+1 - h_t)^2).
+
+    The pieces have one length here; the published ones vary around 70 words.
+
+    Args:
+        seed: Determines everything random.
+        split: What is evaluated: the test text, or the last fifth of the training text.
+        scale: ``paper`` for all of it, or ``small`` for a network of 64 and 128 units
+            with a quarter of the dropout on Python's manual, in pieces of 35 words.
+        dataset: ``ptb``, ``wikitext2`` (its validation text) or ``pydoc``, which comes
+            with Python, instead of the scale's.
+        size: Words of the training text, instead of the scale's.
+        test_size: Words of the test text, likewise.
+        vocabulary: Words that are known, likewise.
+        layers: Layers of the LSTM.
+        batch: Pieces that are read side by side.
+    """
+
+    undivided = "its network goes on from the state after the batch before"
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of the scale."""
+        return scale_of(str(options.get("scale", "small"))).recipe
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        scale: str = "small",
+        dataset: str | None = None,
+        size: int | None = None,
+        test_size: int | None = None,
+        vocabulary: int | None = None,
+        layers: int = 2,
+        batch: int = 20,
+    ) -> None:
+        super().__init__(seed)
+        self.scale = scale_of(scale)
+        self.layers = check_count("layers", layers)
+        self.batch = check_count("batch", batch)
+        self.read_texts(
+            dataset or self.scale.dataset,
+            ("ptb", "wikitext2", "pydoc"),
+            split,
+            size=self.scale.size if size is None else size,
+            test_size=self.scale.test_size if test_size is None else test_size,
+            vocabulary=self.scale.vocabulary if vocabulary is None else vocabulary,
+            rarest=self.scale.rarest,
+        )
+        if len(self.train) < 2 * batch:
+            raise ValueError(f"batch must be below half of the words, got {batch}.")
+
+    def model(self) -> nn.Module:
+        """Make the network."""
+        scale = self.scale
+        drop = AWDDropout().scaled(scale.dropout)
+        words = len(self.words)
+        return AWDLSTM(words, scale.width, scale.hidden, self.layers, drop)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make Adam as published; Table 11 has SGD and AdaBelief, too."""
+        return Adam(model.parameters(), lr=1e-2, weight_decay=1.2e-6)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Cut the text into pieces, starting at another word in each epoch."""
+        return epoch_pieces(
+            self.train, self.batch, self.scale.bptt, seed=self.seed, epoch=epoch
+        )
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the regularised cross-entropy, going on from the state before."""
+        words, following, before, after = batch
+        reading, states = model(words, before.state)
+        after.state = detached(states)
+        loss = cross_entropy(reading.logits.flatten(0, 1), following.flatten())
+        if model.training:
+            loss = loss + 2 * reading.dropped.square().mean()
+            if len(reading.raw) > 1:
+                loss = loss + reading.raw.diff(dim=0).square().mean()
+        return loss
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure the perplexity of the text, read from beginning to end."""
+
+        def read(words: Tensor, states: Any) -> tuple[Tensor, Any]:
+            reading, states = model(words, states)
+            return reading.logits, states
+
+        pieces = Pieces(columns(self.test, self.scale.test_batch), self.scale.bptt)
+        device = next(model.parameters()).device
+        return perplexity(readings(read, pieces, device))
+
+
+def scale_of(name: str) -> Scale:
+    """Look a scale up."""
+    return SCALES[check_choice("scale", name, tuple(SCALES))]
+
+
+def detached(states: tuple[State, ...]) -> tuple[State, ...]:
+    """Cut states from the graph: gradients do not go back into the piece before."""
+    return tuple((hidden.detach(), cell.detach()) for hidden, cell in states)

@@ -1,0 +1,74 @@
+"""Text for recurrent language models, in pieces that are read in order."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema.zoo.data.splits import stream
+
+
+@dataclass
+class Carry:
+    """The state between two pieces of text; None at the beginning."""
+
+    state: Any = None
+
+
+class Pieces:
+    """The text in pieces of a few words, each with the state before and after it.
+
+    The loss of a piece reads the one and writes the other. The state therefore belongs
+    to one pass over the text: it starts empty in each epoch, so training can be resumed
+    between epochs, and an optimizer may ask for the loss of a piece twice.
+    """
+
+    def __init__(self, columns: Tensor, length: int) -> None:
+        self._columns, self._length = columns, length
+
+    def __len__(self) -> int:
+        return -(-(len(self._columns) - 1) // self._length)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Carry, Carry]]:
+        before = Carry()
+        words, following = self._columns[:-1], self._columns[1:]
+        pieces = (torch.split(text, self._length) for text in (words, following))
+        for piece, targets in zip(*pieces, strict=True):
+            after = Carry()
+            yield piece, targets, before, after
+            before = after
+
+
+def epoch_pieces(
+    text: Tensor, batch: int, length: int, *, seed: int, epoch: int
+) -> Pieces:
+    """Cut the text into pieces, starting at another word in each epoch."""
+    generator = stream(seed, f"start of epoch {epoch}")
+    start = int(torch.randint(len(text), (), generator=generator))
+    return Pieces(columns(text.roll(-start), batch), length)
+
+
+def readings(
+    read: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    pieces: Pieces,
+    device: torch.device,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Read a text in order; yield the logits of the next words, and these words.
+
+    Args:
+        read: Takes words and the state before them, returns logits and the state after.
+        pieces: The text.
+        device: Where the words are wanted.
+    """
+    state = None
+    for words, following, *_ in pieces:
+        logits, state = read(words.to(device), state)
+        yield logits, following
+
+
+def columns(text: Tensor, count: int) -> Tensor:
+    """Cut the text into ``count`` parts that are read side by side."""
+    rows = len(text) // count
+    return text[: rows * count].view(count, rows).t().contiguous()

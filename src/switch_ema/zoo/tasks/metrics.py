@@ -1,0 +1,102 @@
+"""Metrics that several tasks share, and the base of the tasks that classify."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from switch_ema.bench.stacking.modules import Stacked
+from switch_ema.bench.task import Metric, Task
+
+ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
+NLL = Metric(name="nll", higher_is_better=False)
+ECE = Metric(name="ece", higher_is_better=False, unit="%")
+TRAINING_LOSS = Metric(name="training loss", higher_is_better=False)
+"""Of the training images as they are, in evaluation mode."""
+
+
+def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
+    """Return the outputs of all batches, on the CPU."""
+    device = next(model.parameters()).device
+    return torch.cat([model(batch.to(device)).float().cpu() for batch in batches])
+
+
+def percent_correct(predicted: Tensor, labels: Tensor) -> float:
+    """Return the accuracy of predicted classes in percent."""
+    return 100 * (predicted.cpu() == labels).double().mean().item()
+
+
+def classified(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the accuracy in percent and the mean negative log-likelihood."""
+    return {
+        "accuracy": percent_correct(outputs.argmax(1), labels),
+        "nll": cross_entropy(outputs, labels).item(),
+    }
+
+
+class Classifier(Task):
+    """A task that classifies: trained by cross-entropy, measured by accuracy and NLL.
+
+    A subclass sets ``y_eval``, the labels of what is evaluated, and returns the inputs
+    that belong to them from :meth:`evaluation_batches`.
+    """
+
+    metrics: tuple[Metric, ...] = (ACCURACY, NLL)
+    y_eval: Tensor
+
+    @abstractmethod
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the network's inputs for what is evaluated, in the labels' order."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the cross-entropy of a batch."""
+        x, y = batch
+        return cross_entropy(model(x), y)
+
+    def stacked_losses(self, stack: Stacked, batch: Any) -> Tensor:
+        """Return the cross-entropies of many networks, each for its own batch."""
+        if type(self).loss is not Classifier.loss:
+            return super().stacked_losses(stack, batch)
+        x, y = batch
+        outputs = stack.outputs(x).flatten(0, 1)
+        each = cross_entropy(outputs, y.flatten(), reduction="none")
+        return each.view(y.shape).mean(1)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure accuracy in percent and the mean negative log-likelihood."""
+        return classified(*self.predictions(model))
+
+    def stacked_values(
+        self, stack: Stacked, tasks: Sequence[Task]
+    ) -> dict[str, list[float]] | None:
+        """Measure all perceptrons at once, unless a subclass measures otherwise.
+
+        Other networks are measured one by one: in large batches their time is
+        computation, which convolutions do faster alone.
+        """
+        own = type(self)
+        is_ours = own.evaluate is Classifier.evaluate
+        is_ours = is_ours and own.predictions is Classifier.predictions
+        if not (is_ours and stack.is_perceptron):
+            return None
+        same = [task for task in tasks if isinstance(task, Classifier)]
+        device = next(stack.parameters()).device
+        parts = []
+        for batches in zip(*(task.evaluation_batches() for task in same), strict=True):
+            x = torch.stack(list(batches)).to(device)
+            parts.append(stack.outputs(x).float().cpu())
+        outputs = torch.cat(parts, 1)
+        labels = torch.stack([task.y_eval for task in same])
+        correct = (outputs.argmax(2) == labels).double().mean(1) * 100
+        losses = cross_entropy(
+            outputs.flatten(0, 1), labels.flatten(), reduction="none"
+        )
+        nll = losses.view(labels.shape).mean(1)
+        return {"accuracy": correct.tolist(), "nll": nll.tolist()}
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits and labels of the examples that are evaluated."""
+        return predict(model, self.evaluation_batches()), self.y_eval

@@ -1,0 +1,172 @@
+"""How old is a face? AgeDB and IMDB-WIKI in the paper's Table 10."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from switch_ema._checks import check_choice, check_count
+from switch_ema.bench.task import Loader, Recipe
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.faces import load_faces
+from switch_ema.zoo.data.splits import choose_split, stream
+from switch_ema.zoo.data.vision import ImageFiles
+from switch_ema.zoo.decays import DECAYS
+from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metrics
+
+DATASETS = ("agedb", "imdb-wiki")
+SMALL = Recipe(
+    # 62 steps an epoch: a switch keeps two thirds of an epoch's progress.
+    epochs=10,
+    schedule="cosine",
+    methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
+)
+PAPER = Recipe(
+    epochs=400,
+    schedule="cosine",
+    warmup_epochs=20,
+    clip=5.0,
+    methods=DECAYS["agedb", "regression"].options(),
+)
+
+
+class Age(ScalarRegression):
+    """The age of a face in years: AgeDB or IMDB-WIKI, from a folder and a CSV.
+
+    The CSV has the columns age, path (relative to its folder) and split, as the usual
+    preprocessing writes it. Images are scaled to one size; in training they are shifted
+    and half of them mirrored.
+
+    Args:
+        seed: Determines everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        dataset: ``agedb`` or ``imdb-wiki``.
+        folder: With the CSV, if the data is not in the folder of all data.
+        network: ``resnet18``, ``resnet50`` or ``convnext-t``.
+        scale: ``paper`` for the network in full size on all images of 224 pixels;
+            ``small`` for a small version on 4,000 images of 32.
+        size: Training images, instead of the scale's.
+        test_size: Test images, likewise.
+        batch: Images per step.
+        workers: Threads that read images.
+    """
+
+    metrics = error_metrics("years")
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of the scale."""
+        return PAPER if options.get("scale") == "paper" else SMALL
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        dataset: str = "agedb",
+        folder: str | None = None,
+        network: str = "resnet50",
+        scale: str = "small",
+        size: int | None = None,
+        test_size: int | None = None,
+        batch: int = 64,
+        workers: int = 2,
+    ) -> None:
+        super().__init__(seed)
+        self.choose_network(network, scale, 224 if scale == "paper" else 32)
+        self.batch = check_count("batch", batch)
+        self.workers = check_count("workers", workers)
+        faces = load_faces(check_choice("dataset", dataset, DATASETS), folder)
+        limits = (None, None) if scale == "paper" else (4000, 1000)
+        train, test = (
+            stream_order(len(y), given or most, seed, part)
+            for y, given, most, part in (
+                (faces.y_train, size, limits[0], "training faces"),
+                (faces.y_test, test_size, limits[1], "test faces"),
+            )
+        )
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split,
+            seed,
+            (faces.x_train[train], faces.y_train[train]),
+            (faces.x_test[test], faces.y_test[test]),
+        )
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle, shift and mirror the images."""
+        generator = stream(self.seed, f"faces of epoch {epoch}")
+        return FaceBatches(
+            self.x, self.y, self.batch, self.side, generator, self.workers
+        )
+
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Read the images that are evaluated."""
+        for begin in range(0, len(self.x_eval), 100):
+            which = torch.arange(begin, min(begin + 100, len(self.x_eval)))
+            yield read_images(self.x_eval[which], self.side, self.workers)
+
+
+class FaceBatches:
+    """Batches of images in files: shuffled, shifted by up to 1/14, half mirrored.
+
+    The last batch, if it is not full, is left out.
+    """
+
+    def __init__(
+        self,
+        images: ImageFiles,
+        ages: Tensor,
+        batch: int,
+        side: int,
+        generator: torch.Generator,
+        workers: int,
+    ) -> None:
+        self._images, self._ages = images, ages
+        self._batch, self._side = min(batch, len(images)), side
+        self._generator, self._workers = generator, workers
+
+    def __len__(self) -> int:
+        return len(self._images) // self._batch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self._images), generator=self._generator)
+        for which in torch.split(order, self._batch)[: len(self)]:
+            images = read_images(self._images[which], self._side, self._workers)
+            yield self._augmented(images), self._ages[which]
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        most = max(self._side // 14, 1)
+        padded = torch.nn.functional.pad(images, (most,) * 4)
+        count, end = len(images), 2 * most + 1
+        shifts = torch.randint(end, (count, 2), generator=self._generator).tolist()
+        mirrored = (torch.rand(count, generator=self._generator) < 0.5).tolist()
+        shifted = [
+            image[:, top : top + self._side, left : left + self._side]
+            for image, (top, left) in zip(padded, shifts, strict=True)
+        ]
+        return torch.stack(
+            [
+                image.flip(2) if flip else image
+                for image, flip in zip(shifted, mirrored, strict=True)
+            ]
+        )
+
+
+def read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
+    """Read images of one size, with values from -1 to 1."""
+    to_tensor = sources.need("torchvision.transforms.functional").pil_to_tensor
+
+    def read(index: int) -> Tensor:
+        found: Tensor = to_tensor(images.open(index).resize((side, side)))
+        return found
+
+    with ThreadPoolExecutor(workers) as pool:
+        read_all = list(pool.map(read, range(len(images))))
+    return torch.stack(read_all).float() / 127.5 - 1
+
+
+def stream_order(count: int, most: int | None, seed: int, purpose: str) -> Tensor:
+    """Draw at most ``most`` of ``count`` examples; None: all, in a random order."""
+    return torch.randperm(count, generator=stream(seed, purpose))[:most]

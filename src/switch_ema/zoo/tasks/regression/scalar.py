@@ -1,0 +1,99 @@
+"""The base of tasks that predict one number for an image: the paper's Table 10."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss
+from torch.optim import AdamW, Optimizer
+
+from switch_ema._checks import check_choice
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.task import Task
+from switch_ema.zoo.models import create_network
+from switch_ema.zoo.tasks.metrics import predict
+
+NETWORKS = ("resnet18", "resnet50", "convnext-t")
+"""The encoders of the paper's Table 10."""
+SCALES = ("small", "paper")
+
+
+def error_metrics(unit: str) -> tuple[Metric, Metric]:
+    """Return the mean absolute and the root mean square error, in a unit."""
+    return (
+        Metric(name="MAE", higher_is_better=False, unit=unit),
+        Metric(name="RMSE", higher_is_better=False, unit=unit),
+    )
+
+
+def errors(found: Tensor, truth: Tensor) -> dict[str, float]:
+    """Measure predictions.
+
+    >>> errors(torch.tensor([1.0, 5.0]), torch.tensor([1.0, 1.0]))["MAE"]
+    2.0
+    """
+    error = (found - truth).double()
+    return {
+        "MAE": error.abs().mean().item(),
+        "RMSE": error.square().mean().sqrt().item(),
+    }
+
+
+class ScalarRegression(Task):
+    """A number for each image: L1 loss, AdamW, MAE and RMSE.
+
+    The network predicts how many deviations a number is away from the median, both of
+    the training data, which does not change what minimises the loss. A subclass sets
+    ``y`` and ``y_eval`` and calls ``choose_network``; it returns the images that belong
+    to ``y_eval`` from ``evaluation_batches``.
+    """
+
+    small_lr: ClassVar[float] = 3e-3
+    """Learning rate of AdamW at the small scale."""
+    y: Tensor
+    """The training images' numbers, in the unit of the metrics."""
+    y_eval: Tensor
+
+    def choose_network(self, network: str, scale: str, side: int) -> None:
+        """Take one of the paper's networks, or a small version of it."""
+        self.network = check_choice("network", network, NETWORKS)
+        self.scale = check_choice("scale", scale, SCALES)
+        self.side = side
+
+    @abstractmethod
+    def evaluation_batches(self) -> Iterable[Tensor]:
+        """Return the network's inputs for what is evaluated, in the numbers' order."""
+
+    def model(self) -> nn.Module:
+        """Make the network with one output."""
+        return create_network(
+            self.network, num_classes=1, image_size=self.side, scale=self.scale
+        )
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make AdamW, with the settings of the paper's published configurations."""
+        if self.scale == "paper":
+            return AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+        return AdamW(model.parameters(), lr=self.small_lr)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean distance, in deviations of the training data."""
+        x, y = batch
+        centre, spread = self._units()
+        return l1_loss(model(x).squeeze(1), (y - centre) / spread)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure the errors in the unit of the metrics."""
+        centre, spread = self._units()
+        found = predict(model, self.evaluation_batches()).squeeze(1)
+        return errors(centre + spread * found, self.y_eval)
+
+    def trivial(self) -> dict[str, dict[str, float]]:
+        """Answer with the median of the training data, the best constant for MAE."""
+        constant = self.y.median().expand_as(self.y_eval)
+        return {"constant": errors(constant, self.y_eval)}
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        return self.y.median(), self.y.std().clamp(min=torch.finfo().eps)

@@ -1,0 +1,72 @@
+"""A2MIM (Li et al., 2023), with the settings that were released for transformers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import l1_loss
+
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl.masked import hidden_mean, patches_of
+from switch_ema.zoo.tasks.ssl.simmim import SimMIM, SimMIMModel
+
+FOURIER = 0.1
+"""Weight of the loss on frequencies."""
+
+
+class A2MIMModel(SimMIMModel):
+    """Hidden patches show the image's mean colour; a learned token is added to them."""
+
+    def encode(self, images: Tensor, mask: Tensor) -> Tensor:
+        """Return all tokens, those of classes included."""
+        masked, vit = self.masked, self.masked.vit
+        filled = fill_with_mean(images, mask, self.patch)
+        tokens = masked.images_to_tokens(filled) + mask[:, :, None] * masked.mask_token
+        tokens = masked.add_pos_embed(masked.prepend_prefix_tokens(tokens))
+        encoded: Tensor = vit.norm(vit.blocks(vit.norm_pre(tokens)))
+        return encoded
+
+
+class A2MIM(SimMIM):
+    """A2MIM: reconstruct hidden squares, in pixels and in frequencies."""
+
+    undivided = "its loss is scaled by the largest distance in a batch"
+
+    def model(self) -> nn.Module:
+        """Make encoder and decoder."""
+        return A2MIMModel(self.encoder())
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Add the loss of the hidden pixels and that of the image's frequencies."""
+        images, mask = batch
+        patch = self.patch_of(model)
+        prediction = model(images, mask)
+        target = patches_of(images, patch)
+        pixels = hidden_mean(l1_loss(prediction, target, reduction="none"), mask)
+        # Where nothing is hidden there is nothing to learn, so no gradient; half of
+        # the prediction stays, so that the seams between patches do not stand out.
+        shown = (prediction.detach() + target) / 2
+        drawn = torch.where(mask[:, :, None], prediction, shown)
+        whole = need("lightly.models.utils").unpatchify(drawn, patch, images.shape[1])
+        return pixels + FOURIER * frequency_loss(whole, images)
+
+
+def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
+    """Paint the hidden patches in each image's mean colour."""
+    side = images.shape[-1] // patch
+    hidden = mask.view(-1, 1, side, side)
+    hidden = hidden.repeat_interleave(patch, 2).repeat_interleave(patch, 3)
+    return torch.where(hidden, images.mean((2, 3), keepdim=True), images)
+
+
+def frequency_loss(images: Tensor, targets: Tensor) -> Tensor:
+    """Return the focal frequency loss (Jiang et al., 2021).
+
+    The squared distance of the spectra, each frequency weighted by the logarithm of
+    its present distance over the largest in the batch.
+    """
+    spectra = (torch.fft.fft2(x.float(), norm="ortho") for x in (images, targets))
+    first, second = spectra
+    distance = torch.view_as_real(first - second).square().sum(-1)
+    weight = (distance.detach().sqrt() + 1).log()
+    return (weight / weight.max().clamp(min=1e-12) * distance).mean()

@@ -1,0 +1,31 @@
+"""Barlow Twins (Zbontar et al., 2021)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl import settings
+from switch_ema.zoo.tasks.ssl.pretraining import width_of
+from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
+
+
+class BarlowTwins(TwoViews):
+    """Barlow Twins: features agree between two views, and not with one another."""
+
+    undivided = "its loss correlates features over all images of a batch"
+    paper = settings.BARLOW_TWINS
+
+    def model(self) -> nn.Module:
+        """Make encoder and projector."""
+        encoder = self.encoder()
+        head = need("lightly.models.modules.heads").BarlowTwinsProjectionHead
+        return TwoViewModel(encoder, head(width_of(encoder), **self.sizes(8192, 8192)))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Bring the correlation of the views' projections near the identity."""
+        first, second = model(*batch)
+        loss: Tensor = need("lightly.loss").BarlowTwinsLoss(lambda_param=5e-3)(
+            first, second
+        )
+        return loss

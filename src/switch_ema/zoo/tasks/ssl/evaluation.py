@@ -1,0 +1,227 @@
+"""How good is a pre-trained encoder? A linear probe, neighbours, and fine-tuning."""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.spec import Spec
+from switch_ema.bench.task import Batches, Loader
+from switch_ema.zoo.data.vision import VisionSet
+from switch_ema.zoo.procedures import classification_loss
+from switch_ema.zoo.procedures.imagenet import deit
+from switch_ema.zoo.tasks.image_batches import (
+    ImageBatches,
+    evaluation_batches,
+)
+from switch_ema.zoo.tasks.metrics import percent_correct, predict
+
+PROTOCOLS = ("linear", "fine-tune")
+AT_ONCE = 2**25
+"""Numbers per step: the features of ImageNet fit into memory once, not twice."""
+LAYER_DECAY = 0.65
+LR = 2e-3
+"""Learning rate of the last layer at the batch size of ``PROCEDURE``; it is
+proportional to the batch size."""
+PROCEDURE = replace(deit(), repeats=1, clip=None)
+"""Augmentation, blending, smoothing and warm-up of MAE's fine-tuning."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Features or images with their classes, for training and for testing."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: int
+
+    def first(self, count: int, tested: int) -> "Labelled":
+        """Keep the first ``count`` to train on and the first ``tested`` to test on."""
+        return Labelled(
+            self.x[:count],
+            self.y[:count],
+            self.x_test[:tested],
+            self.y_test[:tested],
+            self.classes,
+        )
+
+    def accuracy(self, predicted: Tensor) -> float:
+        """Return the accuracy of predicted classes in percent."""
+        return percent_correct(predicted, self.y_test)
+
+
+def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
+    """Classify by ridge regression on one-hot targets, which has a closed form.
+
+    Features are standardised first (mean 0, standard deviation 1); ``ridge`` is the
+    penalty per example. The literature fits a softmax regression by SGD instead; this
+    one needs no settings of its own and takes milliseconds.
+    """
+    rows = max(AT_ONCE // data.x.shape[1], 1)
+    mean = sum(part.double().sum(0) for part in torch.split(data.x, rows)) / len(data.x)
+    width, classes = data.x.shape[1], data.classes
+    gram = torch.zeros(width, width, dtype=torch.double)
+    sums = torch.zeros(classes, width, dtype=torch.double)
+    for x, y in zip(torch.split(data.x, rows), torch.split(data.y, rows), strict=True):
+        centred = x.double() - mean
+        gram += centred.T @ centred
+        sums.index_add_(0, y, centred)
+    deviation = (gram.diagonal() / (len(data.x) - 1)).sqrt()
+    # A feature that is constant, as after a collapse, tells nothing.
+    scale = torch.where(deviation > 1e-8, 1 / deviation, 0.0)
+    gram, sums = gram * scale * scale[:, None], sums * scale
+    penalty = ridge * len(data.x) * torch.eye(width, dtype=torch.double)
+    weights = torch.linalg.solve(gram + penalty, sums.T)
+    centre = data.y.bincount(minlength=classes).double() / len(data.y)
+    found = [
+        ((x.double() - mean) * scale @ weights + centre).argmax(1)
+        for x in torch.split(data.x_test, rows)
+    ]
+    return data.accuracy(torch.cat(found))
+
+
+def nearest_neighbours(
+    data: Labelled, *, k: int = 20, temperature: float = 0.1
+) -> float:
+    """Let the k nearest examples vote, weighted by ``exp(cosine / temperature)``."""
+    k = min(k, len(data.x))
+    similarity = normalize(data.x_test, dim=1) @ normalize(data.x, dim=1).T
+    nearest, index = similarity.topk(k, dim=1)
+    votes = torch.zeros(len(data.x_test), data.classes)
+    votes.scatter_add_(1, data.y[index], ((nearest - 1) / temperature).exp())
+    return data.accuracy(votes.argmax(1))
+
+
+def fine_tune(
+    encoder: nn.Module,
+    data: Labelled,
+    *,
+    epochs: int,
+    seed: int,
+    batch: int = 64,
+    lr: float = LR,
+) -> float:
+    """Train a copy of the encoder with a new classifier on images in memory.
+
+    AdamW, with a rate that falls by the factor 0.65 from layer to layer, counted from
+    the output. The encoder and the random numbers of the caller stay as they are.
+    """
+
+    def batches(epoch: int) -> Loader:
+        return Batches((data.x, data.y), batch, seed, epoch=epoch)
+
+    with _own_random_numbers(seed):
+        model = copy.deepcopy(encoder).requires_grad_(True)
+        _add_classifier(model, data.classes)
+        _train(model, batches, cross_entropy, epochs=epochs, lr=lr)
+        outputs = predict(model, torch.split(data.x_test, 256))
+    return data.accuracy(outputs.argmax(1))
+
+
+def fine_tune_by_procedure(
+    network: nn.Module,
+    data: VisionSet,
+    *,
+    epochs: int,
+    resolution: int,
+    batch: int,
+    seed: int,
+    workers: int,
+    lr: float | None = None,
+) -> float:
+    """Train the encoder itself on augmented images, which may be in files.
+
+    The rates of the layers are as above and follow a cosine after warm-up; ``lr`` is
+    in proportion to the batch unless it is given. The random numbers of the caller
+    stay as they are.
+    """
+    procedure = replace(PROCEDURE, batch_size=batch)
+    warmup = min(procedure.warmup_epochs, epochs / 4)
+
+    def batches(epoch: int) -> Loader:
+        return ImageBatches(
+            data,
+            procedure,
+            resolution=resolution,
+            batch=batch - batch % 2,  # Mixup blends in pairs
+            seed=seed,
+            epoch=epoch,
+            workers=workers,
+        )
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return classification_loss(outputs, targets, procedure)
+
+    with _own_random_numbers(seed):
+        _add_classifier(network, data.classes)
+        lr = lr or LR * batch / PROCEDURE.batch_size
+        _train(network, batches, loss, epochs=epochs, lr=lr, warmup=warmup)
+        shown = evaluation_batches(
+            data, procedure, resolution=resolution, workers=workers
+        )
+        found = predict(network, shown).argmax(1)
+    return percent_correct(found, data.y_test)
+
+
+def _add_classifier(model: Any, classes: int) -> None:
+    device = next(model.parameters()).device
+    model.reset_classifier(classes)
+    model.to(device)
+
+
+@torch.enable_grad()
+def _train(
+    model: nn.Module,
+    batches: Callable[[int], Loader],
+    loss: Loss,
+    *,
+    epochs: int,
+    lr: float,
+    warmup: float | None = None,
+) -> None:
+    """Train at a constant rate, or by a cosine after ``warmup`` epochs of warm-up."""
+    device = next(model.parameters()).device
+    spec = Spec("adamw", {"lr": lr, "weight_decay": 0.05})
+    optimizer = create_optimizer(spec, model, layer_decay=LAYER_DECAY)
+    steps = len(batches(0))
+    schedule = create_schedule(
+        "constant" if warmup is None else "cosine",
+        optimizer,
+        total_steps=epochs * steps,
+        warmup_steps=round((warmup or 0) * steps),
+    )
+    model.train()
+    for epoch in range(epochs):
+        for x, y in batches(epoch):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(model(x.to(device)), y.to(device)))
+            optimizer.step()
+            schedule.step()
+    model.eval()
+
+
+@contextmanager
+def _own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed torch, NumPy and Python, all of which augmentation draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        set_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

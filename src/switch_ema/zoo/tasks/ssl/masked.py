@@ -1,0 +1,132 @@
+"""Tasks that hide a part of each image and reconstruct it."""
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from switch_ema.bench.task import Loader
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
+from switch_ema.zoo.tasks.ssl.views import DrawnBatches, TransformedBatches, crop
+
+
+class MaskedModel(nn.Module):
+    """A vision transformer that can hide tokens (lightly's), and what decodes them."""
+
+    def __init__(self, vit: nn.Module) -> None:
+        super().__init__()
+        wrap = need("lightly.models.modules").MaskedVisionTransformerTIMM
+        self.masked = wrap(vit, weight_initialization="skip")
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The part that is kept after pre-training."""
+        vit: nn.Module = self.masked.vit
+        return vit
+
+    @property
+    def patch(self) -> int:
+        """Height and width of a patch."""
+        return int(self.masked.vit.patch_embed.patch_size[0])
+
+    @property
+    def values(self) -> int:
+        """How many numbers a patch has."""
+        return self.patch**2 * int(self.masked.vit.patch_embed.proj.in_channels)
+
+    @abstractmethod
+    def forward(self, images: Tensor, mask: Tensor) -> Tensor:
+        """Predict the pixels of every patch: (count, patches, values)."""
+
+
+class Masked(Pretraining):
+    """Batches are crops and masks; the model is a :class:`MaskedModel`."""
+
+    networks = ("deit-s", "deit-t", "deit-b")
+    share: ClassVar[float]
+    """Share of the image that is hidden."""
+    unit: ClassVar[int]
+    """Height and width, in patches, of what is hidden at once."""
+    least_crop: ClassVar[float]
+    """Smallest share of the image's area that a crop keeps."""
+
+    def pool(self) -> str:
+        """Average the patches: the class token has no part in reconstructing."""
+        return "avg"
+
+    def batches(self, epoch: int) -> Loader:
+        """Shuffle the images, draw a crop and a mask of each."""
+        if self.one_by_one:
+            return _MaskedBatches(self, epoch)
+        return DrawnBatches(self, epoch, self._draw)
+
+    def _draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        mirrored = self.data.mirrored
+        view = crop(images, generator, least=self.least_crop, mirrored=mirrored)
+        return self.prepare(view), self.masks(len(images), generator)
+
+    def masks(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw which patches are hidden: (count, patches), True where they are."""
+        return draw_masks(count, self.grid, self.unit, self.share, generator)
+
+    @cached_property
+    def grid(self) -> int:
+        """How many patches an image is high and wide."""
+        with torch.random.fork_rng(devices=[]):
+            patches: Any = self.encoder().patch_embed
+        return int(patches.grid_size[0])
+
+    def encoder_of(self, model: nn.Module) -> nn.Module:
+        """Leave the decoder behind."""
+        assert isinstance(model, MaskedModel)
+        return model.encoder
+
+
+def draw_masks(
+    count: int,
+    grid: int,
+    unit: int,
+    share: float,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Hide the same number of squares in each image, at random places.
+
+    >>> draw_masks(2, grid=4, unit=2, share=0.5).sum(1)
+    tensor([8, 8])
+    """
+    side = -(-grid // unit)
+    order = torch.rand(count, side**2, generator=generator).argsort(1)
+    hidden = (order < round(share * side**2)).view(count, side, side)
+    hidden = hidden.repeat_interleave(unit, 1).repeat_interleave(unit, 2)
+    return hidden[:, :grid, :grid].flatten(1)
+
+
+def patches_of(images: Tensor, patch: int) -> Tensor:
+    """Cut images into patches: (count, patches, values)."""
+    patches: Tensor = need("lightly.models.utils").patchify(images, patch)
+    return patches
+
+
+def hidden_mean(errors: Tensor, mask: Tensor) -> Tensor:
+    """Average errors (count, patches, values) over the hidden patches alone."""
+    return (errors.mean(2) * mask).sum() / mask.sum()
+
+
+class _MaskedBatches(TransformedBatches):
+    """Crops by lightly's transform; masks are drawn here."""
+
+    def __init__(self, task: Masked, epoch: int) -> None:
+        self._task = task
+        transform = need("lightly.transforms").MAETransform(
+            input_size=task.image_size,
+            min_scale=task.least_crop,
+            normalize=task.statistics(),
+        )
+        super().__init__(task, epoch, transform)
+
+    def __iter__(self) -> Any:
+        for (images,) in super().__iter__():
+            yield images, self._task.masks(len(images))

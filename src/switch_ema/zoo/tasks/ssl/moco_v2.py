@@ -1,0 +1,60 @@
+"""MoCo v2 (Chen, Fan, Girshick and He, 2020)."""
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.task import SelfTeachingTask
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl import settings
+from switch_ema.zoo.tasks.ssl.pretraining import width_of
+from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
+
+TEMPERATURE = 0.2
+
+
+class QueueModel(TwoViewModel):
+    """Encoder, projector, and the queue of the teacher's latest embeddings.
+
+    The queue is a buffer of the model, so checkpoints hold it. It is lightly's, inside
+    the loss that reads and fills it.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, projector: nn.Module, queue: tuple[int, int]
+    ) -> None:
+        super().__init__(encoder, projector)
+        self.queue = need("lightly.loss").NTXentLoss(
+            TEMPERATURE, memory_bank_size=queue
+        )
+        bank = self.queue.memory_bank
+        for name, tensor in list(bank.named_buffers()):
+            # lightly leaves its queue out of state dicts; a resumed training needs it.
+            bank.register_buffer(name, tensor, persistent=True)
+
+
+class MoCoV2(TwoViews, SelfTeachingTask):
+    """MoCo v2: tell the averaged model's other view from a queue of old ones.
+
+    One process sees the whole batch, so batches need no shuffling between processes.
+    """
+
+    paper = settings.MOCO_V2
+    final_decay = 0.999
+    memory = ("queue",)
+
+    def model(self) -> nn.Module:
+        """Make encoder, projector and queue."""
+        encoder, sizes = self.encoder(), self.sizes(2048, 128)
+        head = need("lightly.models.modules.heads").MoCoProjectionHead
+        projector = head(width_of(encoder), **sizes)
+        queue = 2 * self.batch if self.scale == "small" else 65_536
+        return QueueModel(encoder, projector, (queue, sizes["output_dim"]))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Find the teacher's view of each image among the queue's; then enqueue it."""
+        first, second = batch
+        (query,) = model(first)
+        key = self.teacher(model)(second, part="embedder")
+        return cast(Tensor, cast(QueueModel, unwrap(model)).queue(query, key))

@@ -1,0 +1,67 @@
+"""MoCo v3 (Chen, Xie and He, 2021)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from switch_ema.bench.task import Recipe, SelfTeachingTask
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl import settings
+from switch_ema.zoo.tasks.ssl.pretraining import width_of
+from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
+
+TEMPERATURE = 0.2
+
+
+class MoCoV3(TwoViews, SelfTeachingTask):
+    """MoCo v3: find the averaged model's other view in the batch, with a predictor."""
+
+    networks = ("deit-s", "deit-t", "deit-b", "resnet18", "resnet50")
+    paper = settings.MOCO_V3
+    small_lr = 5e-3
+    recipe = Recipe(
+        epochs=7,
+        schedule="cosine",
+        warmup_epochs=1.0,
+        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+    )
+
+    def pool(self) -> str | None:
+        """Average the patches of small images: class tokens take too long to learn."""
+        return "avg" if self.scale == "small" else None
+
+    def model(self) -> nn.Module:
+        """Make encoder, projector and predictor; patches are projected at random."""
+        encoder, sizes = self.encoder(), self.sizes(4096, 256)
+        if hasattr(encoder, "patch_embed"):
+            _prepare(encoder)
+        head = need("lightly.models.modules.heads").MoCoProjectionHead
+        projector = head(width_of(encoder), num_layers=3, batch_norm=True, **sizes)
+        predictor = head(sizes["output_dim"], num_layers=2, batch_norm=True, **sizes)
+        return TwoViewModel(encoder, projector, predictor)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Contrast each view with the teacher's embeddings of the other views."""
+        queries = model(*batch)
+        teacher = self.teacher(model)
+        first, second = (teacher(view, part="embedder") for view in batch)
+        return contrast(queries[0], second) + contrast(queries[1], first)
+
+
+def _prepare(vit: Any) -> None:
+    """Freeze sine-cosine positions and a random patch projection, for stability."""
+    utils = need("lightly.models.utils")
+    utils.initialize_2d_sine_cosine_positional_embedding(
+        vit.pos_embed, vit.num_prefix_tokens
+    )
+    vit.pos_embed.requires_grad_(False)
+    vit.patch_embed.requires_grad_(False)
+
+
+def contrast(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return ``2 * temperature`` times the cross-entropy of finding each one's key."""
+    similarity = normalize(queries, dim=1) @ normalize(keys, dim=1).T
+    own = torch.arange(len(queries), device=queries.device)
+    return 2 * TEMPERATURE * cross_entropy(similarity / TEMPERATURE, own)

@@ -1,0 +1,305 @@
+"""What all self-supervised tasks share: images, recipe, optimizer and evaluation."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.optim import AdamW, Optimizer
+
+from switch_ema._checks import check_choice, check_count
+from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
+from switch_ema.zoo.data.vision import ImageFiles, Images
+from switch_ema.zoo.models.catalog import SCALES, create_network
+from switch_ema.zoo.tasks.image_batches import evaluation_batches
+from switch_ema.zoo.tasks.metrics import ACCURACY, predict
+from switch_ema.zoo.tasks.ssl.evaluation import (
+    PROCEDURE,
+    PROTOCOLS,
+    Labelled,
+    fine_tune,
+    fine_tune_by_procedure,
+    linear_probe,
+    nearest_neighbours,
+)
+from switch_ema.zoo.tasks.ssl.images import (
+    COLOURED,
+    DATASETS,
+    count_workers,
+    load_for_pretraining,
+)
+from switch_ema.zoo.tasks.ssl.settings import PaperSettings, paper_optimizer
+
+SIDES = {"small": 32, "paper": 224}
+"""Height and width of images that are read from files, by scale."""
+FINE_TUNED = {"small": 3, "paper": 100}
+"""Epochs of fine-tuning, by scale."""
+NEIGHBOURS, VOTED = 5000, 10_000
+"""Largest number of images that vote, and of images that are voted about."""
+
+
+class Pretraining(Task):
+    """Train an encoder without labels, then evaluate it with labels.
+
+    ``accuracy`` is that of the protocol: ``linear`` fits a linear classifier to the
+    features of labelled training images, ``fine-tune`` trains a copy of the encoder
+    with layer decay 0.65 (at small scale for a few epochs, as it is done after every
+    epoch). ``knn`` lets the nearest training images vote. The labels serve the
+    evaluation only.
+
+    Args:
+        seed: Seed of everything random.
+        split: What is evaluated: the test images, or a fifth of the training images.
+        dataset: One of ``DATASETS``; ``imagenet`` is any folder of its layout, whose
+            images are read when they are needed.
+        network: The encoder; None is the method's usual one.
+        scale: ``small`` or ``paper``.
+        size: Training images; None is all, or 2,000 at small scale.
+        image_size: Height and width, instead of the scale's own.
+        batch: Images per step; the paper's rates grow with it in proportion.
+        protocol: ``linear`` or ``fine-tune``.
+        protocol_every: After how many epochs the protocol is due.
+        folder: Folder of ``imagenet``, with train/ and val/.
+        workers: Processes that read large images; None is one per core, up to 16.
+        download: Whether torchvision may download the data.
+    """
+
+    metrics = (ACCURACY, Metric(name="knn", higher_is_better=True, unit="%"))
+    networks: ClassVar[tuple[str, ...]]
+    """The first is the default."""
+    paper: ClassVar[PaperSettings]
+    small_lr: ClassVar[float] = 2e-3
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the paper's settings at its scale."""
+        if options.get("scale", "small") != "paper":
+            return cls.recipe
+        return Recipe(
+            epochs=1000,
+            schedule="cosine",
+            warmup_epochs=cls.paper.warmup_epochs,
+            clip=cls.paper.clip,
+            methods=cls.paper.methods,
+        )
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        split: str = "test",
+        dataset: str = "digits",
+        network: str | None = None,
+        scale: str = "small",
+        size: int | None = None,
+        image_size: int | None = None,
+        batch: int | None = None,
+        protocol: str = "linear",
+        protocol_every: int = 1,
+        folder: str | None = None,
+        workers: int | None = None,
+        download: bool = False,
+    ) -> None:
+        super().__init__(seed)
+        self.dataset = check_choice("dataset", dataset, DATASETS)
+        self.scale = check_choice("scale", scale, SCALES)
+        if scale == "paper":
+            check_choice("dataset at scale 'paper'", dataset, COLOURED)
+        self.network = check_choice(
+            "network", network or self.networks[0], self.networks
+        )
+        self.protocol = check_choice("protocol", protocol, PROTOCOLS)
+        self.protocol_every = check_count("protocol_every", protocol_every)
+        usual = 64 if scale == "small" else self.paper.batch
+        self.batch = check_count("batch", usual if batch is None else batch, 2)
+        self.workers = count_workers(workers)
+        self.data = load_for_pretraining(
+            dataset,
+            seed,
+            scale=scale,
+            size=size,
+            folder=folder,
+            download=download,
+            split=split,
+        )
+        self.channels = len(self.data.mean)
+        self.image_size = check_count("image_size", image_size or self._own_side(), 8)
+        self._epoch: int | None = None
+
+    @property
+    def x(self) -> Images:
+        """The training images."""
+        return self.data.x_train
+
+    @property
+    def x_eval(self) -> Images:
+        """The images that are evaluated."""
+        return self.data.x_test
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether images are large, so that workers treat them one by one."""
+        return self.scale == "paper" or isinstance(self.x, ImageFiles)
+
+    def _own_side(self) -> int:
+        if self.scale == "paper" or isinstance(self.x, ImageFiles):
+            return SIDES[self.scale]
+        return int(self.x.shape[-1])
+
+    def encoder(self, *, drop_path: float = 0.0) -> nn.Module:
+        """Make the encoder with fresh weights."""
+        return create_encoder(
+            self.network,
+            scale=self.scale,
+            channels=self.channels,
+            image_size=self.image_size,
+            pool=self.pool(),
+            drop_path=drop_path,
+        )
+
+    def pool(self) -> str | None:
+        """Return how tokens of a transformer are pooled; None is its default."""
+        return None
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Make the method's own optimizer, or AdamW at small scale."""
+        if self.scale == "paper":
+            return paper_optimizer(self.paper, model, self.batch)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return AdamW(trained, lr=self.small_lr, weight_decay=1e-2)
+
+    def train_loader(self, epoch: int) -> Loader:
+        """Shuffle the images and transform them as the method needs."""
+        self._epoch = epoch
+        return self.batches(epoch)
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Loader:
+        """Return the batches of an epoch."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Resize images in [0, 1] and normalise them."""
+        if images.shape[-1] != self.image_size:
+            size = [self.image_size] * 2
+            images = interpolate(images, size, mode="bilinear", antialias=True)
+        return self.data.normalise(images * 255)
+
+    def statistics(self) -> dict[str, list[float]]:
+        """Return mean and standard deviation of images in [0, 1], for lightly."""
+        mean, deviation = self.data.mean / 255, self.data.deviation / 255
+        return {"mean": mean.flatten().tolist(), "std": deviation.flatten().tolist()}
+
+    @abstractmethod
+    def encoder_of(self, model: nn.Module) -> nn.Module:
+        """Return the part of the unwrapped model that is kept after pre-training."""
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Measure how well the encoder's features classify.
+
+        ``accuracy`` is not a number after epochs in which the protocol is not due.
+        """
+        encoder, data = self.encoder_of(unwrap(model)), self.data
+        shown = torch.nonzero(data.y_train >= 0).flatten()
+        tested = torch.arange(len(data.y_test))
+        due = self._protocol_is_due()
+        if not (due and self.protocol == "linear"):
+            shown, tested = shown[:NEIGHBOURS], tested[:VOTED]
+        features = Labelled(
+            predict(encoder, self._prepared(data.x_train[shown])),
+            data.y_train[shown],
+            predict(encoder, self._prepared(data.x_test[tested])),
+            data.y_test[tested],
+            data.classes,
+        )
+        accuracy = math.nan
+        if due:
+            linear = self.protocol == "linear"
+            accuracy = linear_probe(features) if linear else self._fine_tune(encoder)
+        knn = nearest_neighbours(features.first(NEIGHBOURS, VOTED))
+        return {"accuracy": accuracy, "knn": knn}
+
+    def _protocol_is_due(self) -> bool:
+        """Whether the last trained epoch ends an interval; before any, it is due."""
+        if self._epoch is None:
+            return True
+        return (self._epoch % CONTROL_EPOCHS + 1) % self.protocol_every == 0
+
+    def _fine_tune(self, encoder: nn.Module) -> float:
+        """Fine-tune on all labelled images, as the paper does or for a few epochs."""
+        data, shown = self.data, torch.nonzero(self.data.y_train >= 0).flatten()
+        x, y = data.x_train[shown], data.y_train[shown]
+        if self.one_by_one:
+            with torch.random.fork_rng():
+                network = self.encoder(drop_path=PROCEDURE.stochastic_depth)
+            network.load_state_dict(encoder.state_dict())
+            return fine_tune_by_procedure(
+                network.to(next(encoder.parameters()).device),
+                replace(data, x_train=x, y_train=y),
+                epochs=FINE_TUNED[self.scale],
+                resolution=self.image_size,
+                batch=min(self.batch, PROCEDURE.batch_size),
+                seed=self.seed,
+                workers=self.workers,
+            )
+        x, x_test = (torch.cat(list(self._prepared(i))) for i in (x, data.x_test))
+        images = Labelled(x, y, x_test, data.y_test, data.classes)
+        return fine_tune(encoder, images, epochs=FINE_TUNED["small"], seed=self.seed)
+
+    def _prepared(self, images: Images) -> Iterable[Tensor]:
+        if isinstance(images, Tensor):
+            parts = torch.split(images, 250)
+            return (self.prepare(part.float() / 255) for part in parts)
+        shown = replace(self.data, x_test=images, y_test=torch.zeros(len(images)))
+        return evaluation_batches(
+            shown, PROCEDURE, resolution=self.image_size, workers=self.workers
+        )
+
+
+def create_encoder(
+    network: str,
+    *,
+    scale: str,
+    channels: int,
+    image_size: int,
+    pool: str | None = None,
+    drop_path: float = 0.0,
+) -> nn.Module:
+    """Make a network that returns features, one vector of ``num_features`` per image.
+
+    Args:
+        network: A name of ``NETWORKS`` whose network comes from timm.
+        scale: ``small`` or ``paper``.
+        channels: Channels of the images.
+        image_size: Height and width of the images.
+        pool: How the tokens of a vision transformer are pooled: ``token`` or ``avg``;
+            None is the network's default.
+        drop_path: Stochastic depth in [0, 1).
+    """
+    model = create_network(
+        network,
+        num_classes=1,
+        image_size=image_size,
+        scale=scale,
+        in_channels=channels,
+        drop_path=drop_path,
+        # With weights that suit the width, random features are so good that a probe of
+        # digits reaches 90% with them, and would show little of what was learned.
+        usual_weights=True,
+    )
+    reset = getattr(model, "reset_classifier", None)
+    if reset is None:
+        raise ValueError(
+            f"network must be one with a classifier to take off: {network!r}."
+        )
+    reset(0, **({} if pool is None else {"global_pool": pool}))
+    return model
+
+
+def width_of(encoder: nn.Module) -> int:
+    """Return how many features an encoder has."""
+    return int(getattr(encoder, "num_features"))  # noqa: B009 - timm's, untyped

@@ -1,0 +1,105 @@
+"""Tasks that compare two views of each image."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from switch_ema.bench.task import Loader, Recipe
+from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
+from switch_ema.zoo.tasks.ssl.views import (
+    DrawnBatches,
+    TransformedBatches,
+    make_view,
+)
+
+LEAST_CROP = {"digits": 0.4}
+"""Smallest share of the area that a crop keeps, by dataset; 8 by 8 pixels allow no
+small crops."""
+
+
+class Embedder(nn.Module):
+    """An encoder and the projector whose output is compared between views."""
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.projector = encoder, projector
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed images."""
+        projection: Tensor = self.projector(self.encoder(x))
+        return projection
+
+
+class TwoViewModel(nn.Module):
+    """The model of the methods that compare two views.
+
+    A teacher runs the part ``embedder`` alone; the predictor is the student's.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedder = Embedder(encoder, projector)
+        self.predictor = nn.Identity() if predictor is None else predictor
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The part that is kept after pre-training."""
+        return self.embedder.encoder
+
+    def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
+        """Embed views one by one, so that batch statistics are of one view each."""
+        return tuple(self.predictor(self.embedder(view)) for view in views)
+
+
+class TwoViews(Pretraining):
+    """Batches are pairs of views; the model is a :class:`TwoViewModel`."""
+
+    networks: ClassVar[tuple[str, ...]] = ("resnet18", "resnet50")
+    recipe = Recipe(
+        epochs=25,
+        schedule="cosine",
+        methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+    )
+
+    def batches(self, epoch: int) -> Loader:
+        """Shuffle the images and draw two views of each."""
+        if self.one_by_one:
+            return TransformedBatches(self, epoch, self._paper_transform())
+        return DrawnBatches(self, epoch, self._draw)
+
+    def _draw(self, images: Tensor, generator: Any) -> tuple[Tensor, ...]:
+        least = LEAST_CROP.get(self.dataset, 0.2)
+        mirrored = self.data.mirrored
+        return tuple(
+            self.prepare(make_view(images, generator, least=least, mirrored=mirrored))
+            for _ in range(2)
+        )
+
+    def _paper_transform(self) -> Any:
+        """Make SimCLR's augmentations with the paper's strengths, for all methods."""
+        return need("lightly.transforms").SimCLRTransform(
+            input_size=self.image_size,
+            cj_bright=0.4,
+            cj_contrast=0.4,
+            cj_sat=0.4,
+            cj_hue=0.1,
+            min_scale=0.08,
+            normalize=self.statistics(),
+        )
+
+    def encoder_of(self, model: nn.Module) -> nn.Module:
+        """Return the encoder without the heads."""
+        assert isinstance(model, TwoViewModel)
+        return model.encoder
+
+    def sizes(self, hidden: int, output: int) -> dict[str, int]:
+        """Return the sizes of a head; the arguments are those of the paper."""
+        if self.scale == "small":
+            hidden, output = 128, 64
+        return {"hidden_dim": hidden, "output_dim": output}

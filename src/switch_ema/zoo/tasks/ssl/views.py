@@ -1,0 +1,152 @@
+"""Views: random crops, flips and colours of images, and batches of them.
+
+Small images are changed by the batch, which is many times faster than one by one. As
+usual for images of 32 pixels or less there is no blur; digits are not mirrored, since
+a mirrored digit is another one or none. At the paper's scale lightly's transforms make
+the views.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+from torch.utils.data import DataLoader, Dataset
+
+from switch_ema.bench.task import Batches
+from switch_ema.zoo.data.splits import stream
+from switch_ema.zoo.data.vision import Images, picture
+from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
+
+GREY = torch.tensor([0.299, 0.587, 0.114])
+"""Shares of red, green and blue in brightness."""
+Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, ...]]
+"""Makes the parts of a batch from images in [0, 1] and a random generator."""
+
+
+class DrawnBatches(Batches):
+    """Shuffled images, from which the parts of each batch are drawn."""
+
+    def __init__(self, task: Pretraining, epoch: int, draw: Draw) -> None:
+        self._task, self._draw, self._epoch = task, draw, epoch
+        assert isinstance(task.x, Tensor)
+        super().__init__((task.x,), task.batch, task.seed, epoch=epoch, drop_last=True)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        generator = stream(self._task.seed, f"views of epoch {self._epoch}")
+        for (images,) in super().__iter__():
+            yield self._draw(images.float() / 255, generator)
+
+
+class TransformedBatches:
+    """Batches of views of large images or of files, loaded one by one by workers.
+
+    ``transform`` is one of lightly's, and makes a list of views of a PIL image. The
+    workers' random numbers come from the seed and the epoch.
+    """
+
+    def __init__(
+        self, task: Pretraining, epoch: int, transform: Callable[[Any], list[Tensor]]
+    ) -> None:
+        generator = stream(task.seed, f"views of epoch {epoch}")
+        self._loader: DataLoader[Any] = DataLoader(
+            _Pictures(task.x, transform),
+            batch_size=min(task.batch, len(task.x)),
+            shuffle=True,
+            drop_last=True,
+            num_workers=task.workers,
+            generator=generator,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for views in self._loader:
+            yield tuple(views)
+
+
+class _Pictures(Dataset[list[Tensor]]):
+    def __init__(
+        self, images: Images, transform: Callable[[Any], list[Tensor]]
+    ) -> None:
+        self._images, self._transform = images, transform
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        return self._transform(picture(self._images, index))
+
+
+def make_view(
+    images: Tensor, generator: torch.Generator, *, least: float, mirrored: bool
+) -> Tensor:
+    """Draw a view of each image: a crop, mirrored or not, in other colours.
+
+    Args:
+        images: (count, channels, height, width) in [0, 1].
+        generator: Source of all random numbers.
+        least: Smallest share of the image's area that a crop keeps.
+        mirrored: Whether images may be mirrored.
+    """
+    return recolour(crop(images, generator, least=least, mirrored=mirrored), generator)
+
+
+def crop(
+    images: Tensor, generator: torch.Generator, *, least: float, mirrored: bool
+) -> Tensor:
+    """Cut a random part out of each image and bring it to the image's size."""
+    count = len(images)
+    area = _uniform(count, least, 1, generator)
+    # Between 3:4 and 4:3, as usual, even in the logarithm.
+    ratio = _uniform(count, math.log(3 / 4), math.log(4 / 3), generator).exp()
+    height = (area / ratio).sqrt().clamp(max=1)
+    width = (area * ratio).sqrt().clamp(max=1)
+    down, right = torch.rand(2, count, generator=generator) * 2 - 1
+    sign = torch.ones(count)
+    if mirrored:
+        sign = 1 - 2 * (torch.rand(count, generator=generator) < 0.5).float()
+    zero = torch.zeros(count)
+    rows = [
+        torch.stack([sign * width, zero, right * (1 - width)], 1),
+        torch.stack([zero, height, down * (1 - height)], 1),
+    ]
+    grid = affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    return grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def recolour(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Change brightness, contrast and saturation; make some images grey."""
+    count, channels = images.shape[:2]
+    brightness, contrast, saturation = _uniform((3, count), 0.6, 1.4, generator)
+    changed = torch.rand(count, generator=generator) < 0.8
+    turned_grey = torch.rand(count, generator=generator) < 0.2
+    new = (images * _each(brightness)).clamp(0, 1)
+    new = _towards(new, _grey(new).mean((2, 3), keepdim=True), contrast)
+    if channels == 3:
+        new = _towards(new, _grey(new), saturation)
+    new = torch.where(_each(changed), new, images)
+    return torch.where(_each(turned_grey), _grey(new).expand_as(new), new)
+
+
+def _towards(images: Tensor, point: Tensor, factor: Tensor) -> Tensor:
+    return (point + (images - point) * _each(factor)).clamp(0, 1)
+
+
+def _grey(images: Tensor) -> Tensor:
+    if images.shape[1] != 3:
+        return images
+    return (images * GREY[:, None, None]).sum(1, keepdim=True)
+
+
+def _each(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
+
+
+def _uniform(
+    shape: int | tuple[int, ...], low: float, high: float, generator: torch.Generator
+) -> Tensor:
+    return low + (high - low) * torch.rand(shape, generator=generator)

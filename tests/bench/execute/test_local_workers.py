@@ -1,0 +1,220 @@
+"""Several workers on this machine: the numbers of one process, whoever is killed."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from switch_ema.bench.compare import run_comparison
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute import local_workers
+from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.local import train_or_explain
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.train.context import Place
+
+# Tasks for two workers; the last batch of each epoch has a single example.
+DIVIDED = """
+import os, signal
+from pathlib import Path
+
+class Divided(Tiny):
+    def __init__(self, seed, **options):
+        super().__init__(seed, **options)
+        self.x, self.y = self.x[:25], self.y[:25]
+
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+class Killed(Divided):
+    def train_loader(self, epoch):
+        here = Path(__file__).parent
+        with (here / f"epochs of {os.environ.get('RANK')}").open("a") as file:
+            file.write(str(epoch))
+        if os.environ.get("RANK") == "1" and epoch == 1:
+            if not (here / "killed").exists():
+                (here / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().train_loader(epoch)
+
+
+class Normalised(Divided):
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+class Contrasted(Divided):
+    def loss(self, model, batch):
+        outputs = model(batch[0])
+        return (outputs @ outputs.T).logsumexp(1).mean()
+
+
+class Small(Divided):
+    def train_loader(self, epoch):
+        return Batches((self.x, self.y), 1, self.seed, epoch=epoch)
+
+
+class Listed(Divided):
+    def train_loader(self, epoch):
+        return [([1, 2], "text")]
+
+
+class Broken(Divided):
+    def loss(self, model, batch):
+        if os.environ.get("RANK") == "1":
+            raise KeyError("lost key")
+        return super().loss(model, batch)
+
+
+class Dying(Divided):
+    def model(self):
+        os._exit(3)
+
+
+class Whole(Divided):
+    undivided = "its loss needs the whole batch"
+"""
+
+
+@pytest.fixture
+def file(tiny):
+    """The user's file, with tasks for several workers."""
+    path = Path(tiny.partition(":")[0])
+    path.write_text(path.read_text() + DIVIDED)
+    return path
+
+
+def cells_of(file, name, *methods, **options):
+    methods = methods or ("plain",)
+    spelled = f"{file}:{name}"
+    return make_plan(
+        CompareConfig(tasks=(spelled,), methods=methods, seeds=1, **options)
+    )
+
+
+def train(cell, folder, workers=2):
+    told = []
+    place = Place(folder, "cpu", workers=workers)
+    result = train_or_explain(cell, place, lambda *now: told.append(now))
+    return result, told
+
+
+def close(values, others):
+    flat = [
+        (value, other)
+        for method in values
+        for metric in values[method]
+        for pair in zip(values[method][metric], others[method][metric], strict=True)
+        for value, other in zip(*pair, strict=True)
+    ]
+    return flat and all(a == pytest.approx(b, abs=1e-5) for a, b in flat)
+
+
+def test_two_workers_train_as_one_process_also_after_one_was_killed(file, tmp_path):
+    cell = cells_of(file, "Killed", "switch-ema", clip=1.0, accumulate=2)[0]
+    one, _ = train(cell, tmp_path / "one", workers=1)
+    two, told = train(cell, tmp_path / "two")
+    assert (tmp_path / "killed").exists()
+    assert one.status == two.status == "done"
+    assert close(one.values, two.values) and one.values != {}
+    assert [epoch for epoch, _ in told] == [1, 2, 3]
+    # The finished epoch was not trained again; each attempt asks for its length (0).
+    assert (tmp_path / "epochs of 0").read_text() in ("001012", "00012")
+    assert two.trained["Workers"] == (
+        "2, which took 4 each of the 8 examples of each batch (DDP on gloo)"
+    )
+    assert "Workers" not in one.trained
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Normalised", "has batch normalisation, whose statistics .* on GPUs alone"),
+        ("Contrasted", r"its loss of 8 examples is .*, and the mean over two parts"),
+        ("Small", "a batch of .* has 1 examples, fewer than the 2 workers"),
+        ("Listed", "cannot be divided among workers: they must be tensors"),
+        ("Broken", r"tiny\.py, line \d+: KeyError: 'lost key'"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_is_one_sentence(file, tmp_path, name, message):
+    result, _ = train(cells_of(file, name)[0], tmp_path)
+    assert result.status == "failed"
+    assert "\n" not in result.message
+    assert re.search(message, result.message)
+
+
+def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_workers, "RETRIES", 0)
+    result, _ = train(cells_of(file, "Dying")[0], tmp_path)
+    assert result.status == "failed"
+    assert result.message == "one of its 2 workers died, 1 time"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("Whole", "because its loss needs the whole batch"),
+        ("moons", "because it trains all seeds at once, as one stacked model"),
+        ("simclr", "because its loss compares the images of a batch with each other"),
+        ("moco-v2", "because the average of its weights makes the targets"),
+        ("lm", "because its network goes on from the state after the batch before"),
+    ],
+)
+def test_tasks_that_cannot_be_divided_are_refused(file, tmp_path, task, message):
+    spelled = f"{file}:{task}" if task == "Whole" else task
+    cells = make_plan(CompareConfig(tasks=(spelled,), methods=("plain",), seeds=1))
+    place = Place(tmp_path, "cpu", workers=2)
+    with pytest.raises(UsageError, match=message):
+        list(train_cells(cells, lambda _: place, 1, lambda *_: None))
+
+
+def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
+    place = Place(tmp_path, "cpu", workers=2)
+    cell = cells_of(file, "Divided")[0]
+    refused = {
+        "its seeds are trained at once": replace(cell, seeds=(0, 1)),
+        "posthoc-ema writes its averages to files": replace(
+            cell, methods=("posthoc-ema",)
+        ),
+        "write torchrun into its command": replace(
+            cell, task="script:python train.py --seed {seed}"
+        ),
+    }
+    for message, one in refused.items():
+        with pytest.raises(UsageError, match=message):
+            list(train_cells([one], lambda _: place, 1, lambda *_: None))
+
+
+def test_a_run_keeps_to_its_number_of_workers(file, tmp_path):
+    config = CompareConfig(tasks=(f"{file}:Divided",), methods=("plain",), seeds=1)
+    options = RunOptions(out=tmp_path, name="run", device="cpu", executor="inline")
+    assert run_comparison(config, options).error is None
+    with pytest.raises(UsageError, match="begun with workers_per_training 1, and res"):
+        run_comparison(config, replace(options, workers_per_training=2))
+
+
+def test_torchrun_has_chosen_the_workers(monkeypatch):
+    assert RunOptions().workers_per_training == 1
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": 0, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    assert RunOptions().workers_per_training == 2
+    for wrong in ({"workers_per_training": 4}, {"executor": "inline"}):
+        with pytest.raises(UsageError, match="torchrun has started 2 processes"):
+            RunOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers_per_training": 0}, r"workers_per_training must be in \[1, 4096\]"),
+        ({"slurm": ("a=b",)}, "slurm is for --executor slurm alone"),
+        ({"executor": "slurm", "slurm": ("gpu",)}, "options as name=value"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        RunOptions(**options)

@@ -1,0 +1,232 @@
+"""From rows of the paper to comparisons."""
+
+from hashlib import sha1
+
+import pytest
+
+from switch_ema.averaging.schedules.auto import surviving_share
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.recipe import Metric
+from switch_ema.bench.spec import parse_spec
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.presets import RowSettings, row_config
+from switch_ema.paper.show.figures.figure import PaperFigure
+from switch_ema.paper.tables.table import PaperMetric, PaperRow, Setting, values_of
+from switch_ema.zoo.decays import Decays
+from switch_ema.zoo.procedures import create_procedure
+
+ROWS = [
+    pytest.param(row, id=f"{table.name}-{row.name}")
+    for table in TABLES.values()
+    for row in table.rows
+]
+
+CNN = (
+    "vgg13-bn",
+    "resnet18",
+    "resnext50-32x4d",
+    "resnet101",
+    "wrn28-10",
+    "densenet121",
+)
+_PRINTED_OPTIMIZERS = {
+    row.name: "sgd" if row.name in CNN else "adamw" for row in TABLES["table-3"].rows
+}
+"""Table 3 is trained by SGD or AdamW, by network; Table 2 has them in the names."""
+
+
+def find(table, name):
+    return next(row for row in TABLES[table].rows if row.name == name)
+
+
+@pytest.fixture(autouse=True)
+def without_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("SWITCH_EMA_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def config_of(row, **settings):
+    return row_config(row, RowSettings(**settings))
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_can_be_planned_without_its_data(row, scale):
+    config = config_of(row, scale=scale)
+    cells = make_plan(config)
+    named = [row.method_of(label) for label in config.methods]
+    assert named == [*row.methods_at(scale)]
+    trained = sorted(
+        label for cell in cells for label in cell.methods for _ in cell.seeds
+    )
+    assert trained == sorted(config.seeds * len(config.tasks) * config.methods)
+    if scale == "paper" and row.paper.epochs is not None:  # else the task's own
+        assert {cell.recipe.epochs for cell in cells} == {row.paper.epochs}
+
+
+def test_methods_that_only_read_the_weights_share_a_training():
+    cells = make_plan(config_of(find("table-3", "resnet18"), seeds=1))
+    assert len(cells) == 3 * 2
+    assert {cell.methods for cell in cells} == {
+        ("plain", "ema", "swa"),
+        ("lookahead",),
+        ("switch-ema",),
+    }
+
+
+def test_an_average_that_teaches_has_a_training_of_its_own():
+    cells = make_plan(config_of(find("table-4", "byol-cifar100"), seeds=1))
+    assert [cell.methods for cell in cells] == [
+        ("ema",),
+        ("plain",),
+        ("swa",),
+        ("switch-ema",),
+    ]
+
+
+def test_decays_are_those_of_the_paper():
+    config = config_of(find("table-2", "deit-s-adamw"), scale="paper")
+    assert config.methods == ("plain", "ema:decay=0.9999", "switch-ema:decay=0.999")
+    config = config_of(find("table-4", "simmim-cifar100"), scale="paper")
+    assert config.methods[1:] == ("ema:decay=0.9", "swa", "switch-ema:decay=0.999")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_procedures_have_the_same_decays_epochs_and_optimizers(row):
+    options = row.paper.options
+    if "procedure" in options:
+        procedure = create_procedure(options["procedure"], network=options["network"])
+        decays = Decays(procedure.ema_decay, procedure.switch_ema_decay)
+        assert decays == row.paper.decays
+        assert procedure.epochs == row.paper.epochs
+        by_name = row.name.removeprefix(f"{options['network']}-")
+        named = _PRINTED_OPTIMIZERS.get(row.name, by_name)
+        assert parse_spec(procedure.optimizer).name == named
+
+
+def test_no_two_rows_are_the_same_training():
+    """Or the same luck would be counted twice."""
+    configs = {}
+    for table in TABLES.values():
+        if isinstance(table, PaperFigure):  # it shows one training, or those of tables
+            continue
+        for row in table.rows:
+            for scale in ("small", "paper"):
+                config = config_of(row, scale=scale)
+                key = config.to_json()
+                assert configs.setdefault(key, row) is row
+
+
+def test_masked_methods_are_fine_tuned_at_the_papers_scale():
+    row = find("table-5", "mae")
+    assert "protocol=fine-tune" in config_of(row, scale="paper").tasks[0]
+    assert "protocol" not in config_of(row).tasks[0]
+
+
+def test_the_protocol_is_measured_once_at_the_papers_scale():
+    for row in (find("table-5", "byol"), find("table-5", "mae")):
+        config = config_of(row, scale="paper")
+        assert f"protocol_every={row.paper.epochs}" in config.tasks[0]
+        short = config_of(row, scale="paper", epochs=3)
+        assert "protocol_every=3" in short.tasks[0]
+        assert "protocol_every" not in config_of(row).tasks[0]
+    classified = find("table-2", "deit-s-lamb")
+    assert "protocol_every" not in config_of(classified, scale="paper").tasks[0]
+
+
+def test_epochs_and_data_can_be_given():
+    row = find("table-3", "resnet18")
+    assert config_of(row, scale="paper", epochs=2).epochs == 2
+    config = config_of(row, epochs=2, dataset="cifar10")
+    assert config.epochs == 2 and "dataset=cifar10" in config.tasks[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "share"),
+    [("table-3", "wrn28-10", 0.80), ("table-2", "deit-s-adamw", 0.43)],
+)
+def test_rows_of_classification_keep_the_papers_surviving_share(table, name, share):
+    """Without and with augmentation, of networks that fit their images."""
+    config = config_of(find(table, name))
+    without, augmented = config.tasks
+    assert "augment=False" in without and "augment=True" in augmented
+    for cell in make_plan(config):
+        decay = cell.recipe.methods["switch-ema"]["decay"]
+        assert surviving_share(decay, 1000 / 50) == pytest.approx(share, abs=0.005)
+        assert cell.recipe.schedule == "cosine"
+        assert cell.recipe.epochs == (40 if cell.task == without else 120)
+
+
+def test_rows_of_classification_take_the_hardest_data_there_is(monkeypatch, tmp_path):
+    row = find("table-3", "resnet18")
+    assert all("dataset=digits" in task for task in config_of(row).tasks)
+    (tmp_path / "cifar10.npz").touch()
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    assert all("dataset=cifar10" in task for task in config_of(row).tasks)
+    chosen = config_of(row, dataset="cifar100")
+    assert all("dataset=cifar100" in task for task in chosen.tasks)
+
+
+def test_rows_have_as_many_seeds_as_can_be_trained():
+    stacked, alone = find("table-3", "resnet18"), find("table-3", "vgg13-bn")
+    assert [len(cell.seeds) for cell in make_plan(config_of(stacked))] == 6 * [16]
+    cells = make_plan(config_of(alone))
+    assert {cell.seeds for cell in cells} == {(seed,) for seed in range(5)}
+    assert config_of(alone, seeds=2).seeds == 2
+    assert config_of(find("table-8", "cifar10")).seeds == 3
+
+
+def synthetic(**paper):
+    metric = PaperMetric(
+        metric=Metric(name="perplexity", higher_is_better=False, decimals=1),
+        values=values_of(("plain", "ema:update_every=2", "switch-ema"), "67 66 65"),
+        printed_gain=0.4,
+    )
+    return PaperRow(
+        name="adam",
+        title="Adam",
+        small=Setting(task="lm", optimizer="adam:lr=0.003"),
+        paper=Setting(task="lm", options={"batch": 20}, **paper),
+        metrics=(metric,),
+    )
+
+
+def test_the_optimizer_of_a_row_is_passed_on():
+    row = synthetic(optimizer="adabelief", epochs=200, decays=Decays(0.9999, 0.999))
+    assert config_of(row).optimizer == "adam:lr=0.003"
+    config = config_of(row, scale="paper")
+    assert (config.optimizer, config.epochs) == ("adabelief", 200)
+    assert config.tasks == ("lm:batch=20",)
+    assert config.methods == (
+        *("plain", "ema:decay=0.9999,update_every=2", "switch-ema:decay=0.999"),
+    )
+    found = [row.method_of(label) for label in config.methods]
+    assert found == ["plain", "ema:update_every=2", "switch-ema"]
+
+
+STORED = {
+    "table-2": ("7ffb98d6bd7bb7ec", "6f420defd46554bf", "9b694b74e4692d3d"),
+    "table-3": ("8873db5e211b3b50", "73d2b80c17ed4ba3", "b49f3a7c5a0a988f"),
+    "table-4": ("e0b02f01d43a6364", "c387375e57f460fd", "738fff49f4603702"),
+    "table-5": ("e9a9cdb450f6d8b4", "c8a3ba5dd7adfe60", "6c59be8406837385"),
+}
+"""Hashes of the configurations of all rows, as runs that are stored have them."""
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_rows_that_are_stored_are_found_again(name):
+    settings = ({}, {"scale": "paper"}, {"scale": "paper", "epochs": 3})
+    for given, stored in zip(settings, STORED[name], strict=True):
+        texts = [
+            row.name + config_of(row.shortened(), **given).to_json()
+            for row in TABLES[name].rows
+        ]
+        assert sha1("\n".join(texts).encode()).hexdigest()[:16] == stored
+
+
+def test_bad_settings_are_told():
+    with pytest.raises(UsageError, match="scale must be small or paper, got 'huge'"):
+        RowSettings(scale="huge")
+    with pytest.raises(UsageError, match="dataset is for the small scale"):
+        RowSettings(scale="paper", dataset="digits")

