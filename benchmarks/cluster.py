@@ -27,7 +27,7 @@ from rich.table import Table
 from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 
 STORE = 80 << 20
 """Bytes of Ray's object store: results are small."""
@@ -79,7 +79,7 @@ def train(cells: int, epochs: int, first_seed: int = 0) -> tuple[float, float]:
         epochs=epochs,
     )
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), "cpu")
+        place = RunContext(Path(folder), "cpu")
         began = time.perf_counter()
         found = train_cells(
             make_plan(config), lambda _: place, 0, lambda *_: None, executor="ray"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Batches, Metric, Task
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.zoo.models import image_network
 
@@ -70,7 +70,7 @@ def cells(methods: tuple[str, ...], task: str, epochs: int) -> list[Cell]:
 def measure(group: list[Cell]) -> tuple[float, float]:
     """Return seconds of training and of evaluation, in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        results = [train_cell(cell, Place(Path(folder), "cpu")) for cell in group]
+        results = [train_cell(cell, RunContext(Path(folder), "cpu")) for cell in group]
     return (
         sum(result.train_seconds for result in results),
         sum(result.evaluate_seconds for result in results),

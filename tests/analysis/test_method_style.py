@@ -9,14 +9,16 @@ from switch_ema.analysis.method_style import (
     DASHES,
     MARKERS,
     display_name,
-    looks_of,
+    method_styles,
 )
 from switch_ema.bench.method_names import DESCRIPTIONS
 
 
 def test_a_colour_does_not_depend_on_the_others():
-    alone = looks_of(["switch-ema"])["switch-ema"]
-    among = looks_of(["swa", "mine", "switch-ema:decay=0.9", "switch-ema", "plain"])
+    alone = method_styles(["switch-ema"])["switch-ema"]
+    among = method_styles(
+        ["swa", "mine", "switch-ema:decay=0.9", "switch-ema", "plain"]
+    )
     assert {alone.colour} == {
         among["switch-ema"].colour,
         among["switch-ema:decay=0.9"].colour,
@@ -27,7 +29,7 @@ def test_a_colour_does_not_depend_on_the_others():
 
 def test_variants_and_strangers_can_be_told_apart():
     variants = [f"ema:decay=0.{i}" for i in range(6)]
-    found = looks_of([*variants, *(f"method {i}" for i in range(20))])
+    found = method_styles([*variants, *(f"method {i}" for i in range(20))])
     assert len({(look.colour, look.dash) for look in found.values()}) == 26
 
 

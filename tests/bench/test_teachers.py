@@ -16,7 +16,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
 from switch_ema.zoo.tasks.registry import TASKS
 from switch_ema.zoo.tasks.ssl.byol import BYOL
@@ -158,7 +158,7 @@ def test_the_loop_trains_as_the_reference_recursion_with_deep_copies(
     epochs, decay = 3, {"decay": 0.7}
     recipe = Recipe(epochs=epochs, methods={"ema": decay, "switch-ema": decay})
     cell = Cell(f"{name}:size=60,batch=20", None, recipe, (method,), (0,))
-    training = Training(cell, Place(tmp_path, "cpu"))
+    training = Training(cell, RunContext(tmp_path, "cpu"))
     training.run()
     task = task_class(0, size=60, batch=20)
     live, shadow, queue = train_by_hand(task, method, epochs, loss_of)
@@ -187,7 +187,7 @@ def test_a_training_with_a_queue_resumes_bit_for_bit(tmp_path, monkeypatch, meth
     decay = {"decay": 0.7}
     recipe = Recipe(epochs=3, methods={"ema": decay, "switch-ema": decay})
     cell = Cell("moco-v2:size=60,batch=20", None, recipe, (method,), (0,))
-    whole = Training(cell, Place(tmp_path / "whole", "cpu")).run()
+    whole = Training(cell, RunContext(tmp_path / "whole", "cpu")).run()
     steps, take_step = 0, loop.take_step
 
     def dies(*arguments):
@@ -199,9 +199,9 @@ def test_a_training_with_a_queue_resumes_bit_for_bit(tmp_path, monkeypatch, meth
 
     monkeypatch.setattr(loop, "take_step", dies)
     with pytest.raises(Killed):
-        Training(cell, Place(tmp_path / "parts", "cpu")).run()
+        Training(cell, RunContext(tmp_path / "parts", "cpu")).run()
     monkeypatch.undo()
-    resumed = Training(cell, Place(tmp_path / "parts", "cpu")).run()
+    resumed = Training(cell, RunContext(tmp_path / "parts", "cpu")).run()
     assert resumed.values == whole.values
     first, second = (
         torch.load(checkpoint_path(tmp_path / name, cell), weights_only=True)

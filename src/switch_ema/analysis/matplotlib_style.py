@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from switch_ema._files import write_atomically
-from switch_ema.analysis.method_style import Look, looks_of
+from switch_ema.analysis.method_style import MethodStyle, method_styles
 
 COLOURS = (
     *("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4"),
@@ -60,14 +60,14 @@ def paper_style() -> Iterator[None]:
         yield
 
 
-def line_of(look: Look) -> dict[str, Any]:
+def line_of(look: MethodStyle) -> dict[str, Any]:
     """Return colour and dash of a method, as arguments of ``plot``."""
     return {"color": COLOURS[look.colour], "linestyle": DASHES[look.dash]}
 
 
 def colour_of(method: str) -> str:
     """Return the colour of a method."""
-    return COLOURS[looks_of([method])[method].colour]
+    return COLOURS[method_styles([method])[method].colour]
 
 
 def panel_grid(

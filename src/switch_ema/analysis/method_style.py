@@ -14,7 +14,7 @@ COLOURS, DASHES, MARKERS = 10, 6, 7
 
 
 @dataclass(frozen=True)
-class Look:
+class MethodStyle:
     """How one curve is drawn; numbers are places in the lists of who draws."""
 
     name: str
@@ -72,7 +72,7 @@ def display_name(label: str) -> str:
     return ", ".join([_KNOWN[method][0], *(part.replace("=", " ") for part in parts)])
 
 
-def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
     """Give every curve of a figure its look.
 
     >>> found = looks_of(["ema", "switch-ema:decay=0.9", "switch-ema:decay=0.99"])
@@ -94,7 +94,7 @@ def looks_of(labels: Iterable[str]) -> dict[str, Look]:
         turns = (turn for turn in range(DASHES) if (colour, colour + turn) not in used)
         turn = next(turns, 0)
         used.add((colour, colour + turn))
-        looks[label] = Look(
+        looks[label] = MethodStyle(
             display_name(label),
             colour,
             (colour + turn) % DASHES,

@@ -16,7 +16,12 @@ from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.plan.sweep_points import Point, plan_points, sweep_points, trained
+from switch_ema.bench.plan.sweep_points import (
+    SweepPoint,
+    plan_points,
+    sweep_points,
+    trained,
+)
 from switch_ema.bench.results.folder import (
     RESULTS,
     Arithmetic,
@@ -34,7 +39,7 @@ from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.checkpoints import forget
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 
@@ -109,7 +114,7 @@ def run_comparison(
         points = sweep_points(config)
         claim(results, config, folder, points)
         remove_leftovers(folder)
-        rest = _Rest(
+        rest = _Runner(
             config,
             results,
             folder,
@@ -142,7 +147,7 @@ def summarize_run(folder: Path) -> ComparisonSummary:
 
 
 @dataclass(frozen=True)
-class _Rest:
+class _Runner:
     """Trains what a run has not finished yet."""
 
     config: CompareConfig
@@ -156,7 +161,7 @@ class _Rest:
     saves_every: float
     arithmetic: Arithmetic
 
-    def tune(self, cells: list[Cell]) -> list[Point]:
+    def tune(self, cells: list[Cell]) -> list[SweepPoint]:
         """Choose, and return what is compared: the methods as typed, and as chosen."""
         chosen = tune(self.config, cells, self.results, self.train)
         points = tuned_points(self.config, chosen)
@@ -178,7 +183,7 @@ class _Rest:
             cell.task: cell.id for cell in reversed(cells) if self._is_first(cell)
         }
 
-        def place(cell: Cell) -> Place:
+        def place(cell: Cell) -> RunContext:
             return self._place(cell, measures_trivial=firsts.get(cell.task) == cell.id)
 
         failures: dict[str, list[Cell]] = {}
@@ -207,8 +212,8 @@ class _Rest:
             kept = self.folder / FAILURES
             raise UsageError(f"{told} (tracebacks: {kept})" if kept.is_dir() else told)
 
-    def _place(self, cell: Cell, *, measures_trivial: bool) -> Place:
-        return Place(
+    def _place(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
+        return RunContext(
             self.folder.absolute(),  # a task may change the current folder
             self.options.device,
             self.options.track,

@@ -13,7 +13,7 @@ from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.sweep_points import (
     TUNED,
     UNTUNED,
-    Point,
+    SweepPoint,
     check_varied,
     with_factor,
     with_value,
@@ -76,14 +76,14 @@ def tune(
 
 def tuned_points(
     config: CompareConfig, chosen: Mapping[str, tuple[str, ...]]
-) -> list[Point]:
+) -> list[SweepPoint]:
     """Return what is compared: the methods as they were typed, and as chosen."""
     return [
         point
         for task in config.tasks
         for point in (
-            Point(UNTUNED, task, task, config.methods),
-            Point(TUNED, task, task, chosen[task]),
+            SweepPoint(UNTUNED, task, task, config.methods),
+            SweepPoint(TUNED, task, task, chosen[task]),
         )
     ]
 

@@ -18,7 +18,7 @@ from switch_ema.analysis.matplotlib_style import (
     line_of,
     paper_style,
 )
-from switch_ema.analysis.method_style import looks_of
+from switch_ema.analysis.method_style import method_styles
 from switch_ema.theory.checks import Check
 from switch_ema.theory.maps import SwitchMap
 from switch_ema.theory.periodic import Losses
@@ -47,7 +47,7 @@ def draw_checks(rows: Sequence[Check]) -> Figure:
     with paper_style():
         figure = Figure(figsize=(PAGE, 3.2))
         axes = figure.add_subplot()
-        looks = looks_of(row.quantity.removeprefix("V of ") for row in rows)
+        looks = method_styles(row.quantity.removeprefix("V of ") for row in rows)
         for name, look in looks.items():
             chosen = [row for row in rows if row.quantity.removeprefix("V of ") == name]
             rates = [row.setting.rate * row.setting.curvature for row in chosen]
@@ -89,7 +89,7 @@ def draw_races(races: Sequence[Race]) -> Figure:
                     steps - (steps % race.every == 0)
                 ],
             }
-            looks = looks_of(curves)
+            looks = method_styles(curves)
             for label, losses in curves.items():
                 axes.plot(steps, losses, label=label, **line_of(looks[label]))
             axes.set_xscale("log")

@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.measures import (
-    Grid,
+    PlaneGrid,
     accuracy,
     calibration_errors,
     measure_boundaries,
@@ -21,7 +21,7 @@ SEEDS, LABELLED, TESTED = 3, 8, 20
 _RANDOM = np.random.default_rng(0)
 X, X_TEST = (_RANDOM.uniform(-1, 1, (SEEDS, n, 2)) for n in (LABELLED, TESTED))
 Y, Y_TEST = ((points[..., 0] > 0).astype(float) for points in (X, X_TEST))
-GRID = Grid.around(X_TEST, size=41)
+GRID = PlaneGrid.around(X_TEST, size=41)
 
 
 def method(name, steepness, shifts=(0.0, 0.1, 0.2)):

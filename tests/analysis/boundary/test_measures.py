@@ -7,13 +7,13 @@ import pytest
 
 from switch_ema.analysis.boundary.measures import (
     Boundary,
-    Grid,
+    PlaneGrid,
     accuracy,
     calibration_errors,
     measure_boundaries,
 )
 
-GRID = Grid.around([[-1.0, -1.0], [1.0, 1.0]], margin=0.25, size=201)
+GRID = PlaneGrid.around([[-1.0, -1.0], [1.0, 1.0]], margin=0.25, size=201)
 GAP = 2 * log(3)  # logit(0.75) - logit(0.25)
 
 
@@ -81,7 +81,7 @@ def test_roughness_hardly_depends_on_the_grid():
     coarse, fine = (
         measure(
             lambda x, y: 9 * (y - 0.2 * np.sin(8 * x)),
-            Grid.around([[-1, -1], [1, 1]], margin=0.25, size=size),
+            PlaneGrid.around([[-1, -1], [1, 1]], margin=0.25, size=size),
         )
         for size in (121, 361)
     )
@@ -133,7 +133,7 @@ def test_a_stack_equals_one_by_one():
 
 
 def test_the_grid_covers_points_and_margin_in_square_cells():
-    grid = Grid.around([[[0.0, 0.0]], [[4.0, 1.0]]], margin=0.25, size=61)
+    grid = PlaneGrid.around([[[0.0, 0.0]], [[4.0, 1.0]]], margin=0.25, size=61)
     assert (grid.x[0], grid.x[-1]) == (-1, 5)
     assert (grid.y[0], grid.y[-1]) == (-1, 2)
     assert (len(grid.x), len(grid.y)) == (61, 31)
@@ -156,9 +156,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="scale must be a number above 0"):
         measure_boundaries(lambda points: points[:, 0] > 0, GRID, scale=0)
     with pytest.raises(ValueError, match=r"size must be .* at least 10"):
-        Grid.around([[0, 0], [1, 1]], size=5)
+        PlaneGrid.around([[0, 0], [1, 1]], size=5)
     with pytest.raises(ValueError, match="points must"):
-        Grid.around([[1, 1], [1, 1]])
+        PlaneGrid.around([[1, 1], [1, 1]])
 
 
 def test_calibration_error_is_the_distance_of_accuracy_and_confidence():

@@ -14,7 +14,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.boundaries import TABLE_HEADER, table_rows
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.zoo.models import Stacked, mlp
 
@@ -33,7 +33,7 @@ def test_accuracy_is_that_of_the_training_loop(found, tmp_path):
     config = CompareConfig(tasks=(TASK,), methods=METHODS, seeds=3, epochs=4)
     expected = {}
     for cell in make_plan(config):
-        expected |= train_cell(cell, Place(tmp_path, "cpu")).values
+        expected |= train_cell(cell, RunContext(tmp_path, "cpu")).values
     for one in found.methods:
         last = expected[one.method]["accuracy"][-1]
         assert one.accuracy == pytest.approx(last)

@@ -17,7 +17,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from tests.bench.conftest import TINY_TASK
 
 TASKS = (
@@ -87,7 +87,7 @@ def tasks(tmp_path):
 
 def results_of(task, folder, jobs):
     config = CompareConfig(tasks=(task,), methods=("plain",), seeds=2)
-    place = Place(folder, "cpu")
+    place = RunContext(folder, "cpu")
     found = train_cells(make_plan(config), lambda _: place, jobs, lambda *_: None)
     return [result for _, result in found]
 
@@ -121,7 +121,7 @@ def test_one_mishap_stops_one_training(tasks, tmp_path, monkeypatch):
 
 def test_a_training_that_hangs_is_given_up(tasks, tmp_path):
     config = CompareConfig(tasks=(f"{tasks}:Hangs",), methods=("plain",), seeds=1)
-    place = Place(tmp_path, "cpu")
+    place = RunContext(tmp_path, "cpu")
     [(_, result)] = train_cells(
         make_plan(config), lambda _: place, 1, lambda *_: None, timeout=3
     )
@@ -137,7 +137,9 @@ def test_a_worker_that_dies_idle_costs_nothing(tasks, tmp_path):
             worker.process.join()
         found = list(
             pool.run(
-                make_plan(config), lambda _: Place(tmp_path, "cpu"), lambda *_: None
+                make_plan(config),
+                lambda _: RunContext(tmp_path, "cpu"),
+                lambda *_: None,
             )
         )
     assert [result.status for _, result in found] == ["done"] * 2

@@ -14,7 +14,7 @@ from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 
 # Tasks for two workers; the last batch of each epoch has a single example.
 DIVIDED = """
@@ -98,7 +98,7 @@ def cells_of(file, name, *methods, **options):
 
 def train(cell, folder, workers=2):
     told = []
-    place = Place(folder, "cpu", workers=workers)
+    place = RunContext(folder, "cpu", workers=workers)
     result = train_or_explain(cell, place, lambda *now: told.append(now))
     return result, told
 
@@ -167,13 +167,13 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
 def test_tasks_that_cannot_be_divided_are_refused(file, tmp_path, task, message):
     spelled = f"{file}:{task}" if task == "Whole" else task
     cells = make_plan(CompareConfig(tasks=(spelled,), methods=("plain",), seeds=1))
-    place = Place(tmp_path, "cpu", workers=2)
+    place = RunContext(tmp_path, "cpu", workers=2)
     with pytest.raises(UsageError, match=message):
         list(train_cells(cells, lambda _: place, 1, lambda *_: None))
 
 
 def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
-    place = Place(tmp_path, "cpu", workers=2)
+    place = RunContext(tmp_path, "cpu", workers=2)
     cell = cells_of(file, "Divided")[0]
     refused = {
         "its seeds are trained at once": replace(cell, seeds=(0, 1)),

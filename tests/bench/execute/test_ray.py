@@ -26,7 +26,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.result import CellResult
 from tests.bench.execute.divided import assert_trained_as_one
 
@@ -174,10 +174,10 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(
     task = f"{file}:Divided"
     config = CompareConfig(tasks=(task,), methods=("switch-ema",), seeds=1)
     [cell], told = make_plan(config), []
-    one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
+    one = train_or_explain(cell, RunContext(tmp_path / "one", "cpu"), lambda *_: None)
     (tmp_path / "kill").touch()
     node = cluster.add_node(**NODE)
-    place = Place(tmp_path / "two", "cpu", workers=2)
+    place = RunContext(tmp_path / "two", "cpu", workers=2)
     try:
         [(_, two)] = train_cells(
             [cell],
@@ -227,7 +227,7 @@ def test_workers_that_do_not_see_the_folder_send_what_is_kept(
 
 def trained(cells, folder, progress=lambda *_: None, **where):
     def place(cell):
-        return Place(folder, "cpu", keeps_trajectory=cell.id == cells[0].id)
+        return RunContext(folder, "cpu", keeps_trajectory=cell.id == cells[0].id)
 
     return train_cells(cells, place, 1, progress, **where)
 
@@ -288,7 +288,7 @@ def test_weights_too_large_to_send_are_dropped_with_a_sentence(
     config, cluster, tmp_path, monkeypatch
 ):
     cell = make_plan(config)[0]
-    place = Place(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
+    place = RunContext(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
     job = executor.Job(cell, place, ".not-there", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executor, "LARGEST", 1000)

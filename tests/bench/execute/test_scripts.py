@@ -19,7 +19,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 
 TRAIN = """
 import argparse, os
@@ -103,7 +103,9 @@ def train(tmp_path):
 def test_the_values_of_plain_are_those_of_the_script_alone(train, tmp_path):
     cell = cell_of(train, "plain", "ema:decay=0.9")
     told = []
-    result = run_script(cell, Place(tmp_path / "run"), lambda *now: told.append(now))
+    result = run_script(
+        cell, RunContext(tmp_path / "run"), lambda *now: told.append(now)
+    )
     assert (result.status, result.message) == ("done", "")
     alone = runpy.run_path(str(train))["main"](0)
     assert told[-1] == (2, ("accuracy", alone[-1]))
@@ -115,7 +117,7 @@ def test_the_values_of_plain_are_those_of_the_script_alone(train, tmp_path):
 def test_under_torchrun_rank_0_reports(train, tmp_path):
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     cell = cell_of(train, "switch-ema", launch=(*launch, "--nproc-per-node=2"))
-    result = run_script(cell, Place(tmp_path / "run"))
+    result = run_script(cell, RunContext(tmp_path / "run"))
     assert (result.status, result.message) == ("done", "")
     assert len(result.values["switch-ema"]["accuracy"]) == 2
     assert result.trained["Processes"] == "2"
@@ -244,7 +246,7 @@ def test_bad_input_is_refused_before_anything_runs(options, sentence):
 def test_a_program_that_is_not_there(script, tmp_path):
     cell = Cell("script:no-such-program {seed}", None, Recipe(), ("plain",), (0,))
     with pytest.raises(UsageError, match="no-such-program cannot be started: No such"):
-        run_script(cell, Place(tmp_path / "run"))
+        run_script(cell, RunContext(tmp_path / "run"))
     with pytest.raises(UsageError, match="is a script, of which a run has the values"):
         load_task_class(cell.task)
 
@@ -269,7 +271,7 @@ def test_each_training_has_an_empty_folder_where_it_asks_for_one(script, tmp_pat
     task = f"script:{sys.executable} report.py {{seed}} {{folder}}"
     cell = Cell(task, None, Recipe(), ("plain", "ema"), (0,))
     for _ in range(2):  # what an earlier attempt has left is gone
-        assert run_script(cell, Place(tmp_path / "again")).status == "done"
+        assert run_script(cell, RunContext(tmp_path / "again")).status == "done"
 
 
 def test_an_edited_script_is_another_comparison(script):

@@ -13,7 +13,7 @@ from switch_ema.bench.execute.failures import TrainingFailed
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import WorkerLost
 from switch_ema.bench.train.result import CellResult
 from tests.bench.execute.divided import assert_trained_as_one
@@ -50,7 +50,7 @@ def cell_of(task):
 
 def train(cell, folder, *options, workers=1):
     told = []
-    place = Place(folder, "cpu", workers=workers)
+    place = RunContext(folder, "cpu", workers=workers)
     [(_, result)] = train_cells(
         [cell],
         lambda _: place,
@@ -69,7 +69,9 @@ def _quick(monkeypatch):
 
 def test_a_job_has_the_numbers_of_a_local_training(tiny, tmp_path):
     cell = cell_of(tiny)
-    local = train_or_explain(cell, Place(tmp_path / "local", "cpu"), lambda *_: None)
+    local = train_or_explain(
+        cell, RunContext(tmp_path / "local", "cpu"), lambda *_: None
+    )
     result, _ = train(cell, tmp_path / "jobs", "cluster=debug")
     assert result.status == "done"
     assert result.values == local.values
@@ -94,7 +96,7 @@ class Ended:
 
 
 def test_an_error_of_one_task_is_one_line_and_a_lost_task_none(tiny, tmp_path):
-    place = Place(tmp_path, "cpu", workers=2)
+    place = RunContext(tmp_path, "cpu", workers=2)
     ended = Ended(TrainingFailed("tiny.py, line 3: KeyError: 'lost key'"))
     result = slurm._Running(ended, cell_of(tiny), place).result()
     assert result == CellResult("failed", "tiny.py, line 3: KeyError: 'lost key'")
@@ -104,7 +106,7 @@ def test_an_error_of_one_task_is_one_line_and_a_lost_task_none(tiny, tmp_path):
 
 def test_two_tasks_train_as_one_process_also_after_one_was_killed(file, tmp_path):
     cell = cell_of(f"{file}:Divided")
-    one = train_or_explain(cell, Place(tmp_path / "one", "cpu"), lambda *_: None)
+    one = train_or_explain(cell, RunContext(tmp_path / "one", "cpu"), lambda *_: None)
     two, told = train(cell, tmp_path / "two", "cluster=local", workers=2)
     assert (tmp_path / "killed").exists()
     assert_trained_as_one(two, one, told)

@@ -9,7 +9,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from tests.bench.conftest import TINY_TASK
 
@@ -20,7 +20,7 @@ def summary_of(tmp_path):
         with closing(Results(tmp_path / "results.sqlite", create=True)) as results:
             results.set_meta(FACTS, dump_facts(config.tasks))
             for cell in make_plan(config):
-                results.add(cell, train(cell, Place(tmp_path, "cpu")))
+                results.add(cell, train(cell, RunContext(tmp_path, "cpu")))
             return summarize(config, results, "run").tasks[0]
 
     return summary_of
@@ -45,7 +45,7 @@ def test_the_optimizer_that_trained_is_named(tiny, tmp_path, summary_of, given, 
     config = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=1, **given)
     [own] = make_plan(CompareConfig(tasks=(tiny,), methods=("plain",), seeds=1))
     # Its numbers do not matter here, and its layers have no order.
-    result = train_cell(own, Place(tmp_path, "cpu"))
+    result = train_cell(own, RunContext(tmp_path, "cpu"))
     assert summary_of(config, lambda cell, place: result).optimizer == told
 
 

@@ -9,7 +9,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import open_run
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from tests.bench.conftest import TINY_TASK
 
@@ -55,7 +55,7 @@ def careless(tmp_path):
         path.write_text(CARELESS)
         tasks = (f"{path}:{name}",)
         config = CompareConfig(tasks=tasks, methods=methods, seeds=1)
-        place = Place(tmp_path / "-".join((name, *methods)), "cpu")
+        place = RunContext(tmp_path / "-".join((name, *methods)), "cpu")
         found = {}
         for cell in make_plan(config):
             torch.rand(len(found) + 1)  # what a process did before is not the cell's
@@ -83,7 +83,7 @@ def test_random_numbers_in_evaluate_do_not_depend_on_the_methods(careless):
 def test_every_method_is_evaluated_in_evaluation_mode(careless, tiny, tmp_path):
     methods = ("plain", "ema", "swa")
     config = CompareConfig(tasks=(tiny,), methods=methods, seeds=1)
-    expected = train_cell(make_plan(config)[0], Place(tmp_path, "cpu")).values
+    expected = train_cell(make_plan(config)[0], RunContext(tmp_path, "cpu")).values
     assert careless("Returns", methods) == expected
 
 

@@ -9,7 +9,7 @@ import torch
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import checkpoints
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.bench.train.values import ValueLog
 
@@ -29,7 +29,7 @@ def train(cell, folder, stop_after=None):
         if epoch == stop_after:
             raise Stopped
 
-    return train_cell(cell, Place(folder, "cpu"), progress)
+    return train_cell(cell, RunContext(folder, "cpu"), progress)
 
 
 def stopped(cell, folder):

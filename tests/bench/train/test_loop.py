@@ -11,12 +11,12 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 
 
 def run(cell, folder):
-    return train_cell(cell, Place(folder, "cpu"))
+    return train_cell(cell, RunContext(folder, "cpu"))
 
 
 def cells_of(config):
@@ -134,7 +134,7 @@ def test_accumulated_batches_make_one_step(tiny, tmp_path):
     """Two halves of a batch give the gradient of the whole."""
     recipe = Recipe(epochs=1, accumulate=4)
     cell = Cell(f"{tiny}", None, recipe, ("ema",), (0,))
-    training = loop.Training(cell, Place(tmp_path, "cpu"))
+    training = loop.Training(cell, RunContext(tmp_path, "cpu"))
     training.run()
     assert training.averagers["ema"].steps == 1
     assert training.steps_per_epoch == 1
@@ -142,7 +142,7 @@ def test_accumulated_batches_make_one_step(tiny, tmp_path):
 
 def test_tensorboard_files_are_written_on_request(tiny, tmp_path):
     config = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=1)
-    place = Place(tmp_path, "cpu", trackers=("tensorboard",))
+    place = RunContext(tmp_path, "cpu", trackers=("tensorboard",))
     train_cell(make_plan(config)[0], place)
     assert list((tmp_path / "trackers").glob("**/events*"))
 

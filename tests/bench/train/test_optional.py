@@ -20,7 +20,7 @@ from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.stats.summarize import summarize
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training, train_cell
 from switch_ema.bench.train.task_checks import load_initial_weights
 from switch_ema.commands.compare import Compare
@@ -70,7 +70,7 @@ def test_epochs_that_are_not_evaluated_have_no_value(tiny, tmp_path):
     every, third = (
         train_cell(
             make_plan(CompareConfig(tasks=(tiny,), epochs=7, seeds=1, **options))[0],
-            Place(tmp_path / str(index), "cpu"),
+            RunContext(tmp_path / str(index), "cpu"),
         ).values["plain"]["error"]
         for index, options in enumerate([{}, {"evaluate_every": 3}])
     )
@@ -96,7 +96,7 @@ def test_curves_statistics_and_captions_know_the_epochs(tiny, tmp_path):
 def test_a_killed_training_keeps_its_rhythm(tiny, tmp_path):
     config = CompareConfig(tasks=(tiny,), epochs=5, evaluate_every=2, seeds=1)
     cell = make_plan(config)[0]
-    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
+    whole = train_cell(cell, RunContext(tmp_path / "whole", "cpu"))
 
     class Killed(BaseException):
         pass
@@ -106,8 +106,8 @@ def test_a_killed_training_keeps_its_rhythm(tiny, tmp_path):
             raise Killed
 
     with pytest.raises(Killed):
-        train_cell(cell, Place(tmp_path / "parts", "cpu"), die)
-    resumed = train_cell(cell, Place(tmp_path / "parts", "cpu"))
+        train_cell(cell, RunContext(tmp_path / "parts", "cpu"), die)
+    resumed = train_cell(cell, RunContext(tmp_path / "parts", "cpu"))
     assert json.dumps(resumed.values) == json.dumps(whole.values)  # NaN equals NaN
 
 
@@ -124,7 +124,7 @@ def test_trivial_values_stand_beside_the_results(rich_task, tmp_path):
 def test_every_method_begins_with_the_same_stated_weights(rich_task, tmp_path):
     config = CompareConfig(tasks=(rich_task,), methods=("plain", "switch-ema"), seeds=1)
     first, second = (
-        Training(cell, Place(tmp_path, "cpu")) for cell in make_plan(config)
+        Training(cell, RunContext(tmp_path, "cpu")) for cell in make_plan(config)
     )
     assert torch.equal(first.model[2].weight, torch.full((1, 4), 0.5))
     for one, other in zip(

@@ -13,7 +13,7 @@ from switch_ema.bench.plan.cells import HELD_OUT, Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.train import task_checks
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.selection import Selection
 
@@ -40,7 +40,7 @@ def test_each_seed_has_an_epoch_of_its_own():
 
 def test_it_reports_what_the_best_average_itself_scores_on_the_test_data(tmp_path):
     """The library's Best, told the same held-out values, beside the loop."""
-    training = Training(cell(), Place(tmp_path, "cpu"))
+    training = Training(cell(), RunContext(tmp_path, "cpu"))
     ema = training.averagers["ema+best:decay=0.9"]
     best = Best(ema, higher_is_better=True, n=100)
     for _ in range(12):
@@ -62,7 +62,7 @@ def test_it_reports_what_the_best_average_itself_scores_on_the_test_data(tmp_pat
 
 
 def test_a_fifth_is_held_out_and_nothing_of_the_test_data_is_trained_on(tmp_path):
-    training = Training(cell(), Place(tmp_path, "cpu"))
+    training = Training(cell(), RunContext(tmp_path, "cpu"))
     assert (len(training.task.x), len(training.task.x_eval)) == (400, 100)
     assert training.selections["plain+best"].examples == 100
     test = {tuple(row) for row in training.tested.x_eval.tolist()}
@@ -81,10 +81,10 @@ def test_stopped_and_resumed_it_reports_the_same(tmp_path):
             raise Stop
 
     seeds = (0, 1, 4, 5)
-    whole = Training(cell(seeds), Place(tmp_path / "whole", "cpu")).run()
+    whole = Training(cell(seeds), RunContext(tmp_path / "whole", "cpu")).run()
     with pytest.raises(Stop):
-        Training(cell(seeds), Place(tmp_path / "stopped", "cpu")).run(stop)
-    resumed = Training(cell(seeds), Place(tmp_path / "stopped", "cpu")).run()
+        Training(cell(seeds), RunContext(tmp_path / "stopped", "cpu")).run(stop)
+    resumed = Training(cell(seeds), RunContext(tmp_path / "stopped", "cpu")).run()
     assert resumed.values == whole.values
     chosen, last = (
         whole.values[label]["accuracy"][-1]
@@ -110,7 +110,7 @@ def test_tasks_without_a_share_of_held_out_examples_are_refused(task):
 def test_an_adaptive_method_decides_by_what_is_held_out(tmp_path):
     """It is the library's rule, with the held-out data as its probe."""
     own = replace(cell(epochs=30), methods=(ADAPTIVE,))
-    training = Training(own, Place(tmp_path, "cpu"))
+    training = Training(own, RunContext(tmp_path, "cpu"))
     averager = training.averagers[ADAPTIVE]
     rule = averager._schedule
     assert isinstance(rule, Adaptive)

@@ -12,7 +12,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.kept_weights import load_kept
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.train import loop
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training, train_cell
 from tests.bench.test_compare import run
 
@@ -65,7 +65,7 @@ def test_a_stored_comparison_without_the_setting_is_not_stacked():
 
 @pytest.mark.parametrize("more", [{}, {"clip": 0.5}, {"optimizer": "adamw:lr=0.01"}])
 def test_values_are_those_of_trainings_alone(tmp_path, more):
-    place = Place(tmp_path, "cpu")
+    place = RunContext(tmp_path, "cpu")
     stacked = {cell.methods: cell for cell in make_plan(config(**more))}
     alone = [c for c in make_plan(config(stack="off", **more)) if c.seeds == (2,)]
     for cell in alone:
@@ -96,7 +96,7 @@ def test_learning_rates_are_stacked_where_methods_differ_in_them_alone():
 
 
 def test_values_at_stacked_rates_are_those_of_trainings_at_one(tmp_path):
-    place, rates = Place(tmp_path, "cpu"), RATES[:5] + RATES[6:7]
+    place, rates = RunContext(tmp_path, "cpu"), RATES[:5] + RATES[6:7]
     expected = {}
     for cell in make_plan(config(methods=rates)):
         expected |= train_cell(cell, place).values
@@ -116,7 +116,7 @@ def test_values_at_stacked_rates_are_those_of_trainings_at_one(tmp_path):
 def test_a_rate_that_diverges_leaves_the_others_alone(tmp_path):
     methods = ("plain", "plain@lr=1e30")
     [cell] = make_plan(config(methods=methods, stack="all"))
-    values = train_cell(cell, Place(tmp_path, "cpu")).values
+    values = train_cell(cell, RunContext(tmp_path, "cpu")).values
     assert all(map(math.isfinite, values["plain"]["nll"][-1]))
     assert all(map(math.isnan, values["plain@lr=1e30"]["nll"][-1]))
 
@@ -127,7 +127,7 @@ class Killed(BaseException):
 
 def test_a_stack_is_resumed_bit_for_bit(tmp_path, monkeypatch):
     cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
-    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
+    whole = train_cell(cell, RunContext(tmp_path / "whole", "cpu"))
     original, calls = loop.take_step, 0
 
     def dies(*arguments):
@@ -139,15 +139,17 @@ def test_a_stack_is_resumed_bit_for_bit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "take_step", dies)
     with contextlib.suppress(Killed):
-        train_cell(cell, Place(tmp_path / "killed", "cpu"))
+        train_cell(cell, RunContext(tmp_path / "killed", "cpu"))
     monkeypatch.undo()
-    assert train_cell(cell, Place(tmp_path / "killed", "cpu")).values == whole.values
+    assert (
+        train_cell(cell, RunContext(tmp_path / "killed", "cpu")).values == whole.values
+    )
 
 
 def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
     cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
-    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
-    place = Place(tmp_path / "broken", "cpu")
+    whole = train_cell(cell, RunContext(tmp_path / "whole", "cpu"))
+    place = RunContext(tmp_path / "broken", "cpu")
     broken = Training(cell, place)
     assert isinstance(broken.task, StackedTask)
     broken.task.tasks[1].x[0] = math.inf
@@ -170,8 +172,8 @@ def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
 @pytest.mark.parametrize("method", ["switch-ema:switch_every=2it", "lookahead:k=2"])
 def test_a_seed_that_a_step_makes_infinite_does_not_stop_the_others(tmp_path, method):
     (cell,) = make_plan(config(methods=(method,)))
-    whole = train_cell(cell, Place(tmp_path / "whole", "cpu"))
-    broken, steps = Training(cell, Place(tmp_path / "broken", "cpu")), 0
+    whole = train_cell(cell, RunContext(tmp_path / "whole", "cpu"))
+    broken, steps = Training(cell, RunContext(tmp_path / "broken", "cpu")), 0
 
     def break_gradients(optimizer, *_):
         nonlocal steps
@@ -201,7 +203,7 @@ def test_kept_weights_are_the_first_seeds_network(tmp_path):
         kept.trajectory["ema"][-1]["0.weight"], kept.weights["ema"]["0.weight"]
     )
     cell = next(c for c in make_plan(rates) if slow in c.methods)
-    found = train_cell(cell, Place(tmp_path / "again", "cpu")).values
+    found = train_cell(cell, RunContext(tmp_path / "again", "cpu")).values
     for method in ("switch-ema", slow):
         kept.model.load_state_dict(kept.weights[method])
         with torch.no_grad():

@@ -11,7 +11,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.task import Metric, Recipe, Task
 from switch_ema.bench.train import task_checks
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from tests.bench.conftest import TINY_TASK
 
@@ -127,5 +127,5 @@ def test_errors_in_what_is_returned_name_the_method(tmp_path, member, message):
     path.write_text(f"{TINY_TASK}\n\nclass Mine(Tiny):\n    {member}\n")
     cell = Cell(f"{path}:Mine", None, Recipe(epochs=1), ("plain",), (0,))
     with pytest.raises(UsageError) as caught:
-        train_cell(cell, Place(tmp_path, "cpu"))
+        train_cell(cell, RunContext(tmp_path, "cpu"))
     assert str(caught.value) == f"Mine.{message}"

@@ -5,7 +5,7 @@ import torch
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import trajectory
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.trajectory import load_trajectory
 
@@ -18,7 +18,7 @@ def cell_of(tiny):
 
 def test_every_epoch_from_the_beginning(tiny, tmp_path):
     cell = cell_of(tiny)
-    training = Training(cell, Place(tmp_path, "cpu", keeps_trajectory=True))
+    training = Training(cell, RunContext(tmp_path, "cpu", keeps_trajectory=True))
     start = {name: p.detach().clone() for name, p in training.model.named_parameters()}
     training.run()
     kept = load_trajectory(tmp_path, cell)
@@ -35,8 +35,8 @@ def test_every_epoch_from_the_beginning(tiny, tmp_path):
 
 def test_nothing_is_written_unasked_or_too_large(tiny, tmp_path, monkeypatch):
     cell = cell_of(tiny)
-    Training(cell, Place(tmp_path / "a", "cpu")).run()
+    Training(cell, RunContext(tmp_path / "a", "cpu")).run()
     monkeypatch.setattr(trajectory, "LARGEST", 100)
-    Training(cell, Place(tmp_path / "b", "cpu", keeps_trajectory=True)).run()
+    Training(cell, RunContext(tmp_path / "b", "cpu", keeps_trajectory=True)).run()
     assert load_trajectory(tmp_path / "a", cell) == {}
     assert load_trajectory(tmp_path / "b", cell) == {}

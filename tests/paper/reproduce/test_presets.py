@@ -12,7 +12,7 @@ from switch_ema.bench.spec import parse_spec
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
 from switch_ema.paper.show.figures.figure import PaperFigure
-from switch_ema.paper.tables.table import PaperMetric, PaperRow, Setting, values_of
+from switch_ema.paper.tables.table import PaperMetric, PaperRow, RowSetting, values_of
 from switch_ema.zoo.decays import Decays
 from switch_ema.zoo.procedures import create_procedure
 
@@ -186,8 +186,8 @@ def synthetic(**paper):
     return PaperRow(
         name="adam",
         title="Adam",
-        small=Setting(task="lm", optimizer="adam:lr=0.003"),
-        paper=Setting(task="lm", options={"batch": 20}, **paper),
+        small=RowSetting(task="lm", optimizer="adam:lr=0.003"),
+        paper=RowSetting(task="lm", options={"batch": 20}, **paper),
         metrics=(metric,),
     )
 

@@ -24,7 +24,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 
@@ -34,7 +34,7 @@ NOISE = {0: -0.01, 1: 0.0, 2: 0.01}
 """Small beside the differences, so that three seeds decide."""
 
 
-SETTING = Setting(task="classification", options={"network": "resnet18"})
+SETTING = RowSetting(task="classification", options={"network": "resnet18"})
 
 
 def paper_row(name, cells, baseline="plain"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         Boundary as Boundary,
     )
     from switch_ema.analysis.boundary.measures import (
-        Grid as Grid,
+        PlaneGrid as PlaneGrid,
     )
     from switch_ema.analysis.boundary.measures import (
         accuracy as accuracy,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Boundary": "measures",
-    "Grid": "measures",
+    "PlaneGrid": "measures",
     "accuracy": "measures",
     "measure_boundaries": "measures",
     "MEASURES": "summary",

@@ -13,11 +13,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from switch_ema.analysis.boundary.contours import Floats
-from switch_ema.analysis.boundary.measures import CONFIDENCE, Grid
+from switch_ema.analysis.boundary.measures import CONFIDENCE, PlaneGrid
 from switch_ema.analysis.boundary.summary import MethodBoundaries, named
 from switch_ema.analysis.intervals import Interval, interval
 from switch_ema.analysis.matplotlib_style import COLOURS, PAGE, paper_style
-from switch_ema.analysis.method_style import display_name, looks_of
+from switch_ema.analysis.method_style import display_name, method_styles
 
 CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
     "confidence", ["#b9bcc0", "#2f6fb5"]
@@ -34,7 +34,7 @@ def draw_boundaries(
     x: Floats,
     y: Floats,
     x_test: Floats,
-    grid: Grid,
+    grid: PlaneGrid,
     seed: int = 0,
 ) -> Figure:
     """Draw one panel per method: points, boundary and confidence, of the same seed.
@@ -60,7 +60,7 @@ def draw_boundaries(
             layout=ConstrainedLayoutEngine(h_pad=0.08),
         )
         axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        looks = looks_of(method.method for method in methods)
+        looks = method_styles(method.method for method in methods)
         for index, method in enumerate(methods):
             ax = axes.flat[index]
             dots = _draw_points(ax, method, x[seed], y[seed], x_test[seed], seed)
@@ -94,7 +94,7 @@ def draw_measures(
         axes = figure.subplots(
             len(heights), len(measures), squeeze=False, height_ratios=heights
         )
-        looks = looks_of(method.method for method in methods)
+        looks = method_styles(method.method for method in methods)
         colours = [COLOURS[look.colour] for look in looks.values()]
         for column, measure in enumerate(measures):
             values = [method.values(measure) for method in methods]

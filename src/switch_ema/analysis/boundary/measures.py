@@ -53,7 +53,7 @@ _TINY = 1e-15  # keeps the log-odds of a probability of 0 or 1 finite
 
 
 @dataclass(frozen=True)
-class Grid:
+class PlaneGrid:
     """A window of the plane with regular points in it."""
 
     x: Floats
@@ -62,7 +62,7 @@ class Grid:
     @classmethod
     def around(
         cls, points: ArrayLike, *, margin: float = 0.1, size: int = 201
-    ) -> "Grid":
+    ) -> "PlaneGrid":
         """Cover all points, (..., 2), and a margin.
 
         Args:
@@ -122,7 +122,7 @@ class Boundary:
 
 
 def measure_boundaries(
-    predict: Predict, grid: Grid, *, scale: float | None = None
+    predict: Predict, grid: PlaneGrid, *, scale: float | None = None
 ) -> tuple[Boundary, ...]:
     """Measure the boundary of one classifier, or of each in a stack.
 
@@ -190,7 +190,7 @@ def calibration_errors(probabilities: ArrayLike, classes: ArrayLike) -> Floats:
     return np.array(found)
 
 
-def _measure(field: Floats, grid: Grid, scale: float) -> Boundary:
+def _measure(field: Floats, grid: PlaneGrid, scale: float) -> Boundary:
     """Measure one field of probabilities, (rows, columns)."""
     if not np.isfinite(field).all():
         return Boundary()
@@ -223,7 +223,7 @@ def _contours(generator: ContourGenerator, level: float) -> Lines:
     return tuple(line for line in lines if length_of(line) > 0)
 
 
-def _local_width(places: Floats, odds: Floats, grid: Grid) -> float:
+def _local_width(places: Floats, odds: Floats, grid: PlaneGrid) -> float:
     slope = np.hypot(*np.gradient(odds, grid.y, grid.x))
     rows = np.interp(places[:, 1], grid.y, np.arange(len(grid.y)))
     columns = np.interp(places[:, 0], grid.x, np.arange(len(grid.x)))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from switch_ema.analysis.calibration.measures import Bin, calibration_error
 from switch_ema.analysis.matplotlib_style import COLUMN, MARKERS, line_of, paper_style
-from switch_ema.analysis.method_style import Look, looks_of
+from switch_ema.analysis.method_style import MethodStyle, method_styles
 
 
 def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
@@ -25,7 +25,7 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
             2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
         )
         top.plot([0, 1], [0, 1], color="0.6", linewidth=1, zorder=1)
-        for name, look in looks_of(methods).items():
+        for name, look in method_styles(methods).items():
             _accuracy(top, look, methods[name])
             _shares(bottom, look, methods[name])
         top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
@@ -39,7 +39,7 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
         return figure
 
 
-def _accuracy(axes: Axes, look: Look, bins: Sequence[Bin]) -> None:
+def _accuracy(axes: Axes, look: MethodStyle, bins: Sequence[Bin]) -> None:
     filled = [b for b in bins if b.count]
     accuracy = [b.accuracy for b in filled]
     axes.errorbar(
@@ -59,7 +59,7 @@ def _accuracy(axes: Axes, look: Look, bins: Sequence[Bin]) -> None:
     )
 
 
-def _shares(axes: Axes, look: Look, bins: Sequence[Bin]) -> None:
+def _shares(axes: Axes, look: MethodStyle, bins: Sequence[Bin]) -> None:
     total = sum(b.count for b in bins)
     axes.stairs(
         [100 * b.count / total for b in bins],

@@ -15,7 +15,7 @@ from switch_ema.analysis.matplotlib_style import (
     paper_style,
     wrapped,
 )
-from switch_ema.analysis.method_style import Look, looks_of
+from switch_ema.analysis.method_style import MethodStyle, method_styles
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
     Raises:
         ValueError: there is no panel, or none of them has a curve.
     """
-    looks = looks_of(label for panel in panels for label in panel.curves)
+    looks = method_styles(label for panel in panels for label in panel.curves)
     if not looks:
         raise ValueError("panels must have a curve, there is none.")
     with paper_style():
@@ -62,7 +62,9 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, panel: CurvePanel, looks: Mapping[str, Look]) -> None:
+def _draw_panel(
+    axes: Axes, panel: CurvePanel, looks: Mapping[str, MethodStyle]
+) -> None:
     for label, curve in panel.curves.items():
         style = line_of(looks[label])
         mean, error = np.array(curve.mean), np.array(curve.error)

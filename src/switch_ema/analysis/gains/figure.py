@@ -13,7 +13,7 @@ from switch_ema.analysis.matplotlib_style import (
     paper_style,
     wrapped,
 )
-from switch_ema.analysis.method_style import Look, looks_of
+from switch_ema.analysis.method_style import MethodStyle, method_styles
 
 _LINE = 0.16
 """Height of a method's line in inches."""
@@ -53,7 +53,7 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
     Raises:
         ValueError: there is no panel, or none of them has a method.
     """
-    looks = looks_of(label for panel in panels for label in panel.gains)
+    looks = method_styles(label for panel in panels for label in panel.gains)
     if not looks:
         raise ValueError("panels must have a method, there is none.")
     with paper_style():
@@ -67,7 +67,7 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, panel: GainPanel, looks: Mapping[str, Look]) -> None:
+def _draw_panel(axes: Axes, panel: GainPanel, looks: Mapping[str, MethodStyle]) -> None:
     axes.axvline(0, color="0.4", linewidth=0.8)
     for place, (label, look) in enumerate(looks.items()):
         gain = panel.gains.get(label)

@@ -18,7 +18,7 @@ from switch_ema.analysis.matplotlib_style import (
     line_of,
     paper_style,
 )
-from switch_ema.analysis.method_style import Look, display_name, looks_of
+from switch_ema.analysis.method_style import MethodStyle, display_name, method_styles
 
 LEVELS = 18
 """Contours of a surface."""
@@ -38,7 +38,7 @@ def draw_line(line: LandscapeLine) -> Figure:
     with paper_style():
         figure = Figure(figsize=(COLUMN, 0.6 + 1.6 * len(names)))
         panels = figure.subplots(len(names), sharex=True, squeeze=False)[:, 0]
-        looks = looks_of(line.labels)
+        looks = method_styles(line.labels)
         for panel, name in zip(panels, names, strict=True):
             for label, values in zip(line.labels, line.values[name], strict=True):
                 _draw_curve(panel, line, values, looks[label])
@@ -58,7 +58,7 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
     """
     if not lines:
         raise ValueError("lines must hold at least one line, got none.")
-    looks = looks_of(label for line in lines.values() for label in line.labels)
+    looks = method_styles(label for line in lines.values() for label in line.labels)
     columns = min(3, len(lines))
     rows = -(-len(lines) // columns)
     with paper_style():
@@ -79,7 +79,9 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
     return figure
 
 
-def _draw_twins(panel: Axes, line: LandscapeLine, looks: Mapping[str, Look]) -> None:
+def _draw_twins(
+    panel: Axes, line: LandscapeLine, looks: Mapping[str, MethodStyle]
+) -> None:
     small: dict[str, Any] = {"fontsize": 7}
     for name in sorted(line.values, key=lambda name: name != "loss"):
         own = panel if name == "loss" else panel.twinx()
@@ -97,7 +99,9 @@ def _draw_twins(panel: Axes, line: LandscapeLine, looks: Mapping[str, Look]) -> 
     panel.set_xlabel("step along the direction", **small)
 
 
-def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, look: Look) -> None:
+def _draw_curve(
+    panel: Axes, line: LandscapeLine, values: Floats, look: MethodStyle
+) -> None:
     style = _style(look)
     middle = int(np.abs(line.steps).argmin())
     # Few markers, for readers without colours, and one of them at the centre.
@@ -107,7 +111,7 @@ def _draw_curve(panel: Axes, line: LandscapeLine, values: Floats, look: Look) ->
     panel.plot(line.steps[middle], values[middle], **point)
 
 
-def _style(look: Look) -> dict[str, Any]:
+def _style(look: MethodStyle) -> dict[str, Any]:
     """Return a solid line, in which a gap cannot be taken for a dash."""
     marker = MARKERS[look.marker]
     return {**line_of(look), "linestyle": "-", "marker": marker, "markersize": 4}
@@ -128,7 +132,7 @@ def draw_surfaces(
     shown = [surfaces] if isinstance(surfaces, LandscapeSurface) else list(surfaces)
     values = np.concatenate([each.values[name].ravel() for each in shown])
     levels, scale = _levels(values, spread=name == "loss")
-    labels = looks_of(label for each in shown for label in each.paths)
+    labels = method_styles(label for each in shown for label in each.paths)
     width = min((COLUMN + 0.6) * len(shown), PAGE)
     # What is left of the width beside the colour bar and the labels of the axes.
     height = ((width - 0.8) / len(shown) - 0.6) * max(map(_aspect, shown))
@@ -193,7 +197,7 @@ def _axis(notes: Notes, index: int) -> str:
     return f"step along direction {index + 1}"
 
 
-def _draw_path(panel: Axes, path: Floats, look: Look) -> None:
+def _draw_path(panel: Axes, path: Floats, look: MethodStyle) -> None:
     style = _style(look)
     panel.plot(*path.T, color="white", linewidth=2.6, zorder=3)
     panel.plot(*path.T, **{**style, "marker": ".", "markersize": 3}, zorder=4)
@@ -211,7 +215,7 @@ def _draw_path(panel: Axes, path: Floats, look: Look) -> None:
 
 
 def _add_legend(
-    figure: Figure, looks: Collection[Look], keys: Sequence[Line2D] = ()
+    figure: Figure, looks: Collection[MethodStyle], keys: Sequence[Line2D] = ()
 ) -> None:
     """Put the legend above everything, with as many columns as fit."""
     handles = [Line2D([], [], label=look.name, **_style(look)) for look in looks]

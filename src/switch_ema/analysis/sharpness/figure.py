@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from switch_ema.analysis.matplotlib_style import MARKERS, PAGE, line_of, paper_style
-from switch_ema.analysis.method_style import Look, looks_of
+from switch_ema.analysis.method_style import MethodStyle, method_styles
 from switch_ema.analysis.sharpness.measures import NoiseCurve
 
 _STRENGTH = {
@@ -38,7 +38,7 @@ def draw_sharpness(
     with paper_style():
         figure = Figure(figsize=(PAGE, 0.4 * PAGE))
         left, right = figure.subplots(1, 2)
-        for name, look in looks_of(eigenvalues).items():
+        for name, look in method_styles(eigenvalues).items():
             _spectrum(left, look, eigenvalues[name])
             _increase(right, look, curves[name])
         longest = max(len(values) for values in eigenvalues.values())
@@ -56,7 +56,7 @@ def draw_sharpness(
         return figure
 
 
-def _spectrum(axes: Axes, look: Look, values: Sequence[float]) -> None:
+def _spectrum(axes: Axes, look: MethodStyle, values: Sequence[float]) -> None:
     axes.plot(
         range(1, len(values) + 1),
         values,
@@ -67,7 +67,7 @@ def _spectrum(axes: Axes, look: Look, values: Sequence[float]) -> None:
     )
 
 
-def _increase(axes: Axes, look: Look, curve: NoiseCurve) -> None:
+def _increase(axes: Axes, look: MethodStyle, curve: NoiseCurve) -> None:
     mean = np.array([increase.mean for increase in curve.increases])
     error = np.array([increase.error for increase in curve.increases])
     axes.plot(curve.sigmas, mean, **line_of(look))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from switch_ema.analysis.boundary.contours import Floats
 from switch_ema.analysis.boundary.measures import (
     Boundary,
-    Grid,
+    PlaneGrid,
     accuracy,
     calibration_errors,
     measure_boundaries,
@@ -34,7 +34,7 @@ from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
 from switch_ema.bench.task import PlaneTask
-from switch_ema.bench.train.context import Place, using_threads
+from switch_ema.bench.train.context import RunContext, using_threads
 from switch_ema.bench.train.loop import Training
 
 _SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
@@ -49,7 +49,7 @@ class BoundaryComparison:
     """As typed, options included."""
     epochs: int
     seeds: tuple[int, ...]
-    grid: Grid
+    grid: PlaneGrid
     """The same for all, around the points of all seeds."""
     x: Floats
     """Labelled points, (seeds, points, 2)."""
@@ -120,10 +120,10 @@ def compare_boundaries(
     x, y, x_test, y_test = (
         part.double().numpy() for part in (data.x, data.y, data.x_eval, data.y_eval)
     )
-    grid = Grid.around(np.concatenate([x, x_test], axis=1), size=grid_size)
+    grid = PlaneGrid.around(np.concatenate([x, x_test], axis=1), size=grid_size)
     with _run_folder(folder) as run:
         problems = _train(config, cells, run, watcher)
-        with using_threads(Place.threads):  # as it was trained
+        with using_threads(RunContext.threads):  # as it was trained
             found = _measure_cells(cells, run, grid)
     return BoundaryComparison(
         task=task,
@@ -191,12 +191,12 @@ def _train(
 
 
 def _measure_cells(
-    cells: Sequence[Cell], folder: Path, grid: Grid
+    cells: Sequence[Cell], folder: Path, grid: PlaneGrid
 ) -> dict[str, list[_Trained]]:
     """Measure what is kept of each cell; return what each method's seeds became."""
     found: dict[str, list[_Trained]] = {}
     for cell in cells:
-        training = Training(cell, Place(folder, "cpu"))
+        training = Training(cell, RunContext(folder, "cpu"))
         training.run()  # reads the checkpoint, or trains again if that is damaged
         training.model.eval()
         set_mode(training.optimizer, training=False)
@@ -205,7 +205,7 @@ def _measure_cells(
     return found
 
 
-def _measure(training: Training, label: str, grid: Grid) -> _Trained:
+def _measure(training: Training, label: str, grid: PlaneGrid) -> _Trained:
     """Measure the weights of a method at the end of its training."""
     tested = cast(PlaneTask, training.task).x_eval
     if training.result.status != "done":

@@ -11,7 +11,7 @@ from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.execute.options import launched
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import check_divisible
 from switch_ema.bench.train.result import CellResult
 
@@ -23,7 +23,7 @@ def default_jobs() -> int:
 
 def train_cells(
     cells: Sequence[Cell],
-    place: Callable[[Cell], Place],
+    place: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     *,

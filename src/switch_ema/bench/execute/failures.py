@@ -11,7 +11,7 @@ from switch_ema.bench.loading import explain, told
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_file, parse_task
 from switch_ema.bench.text import printable
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import WorkerLost
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
@@ -23,9 +23,9 @@ _R = TypeVar("_R")
 
 
 def explained(
-    train: Callable[[Cell, Place, OnProgress], _R],
+    train: Callable[[Cell, RunContext, OnProgress], _R],
     cell: Cell,
-    place: Place,
+    place: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
     """Train one cell; what goes wrong is told in the result, in one line.
@@ -57,9 +57,9 @@ class TrainingFailed(Exception):
 
 
 def train_or_raise(
-    train: Callable[[Cell, Place, OnProgress], _R],
+    train: Callable[[Cell, RunContext, OnProgress], _R],
     cell: Cell,
-    place: Place,
+    place: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
     """Train one cell as a worker that has to fail, for its launcher to end the others.
@@ -74,7 +74,7 @@ def train_or_raise(
     return result
 
 
-def _keep_traceback(place: Place, cell: Cell) -> None:
+def _keep_traceback(place: RunContext, cell: Cell) -> None:
     """Write the traceback of what is being handled to a file of the run."""
     path = place.folder / FAILURES / f"{cell.id}.txt"
     with suppress(OSError, ValueError):  # the message has to do

@@ -15,7 +15,7 @@ from switch_ema.bench.execute.local_workers import allow_processes, train_in_gro
 from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import Latest, OnProgress
@@ -24,7 +24,7 @@ OnEpoch = Callable[[Cell, int, Latest | None], None]
 """Told a cell, the epochs it has finished, and its last value, if there is one."""
 
 
-def train_or_explain(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
+def train_or_explain(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
     """Train one cell, alone or with workers; what goes wrong is told in the result."""
     train = train_cell if place.workers == 1 else train_in_group
     if is_script(cell.task):
@@ -73,7 +73,7 @@ class Pool:
     def run(
         self,
         cells: Sequence[Cell],
-        place: Callable[[Cell], Place],
+        place: Callable[[Cell], RunContext],
         on_epoch: OnEpoch,
     ) -> Iterator[tuple[Cell, CellResult]]:
         """Hand the cells out and yield their results."""

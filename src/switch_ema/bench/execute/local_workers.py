@@ -26,7 +26,7 @@ from torch.multiprocessing.spawn import (
 from switch_ema.bench.execute.failures import explained
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.text import counted
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import WorkerLost, train_as_worker
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
@@ -39,7 +39,7 @@ _START = "forkserver"
 """How workers are started; a process that has trained must not be forked."""
 
 
-def train_in_group(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
+def train_in_group(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
     """Train a cell with the workers of its place; a lost one costs an epoch at most."""
     for _ in range(RETRIES + 1):
         try:
@@ -58,7 +58,7 @@ def given_up(workers: int) -> CellResult:
 class _Group:
     """Processes that train one cell together, one attempt."""
 
-    def __init__(self, cell: Cell, place: Place, progress: OnProgress) -> None:
+    def __init__(self, cell: Cell, place: RunContext, progress: OnProgress) -> None:
         self._progress = progress
         self._result: CellResult | None = None
         context = get_context(_START)
@@ -118,7 +118,7 @@ class _Group:
 def _work(
     rank: int,
     cell: Cell,
-    place: Place,
+    place: RunContext,
     port: int,
     connections: Sequence[Connection],
 ) -> None:

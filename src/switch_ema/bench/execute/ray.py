@@ -26,11 +26,11 @@ from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.execute.local_workers import RETRIES
 from switch_ema.bench.execute.ray_progress import Board
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress, latest_of
 
-Train = Callable[[Cell, Place, OnProgress], CellResult]
+Train = Callable[[Cell, RunContext, OnProgress], CellResult]
 """Trains a cell and tells errors in its result."""
 
 LARGEST = 64 << 20
@@ -53,7 +53,7 @@ class Job:
     """What a worker is told."""
 
     cell: Cell
-    place: Place
+    place: RunContext
     mark: str
     """Name of a file in the run folder: who sees it shares the folder's storage."""
     home: str
@@ -71,7 +71,7 @@ class Outcome:
 
 def train_on_ray(
     cells: Sequence[Cell],
-    place: Callable[[Cell], Place],
+    place: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     *,
@@ -255,5 +255,5 @@ def _marked(folders: set[Path]) -> Iterator[str]:
             (folder / mark).unlink(missing_ok=True)
 
 
-def _absolute(place: Place) -> Place:
+def _absolute(place: RunContext) -> RunContext:
     return replace(place, folder=place.folder.resolve())

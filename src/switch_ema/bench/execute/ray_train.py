@@ -10,7 +10,7 @@ from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
 from switch_ema.bench.execute.local_workers import RETRIES, given_up
 from switch_ema.bench.execute.ray import Job, Outcome, Share, train_anywhere
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import PATIENCE, train_as_worker
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
@@ -67,5 +67,5 @@ def _work(told: dict[str, Any]) -> Outcome:
     return train_anywhere(job, progress, _train)
 
 
-def _train(cell: Cell, place: Place, progress: OnProgress) -> CellResult:
+def _train(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
     return train_or_raise(train_as_worker, cell, place, progress) or CellResult()

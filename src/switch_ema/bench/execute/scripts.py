@@ -20,7 +20,7 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.spec import FOLDER, command_of, task_slug
 from switch_ema.bench.text import listed
-from switch_ema.bench.train.context import Place, check_kernels
+from switch_ema.bench.train.context import RunContext, check_kernels
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
@@ -69,7 +69,7 @@ class _Files:
 
 
 def run_script(
-    cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Run the command of a cell to its end; what it reports is the result.
 

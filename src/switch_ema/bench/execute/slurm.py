@@ -21,7 +21,7 @@ from switch_ema.bench.execute.local_workers import RETRIES, given_up
 from switch_ema.bench.execute.options import job_options
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.checkpoints import values_path
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import WorkerLost, train_as_worker
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.bench.train.result import CellResult
@@ -37,11 +37,11 @@ _TIMEOUTS = 100
 
 
 @dataclass(frozen=True)
-class Work:
+class SlurmTask:
     """What each task of a job does."""
 
     cell: Cell
-    place: Place
+    place: RunContext
     home: str
     """The current folder, which a task's file may be named relative to."""
 
@@ -65,7 +65,7 @@ class Work:
 class _Running:
     job: Any
     cell: Cell
-    place: Place
+    place: RunContext
     attempts: int = 1
     told: int = 0
     """Epochs that were told."""
@@ -102,7 +102,7 @@ class _Running:
 
 def train_on_slurm(
     cells: Sequence[Cell],
-    place: Callable[[Cell], Place],
+    place: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     options: Sequence[str] = (),
@@ -117,7 +117,7 @@ def train_on_slurm(
     waiting, running = deque(cells), list[_Running]()
 
     def submit(cell: Cell) -> Any:
-        work = Work(cell, places[cell.id], os.getcwd())
+        work = SlurmTask(cell, places[cell.id], os.getcwd())
         try:
             return executor.submit(work)
         except (FailedJobError, OSError) as error:
@@ -147,7 +147,7 @@ def train_on_slurm(
             one.job.cancel(check=False)
 
 
-def _executor(place: Place, options: Sequence[str]) -> Any:
+def _executor(place: RunContext, options: Sequence[str]) -> Any:
     """Make what submits jobs, with the user's options before our own."""
     wanted: dict[str, Any] = {
         "name": "switch-ema",
@@ -178,7 +178,7 @@ def _executor(place: Place, options: Sequence[str]) -> Any:
     return executor
 
 
-def _absolute(place: Place) -> Place:
+def _absolute(place: RunContext) -> RunContext:
     return replace(place, folder=place.folder.resolve())
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from switch_ema.bench.execute.failures import TrainingFailed, explained, train_or_raise
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import train_as_worker
 from switch_ema.bench.train.result import CellResult
 
@@ -26,7 +26,7 @@ _IDLE = timedelta(days=365)
 
 
 def train_launched(
-    cells: Sequence[Cell], place: Callable[[Cell], Place], on_epoch: OnEpoch
+    cells: Sequence[Cell], place: Callable[[Cell], RunContext], on_epoch: OnEpoch
 ) -> Iterator[tuple[Cell, CellResult]]:
     """Yield each cell with its result, one after the other; the first failure ends it.
 

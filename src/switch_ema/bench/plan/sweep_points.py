@@ -33,7 +33,7 @@ UNTUNED, TUNED = "untuned", "tuned"
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One setting of one task: what the task and the methods are called in it."""
 
     title: str
@@ -45,7 +45,7 @@ class Point:
     """In the order of those of the configuration."""
 
 
-def sweep_points(config: CompareConfig) -> list[Point]:
+def sweep_points(config: CompareConfig) -> list[SweepPoint]:
     """Return the points of a comparison's sweep; none without one.
 
     The option is looked for among those of the tasks, of the methods and of the
@@ -57,7 +57,9 @@ def sweep_points(config: CompareConfig) -> list[Point]:
     tasks, methods = config.tasks, tuple(labels_of(config))
     if any(option in options_of_task(load_task_class(task)[0]) for task in tasks):
         return [
-            Point(f"{option} = {value}", task, _task_with(task, option, value), methods)
+            SweepPoint(
+                f"{option} = {value}", task, _task_with(task, option, value), methods
+            )
             for value in values
             for task in tasks
         ]
@@ -77,7 +79,7 @@ def sweep_points(config: CompareConfig) -> list[Point]:
             "to sweep."
         )
     return [
-        Point(title, task, task, names)
+        SweepPoint(title, task, task, names)
         for title, names in settings.items()
         for task in tasks
     ]
@@ -139,7 +141,7 @@ def with_factor(method: str, factor: float) -> str:
     return str(replace(spec, changes=(change, *spec.changes)))
 
 
-def trained(config: CompareConfig, points: Sequence[Point]) -> CompareConfig:
+def trained(config: CompareConfig, points: Sequence[SweepPoint]) -> CompareConfig:
     """Return the comparison of all that the points name; without points, itself."""
     if not points:
         return config
@@ -154,7 +156,7 @@ def trained(config: CompareConfig, points: Sequence[Point]) -> CompareConfig:
 
 def plan_points(
     config: CompareConfig,
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     stored: Mapping[str, TaskFacts] | None = None,
 ) -> list[Cell]:
     """List the cells of all points; without points, those of the comparison.
@@ -168,23 +170,23 @@ def plan_points(
     """
     if not points:
         return make_plan(config, stored)
-    by_task: dict[str, list[Point]] = {}
+    by_task: dict[str, list[SweepPoint]] = {}
     for point in points:
         by_task.setdefault(point.task, []).append(point)
     plans = (make_plan(trained(config, own), stored) for own in by_task.values())
     return in_order(cell for cells in plans for cell in cells)
 
 
-def dump_points(points: Iterable[Point]) -> str:
+def dump_points(points: Iterable[SweepPoint]) -> str:
     """Spell points as JSON."""
     return json.dumps([dataclasses.asdict(point) for point in points])
 
 
-def load_points(meta: Mapping[str, str]) -> list[Point]:
+def load_points(meta: Mapping[str, str]) -> list[SweepPoint]:
     """Read the points of a run back; most runs have none."""
     try:
         return [
-            Point(p["title"], p["typed"], p["task"], tuple(p["methods"]))
+            SweepPoint(p["title"], p["typed"], p["task"], tuple(p["methods"]))
             for p in read_json(meta.get(POINTS, "[]"), "the run's note on its points")
         ]
     except (TypeError, KeyError):

@@ -18,7 +18,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
-from switch_ema.bench.report.page_style import Look
+from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted
@@ -60,7 +60,7 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
     )
 
 
-def _curve(method: str, own: Band, look: Look, digits: int) -> list[Json]:
+def _curve(method: str, own: Band, look: PageStyle, digits: int) -> list[Json]:
     hover = [
         typographic(
             f"epoch {e}: {fixed(mean, digits)} ± {fixed(error, digits)}, n = {n}"

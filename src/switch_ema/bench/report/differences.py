@@ -20,7 +20,7 @@ from switch_ema.bench.report.numbers import (
     shortened,
     typographic,
 )
-from switch_ema.bench.report.page_style import Look
+from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
@@ -94,7 +94,7 @@ def _heights(seeds: list[int]) -> dict[int, float]:
 
 
 def _dots(
-    dots: Mapping[float, tuple[int, float]], look: Look, method: str, digits: int
+    dots: Mapping[float, tuple[int, float]], look: PageStyle, method: str, digits: int
 ) -> Json:
     return {
         "x": [value for _, value in dots.values()],
@@ -111,7 +111,7 @@ def _dots(
     }
 
 
-def _mean(difference: Difference, look: Look, method: str, digits: int) -> Json:
+def _mean(difference: Difference, look: PageStyle, method: str, digits: int) -> Json:
     low, mean, high = difference.low, difference.mean, difference.high
     interval, text = {}, f"mean {fixed(mean, digits, '+')} (n = {difference.n})"
     if difference.sd:

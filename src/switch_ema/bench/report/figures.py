@@ -8,10 +8,10 @@ from typing import Any
 
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import shortened
-from switch_ema.bench.report.page_style import Look
+from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.text import printable
 
-Looks = Mapping[str, Look]
+Looks = Mapping[str, PageStyle]
 """By method."""
 Json = dict[str, Any]
 ROW_HEIGHT = 62
@@ -30,7 +30,7 @@ class Figure:
     height: int
     traces: list[Json]
     layout: Json
-    legend: list[tuple[str, Look]] = field(default_factory=list)
+    legend: list[tuple[str, PageStyle]] = field(default_factory=list)
     """Methods that can be hidden and shown."""
     is_cut: bool = False
     """Whether the vertical axis leaves something out."""
@@ -68,7 +68,7 @@ def rows_layout(labels: list[str], title: str) -> Json:
 
 def band_and_line(
     method: str,
-    look: Look,
+    look: PageStyle,
     x: Sequence[float] | Sequence[str],
     mean: Sequence[float],
     half: Sequence[float],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from switch_ema.bench.report.figures import Looks
 from switch_ema.bench.report.numbers import digits_of, fixed
-from switch_ema.bench.report.page_style import Look
+from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.report.rows import NEAR_TIES
 from switch_ema.bench.stats.paired import Difference
 from switch_ema.bench.stats.summary import TaskSummary
@@ -23,7 +23,7 @@ class ForestRow:
     """One method; places are percentages of the axis."""
 
     method: str
-    look: Look
+    look: PageStyle
     verdict: str
     mean: float
     low: float

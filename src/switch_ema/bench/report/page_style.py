@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switch_ema.analysis.method_style import DASHES, looks_of
+from switch_ema.analysis.method_style import DASHES, method_styles
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.stats.summary import TaskSummary
 
@@ -12,7 +12,7 @@ assert len(_DASHES) == DASHES
 
 
 @dataclass(frozen=True)
-class Look:
+class PageStyle:
     """How a method is drawn."""
 
     index: int
@@ -33,7 +33,7 @@ class Look:
         return " ".join(map(str, self.dash)) or "none"
 
 
-def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, Look]:
+def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, PageStyle]:
     """Give every method of a comparison its look, whichever tasks it appears in."""
     names: dict[str, None] = {}
     for task in tasks:
@@ -41,6 +41,6 @@ def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, Look]:
         names |= dict.fromkeys([baseline_of(results)] if not names else [])
         names |= dict.fromkeys(result.method for result in results)
     return {
-        name: Look(index, look.colour, _DASHES[look.dash])
-        for index, (name, look) in enumerate(looks_of(names).items())
+        name: PageStyle(index, look.colour, _DASHES[look.dash])
+        for index, (name, look) in enumerate(method_styles(names).items())
     }

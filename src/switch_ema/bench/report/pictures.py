@@ -11,7 +11,7 @@ _WIDE = 3
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPicture:
     """One picture of the page."""
 
     caption: str
@@ -23,9 +23,9 @@ class Shown:
 class Pictures:
     """All pictures of a task."""
 
-    common: list[Shown]
+    common: list[ShownPicture]
     """Those that are the same for all methods, such as the truth."""
-    methods: list[tuple[str, list[Shown]]]
+    methods: list[tuple[str, list[ShownPicture]]]
     """The others, by method."""
     wide: bool
     """Whether methods stand one below the other instead of side by side."""
@@ -58,9 +58,9 @@ def arrange(samples: Sequence[SamplePicture]) -> Pictures | None:
     )
 
 
-def _shown(picture: SamplePicture) -> Shown:
+def _shown(picture: SamplePicture) -> ShownPicture:
     content = base64.b64encode(picture.png).decode()
-    return Shown(picture.caption, f"data:image/png;base64,{content}")
+    return ShownPicture(picture.caption, f"data:image/png;base64,{content}")
 
 
 def _aspect(png: bytes) -> float:

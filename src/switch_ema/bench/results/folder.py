@@ -13,7 +13,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
     POINTS,
-    Point,
+    SweepPoint,
     dump_points,
     load_points,
     trained,
@@ -72,7 +72,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def claim(
-    results: Results, config: CompareConfig, folder: Path, points: Sequence[Point] = ()
+    results: Results,
+    config: CompareConfig,
+    folder: Path,
+    points: Sequence[SweepPoint] = (),
 ) -> None:
     """Make a new run folder this comparison's; refuse that of another comparison.
 
@@ -162,7 +165,7 @@ def threads_of(results: Results) -> int:
 
 
 def note_tuned(
-    results: Results, config: CompareConfig, points: Sequence[Point]
+    results: Results, config: CompareConfig, points: Sequence[SweepPoint]
 ) -> None:
     """Store what tuning has made of the configuration."""
     results.set_meta(POINTS, dump_points(points))

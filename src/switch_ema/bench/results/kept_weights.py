@@ -22,7 +22,7 @@ from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import SeedBatchTask, Task
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.trajectory import load_trajectory
 
@@ -110,7 +110,7 @@ def load_kept(
     config, results = open_run(folder)
     with closing(results):
         points = load_points(results.meta())
-        place = Place(folder, device, threads=threads_of(results))
+        place = RunContext(folder, device, threads=threads_of(results))
     wanted = config.first_seed if seed is None else seed
     kept: dict[tuple[str, str | None], KeptTask] = {}
     known: dict[str, None] = {}
@@ -131,7 +131,7 @@ def load_kept(
     return [_with_methods(task, chosen) for task in kept.values()]
 
 
-def _load(cell: Cell, place: Place) -> KeptTask:
+def _load(cell: Cell, place: RunContext) -> KeptTask:
     training = Training(cell, place)
     load_checkpoint(training, with_values=False)
     model = unwrap(training.model)

@@ -13,7 +13,7 @@ from switch_ema.bench.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """Where and how a cell is trained; the numbers do not depend on it."""
 
     folder: Path

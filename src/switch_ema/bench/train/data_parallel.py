@@ -47,7 +47,7 @@ from switch_ema.bench.train.checkpoints import (
     read,
     restore,
 )
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.description import describe_workers
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.result import CellResult
@@ -73,7 +73,7 @@ class WorkerLost(Exception):
 class SharedTraining(Training):
     """One cell, as one of several workers trains it."""
 
-    def __init__(self, cell: Cell, place: Place) -> None:
+    def __init__(self, cell: Cell, place: RunContext) -> None:
         check_divisible(cell)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._calls = 0
@@ -263,7 +263,7 @@ class _Loss(nn.Module):
 
 
 def train_as_worker(
-    cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult | None:
     """Train a cell as one worker of the process group that the environment describes.
 

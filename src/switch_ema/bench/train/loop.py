@@ -50,7 +50,7 @@ from switch_ema.bench.train.checkpoints import (
     values_path,
 )
 from switch_ema.bench.train.context import (
-    Place,
+    RunContext,
     check_kernels,
     peak_memory_mb,
     using_threads,
@@ -74,7 +74,7 @@ _TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
 class Training:
     """One cell, from its checkpoint or from the beginning to its last epoch."""
 
-    def __init__(self, cell: Cell, place: Place) -> None:
+    def __init__(self, cell: Cell, place: RunContext) -> None:
         self.cell, self.place = cell, place
         if place.sources is not None:
             check_unchanged(cell.task, place.sources)
@@ -457,7 +457,7 @@ class Training:
 
 
 def train_cell(
-    cell: Cell, place: Place, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Train one cell, with the threads of its run."""
     with using_threads(place.threads):

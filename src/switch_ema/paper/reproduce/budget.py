@@ -35,7 +35,7 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenRow:
     """A row that is going to be trained."""
 
     offer: Offer
@@ -60,7 +60,7 @@ def read_duration(text: str) -> float:
     return seconds
 
 
-def choose_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
+def choose_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
     """Choose rows and seeds that fit into a time, the most important first.
 
     1. One row of every part, one that a figure shows or that others are compared with,
@@ -83,7 +83,7 @@ def choose_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
     began = {one.offer.part for one in chosen}
     rest = [(turn, o) for p in began for turn, o in enumerate(parts[p]) if turn]
     for _, offer in sorted(rest, key=lambda pair: (pair[0], pair[1].seconds(FEWEST))):
-        one = Chosen(offer=offer, seeds=offer.fixed_seeds or FEWEST)
+        one = ChosenRow(offer=offer, seeds=offer.fixed_seeds or FEWEST)
         if one.seconds <= left:
             chosen.append(one)
             left -= one.seconds
@@ -96,10 +96,10 @@ def choose_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
     return chosen
 
 
-def _first_rows(offers: Sequence[Offer], budget: float) -> list[Chosen]:
+def _first_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
     """Begin with one row of each part, or of as many parts as fit."""
     for seeds in (FEWEST, 2):
-        chosen = [Chosen(offer=o, seeds=o.fixed_seeds or seeds) for o in offers]
+        chosen = [ChosenRow(offer=o, seeds=o.fixed_seeds or seeds) for o in offers]
         if sum(one.seconds for one in chosen) <= budget:
             return chosen
     while chosen and sum(one.seconds for one in chosen) > budget:

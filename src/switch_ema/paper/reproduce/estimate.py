@@ -14,7 +14,7 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.results.folder import RESULTS, WORKERS
 from switch_ema.bench.results.store import FINISHED, TRAINED, Results
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.paper.reproduce.rows import RowPlan
 
 
@@ -108,7 +108,7 @@ def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
     short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
-        place = Place(Path(folder), device)
+        place = RunContext(Path(folder), device)
         result = train_or_explain(short, place, lambda epoch, latest: None)
     if result.status == "failed":
         raise UsageError(f"{cell}: {result.message}")

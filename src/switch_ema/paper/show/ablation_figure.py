@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from switch_ema.analysis.matplotlib_style import PAGE, colour_of, paper_style
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import fixed
-from switch_ema.paper.show.ablation_points import Point
+from switch_ema.paper.show.ablation_points import AblationPoint
 
 _CLEAR = 2.0
 """Gains of this many half widths of their intervals have the strongest colour."""
@@ -27,7 +27,7 @@ class Panel:
     metric: str
     higher_is_better: bool
     digits: int
-    points: Mapping[str, Sequence[Point]]
+    points: Mapping[str, Sequence[AblationPoint]]
     """By method, in the order of the option's values."""
     baseline: tuple[float, float] | None = None
     """Mean and standard error of a method that has not the option."""
@@ -95,7 +95,7 @@ def _marker_keys() -> list[Line2D]:
     ]
 
 
-def _cell(point: Point, digits: int) -> tuple[float, str]:
+def _cell(point: AblationPoint, digits: int) -> tuple[float, str]:
     """Return a cell's gain in half widths and its text."""
     mark = "\n(~ best)" if point.within_noise else ""
     mark = "\n(best)" if point.is_best else mark

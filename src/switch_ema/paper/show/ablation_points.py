@@ -10,7 +10,7 @@ from switch_ema.paper.tables.ablations import Ablation
 
 
 @dataclass(frozen=True)
-class Point:
+class AblationPoint:
     """One setting of a method on one task."""
 
     label: str
@@ -31,7 +31,7 @@ class Point:
 
 def points_of(
     table: Ablation, task: TaskSummary, metric: Metric
-) -> dict[str, list[Point]]:
+) -> dict[str, list[AblationPoint]]:
     """Return the settings of each method on one task, by the value of the option."""
     families: dict[str, list[tuple[float, str]]] = {}
     results = {result.method: result for result in task.results[metric.name]}
@@ -41,7 +41,7 @@ def points_of(
             families.setdefault(setting[0], []).append((setting[1], label))
     better = metric.higher_is_better
     curves = task.curves[metric.name]
-    points: dict[str, list[Point]] = {}
+    points: dict[str, list[AblationPoint]] = {}
     for name, settings in families.items():
         choose = max if better else min
         best = choose(settings, key=lambda pair: results[pair[1]].last.mean)[1]
@@ -51,7 +51,7 @@ def points_of(
             verdict = verdict_of(to_best)
             within = None if verdict == "too few seeds" else verdict != "helps"
             points.setdefault(name, []).append(
-                Point(
+                AblationPoint(
                     label=label,
                     value=value,
                     mean=last.mean,

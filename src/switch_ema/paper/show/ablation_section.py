@@ -11,7 +11,7 @@ from switch_ema.bench.stats.paired import LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed
 from switch_ema.paper.reproduce.rows import ReproducedRow
-from switch_ema.paper.show.ablation_points import Point, points_of
+from switch_ema.paper.show.ablation_points import AblationPoint, points_of
 from switch_ema.paper.show.gains import MeasuredMetric, measured_metrics
 from switch_ema.paper.show.table_section import digits_in, reproduction_section
 from switch_ema.paper.tables.ablations import Ablation
@@ -80,7 +80,7 @@ def _noise(
     row: ReproducedRow,
     measured: MeasuredMetric,
     name: str,
-    points: Sequence[Point],
+    points: Sequence[AblationPoint],
 ) -> list[str]:
     best = next(point for point in points if point.is_best)
     others = [point for point in points if not point.is_best]
@@ -99,7 +99,7 @@ def _noise(
     ]
 
 
-def _headline(table: Ablation, points: Sequence[dict[str, list[Point]]]) -> str:
+def _headline(table: Ablation, points: Sequence[dict[str, list[AblationPoint]]]) -> str:
     """Count how often the settings could not be told from the best one."""
     families = [own for task in points for own in task.values()]
     told: dict[float, list[bool]] = {}
@@ -121,7 +121,7 @@ def _headline(table: Ablation, points: Sequence[dict[str, list[Point]]]) -> str:
 def _picture(
     table: Ablation,
     found: Sequence[tuple[ReproducedRow, MeasuredMetric]],
-    points: Sequence[dict[str, list[Point]]],
+    points: Sequence[dict[str, list[AblationPoint]]],
     folder: Path,
 ) -> Picture:
     # matplotlib takes a second to import, and a table needs none.

@@ -7,7 +7,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -81,7 +81,7 @@ def _row(
     return PaperRow(
         name=name,
         title=title,
-        small=Setting(
+        small=RowSetting(
             task="classification",
             options={**options, "scale": "fitted"},
             variants=VARIANTS,
@@ -90,12 +90,12 @@ def _row(
             stack="auto",
             first_seed=FIRST_SEEDS[dataset],
         ),
-        short=Setting(
+        short=RowSetting(
             task="classification",
             options={**options, "scale": "small"},
             first_seed=FIRST_SEEDS[dataset],
         ),
-        paper=Setting(
+        paper=RowSetting(
             task="classification",
             options={**options, "scale": "paper", "dataset": dataset},
             epochs=epochs,

@@ -8,7 +8,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -39,10 +39,10 @@ def _row(
     return PaperRow(
         name=name,
         title=title,
-        small=Setting(
+        small=RowSetting(
             task=task, options={**options, "scale": "small"}, first_seed=first_seed
         ),
-        paper=Setting(
+        paper=RowSetting(
             task=task,
             options={**options, "scale": "paper", "dataset": "coco"},
             decays=DECAYS["coco", kind],

@@ -6,7 +6,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -25,8 +25,8 @@ def _row(
         name=dataset,
         title=title,
         # Twice the same task: with other seeds, the second row repeats the first.
-        small=Setting(task="ddpm", first_seed=first_seed),
-        paper=Setting(
+        small=RowSetting(task="ddpm", first_seed=first_seed),
+        paper=RowSetting(
             task="ddpm",
             options={"dataset": dataset, "scale": "paper", "inception": INCEPTION},
             epochs=epochs,

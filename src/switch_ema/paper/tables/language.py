@@ -6,7 +6,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -30,8 +30,8 @@ def _lstm(optimizer: str, title: str, cells: str, gain: float) -> PaperRow:
     return PaperRow(
         name=f"lstm-{optimizer}",
         title=f"2-layer LSTM, {title}",
-        small=Setting(task="awd-lstm", optimizer=spec, first_seed=AFTER_CHOICE),
-        paper=Setting(
+        small=RowSetting(task="awd-lstm", optimizer=spec, first_seed=AFTER_CHOICE),
+        paper=RowSetting(
             task="awd-lstm",
             options={"scale": "paper"},
             optimizer=spec,
@@ -75,8 +75,8 @@ TABLE_12 = PaperTable(
         PaperRow(
             name="bert-yelp",
             title="Yelp Review, BERT-Base",
-            small=Setting(task="bert-text", first_seed=AFTER_CHOICE),
-            paper=Setting(
+            small=RowSetting(task="bert-text", first_seed=AFTER_CHOICE),
+            paper=RowSetting(
                 task="bert-text",
                 options={"scale": "paper", "dataset": "yelp"},
                 epochs=2,
@@ -96,8 +96,8 @@ TABLE_12 = PaperTable(
         PaperRow(
             name="bert-wikitext",
             title="WikiText-103, BERT-Base",
-            small=Setting(task="bert-lm", first_seed=AFTER_CHOICE),
-            paper=Setting(
+            small=RowSetting(task="bert-lm", first_seed=AFTER_CHOICE),
+            paper=RowSetting(
                 task="bert-lm",
                 options={"scale": "paper", "dataset": "wikitext103"},
                 epochs=16,

@@ -12,7 +12,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 
@@ -73,8 +73,8 @@ def _row(task: str, network: str, optimizer: str) -> PaperRow:
     return PaperRow(
         name=f"{task}-{optimizer}",
         title=f"{task}, {optimizer}",
-        small=Setting(task=task, optimizer=_OPTIMIZERS[optimizer]),
-        paper=Setting(
+        small=RowSetting(task=task, optimizer=_OPTIMIZERS[optimizer]),
+        paper=RowSetting(
             task="classification",
             options={**options, "dataset": "cifar100"},
             optimizer=_PAPER_OPTIMIZERS[optimizer],

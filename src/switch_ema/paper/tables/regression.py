@@ -9,7 +9,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -37,12 +37,12 @@ def _row(
     return PaperRow(
         name=f"{data}-{network}",
         title=f"{_TITLES[data]}, {_NETWORKS[network]}",
-        small=Setting(
+        small=RowSetting(
             task="rcf-mnist" if angles else "cell-count",
             options=options,
             first_seed=first_seed,
         ),
-        paper=Setting(
+        paper=RowSetting(
             task="rcf-mnist" if angles else "age",
             options=full,
             epochs=800 if angles else 400,

@@ -10,7 +10,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -67,12 +67,12 @@ def _row(
     return PaperRow(
         name=name,
         title=f"{_TITLES[pretraining]}, {title}",
-        small=Setting(
+        small=RowSetting(
             task=pretraining,
             options={"network": network, "scale": "small"},
             first_seed=FIRST_SEEDS[dataset],
         ),
-        paper=Setting(
+        paper=RowSetting(
             task=pretraining,
             options=options,
             epochs=epochs,

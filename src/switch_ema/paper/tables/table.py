@@ -30,7 +30,7 @@ EPOCHS = "the epochs of the training"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RowSetting:
     """What is trained for a row at one scale: the small one or the paper's."""
 
     task: str
@@ -129,13 +129,13 @@ class PaperRow:
     """What it is called on the command line."""
     title: str
     """In the paper's own words."""
-    small: Setting
-    paper: Setting
+    small: RowSetting
+    paper: RowSetting
     metrics: tuple[PaperMetric, ...]
     """The first one decides, as in a comparison."""
     baseline: str = "plain"
     """What the printed gain is measured from: the cell that the paper sets in grey."""
-    short: Setting | None = None
+    short: RowSetting | None = None
     """A short training at the small scale, for ablations and figures that train many
     variants of the row; None: the usual one."""
     small_methods: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class PaperRow:
             else self.methods
         )
 
-    def setting(self, scale: str) -> Setting:
+    def setting(self, scale: str) -> RowSetting:
         """Return what is trained at a scale."""
         return self.paper if scale == "paper" else self.small
 

@@ -6,7 +6,7 @@ from switch_ema.paper.tables.table import (
     PaperMetric,
     PaperRow,
     PaperTable,
-    Setting,
+    RowSetting,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -23,12 +23,12 @@ def _row(
     return PaperRow(
         name=network,
         title=title,
-        small=Setting(
+        small=RowSetting(
             task="moving-mnist",
             options={"network": network},
             first_seed=AFTER_CHOICE,
         ),
-        paper=Setting(
+        paper=RowSetting(
             task="moving-mnist",
             options={"network": network, "scale": "paper"},
             epochs=200,

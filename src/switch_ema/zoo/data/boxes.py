@@ -17,7 +17,7 @@ GREY = 114
 """Grey value of what lies outside of images, in 0 to 255."""
 
 
-class Augmentation:
+class BoxAugmentation:
     """Transforms of torchvision, applied to images with boxes and masks.
 
     Boxes that have left the image are dropped, with their labels and masks.
@@ -46,11 +46,11 @@ class Augmentation:
         return changed.as_subclass(Tensor), plain
 
 
-def flipping(crop: int | None = None) -> Augmentation:
+def flipping(crop: int | None = None) -> BoxAugmentation:
     """Mirror half of the images; cut squares out of them, if a side is given."""
     v2 = need("torchvision.transforms.v2")
     crops = [v2.RandomCrop(crop, pad_if_needed=True)] if crop else []
-    return Augmentation(*crops, v2.RandomHorizontalFlip())
+    return BoxAugmentation(*crops, v2.RandomHorizontalFlip())
 
 
 class MosaicMixUp:
@@ -80,14 +80,14 @@ class MosaicMixUp:
         v2 = need("torchvision.transforms.v2")
         self._examples, self._side = examples, side
         self._mosaic, self._mixup = mosaic, mixup
-        self._affine = Augmentation(
+        self._affine = BoxAugmentation(
             v2.RandomAffine(
                 degrees=10, translate=(0.1, 0.1), scale=scale, shear=2, fill=GREY
             ),
             v2.CenterCrop(side),
             smallest=2.0,
         )
-        self._last = Augmentation(
+        self._last = BoxAugmentation(
             v2.ColorJitter(brightness=0.4, saturation=0.7, hue=0.015),
             v2.RandomHorizontalFlip(),
         )

@@ -42,7 +42,7 @@ class CocoImages:
         places: Folders and tar files in which the images are looked for.
     """
 
-    def __init__(self, annotations: Path, places: Sequence["Place"]) -> None:
+    def __init__(self, annotations: Path, places: Sequence["ImageStore"]) -> None:
         content = _read_json(annotations)
         problems = _Problems(annotations.name)
         ids = sorted(int(entry["id"]) for entry in content["categories"])
@@ -136,7 +136,7 @@ def open_folder(folder: Path) -> tuple[CocoImages, CocoImages]:
 
 
 @dataclass(frozen=True)
-class Place:
+class ImageStore:
     """A folder, or a tar file, that holds images."""
 
     path: Path
@@ -166,7 +166,7 @@ class _Image:
 
     number: int
     name: str
-    place: Place
+    place: ImageStore
     height: int
     width: int
 
@@ -205,19 +205,19 @@ def _annotations(folder: Path, what: str) -> Path:
     raise UsageError(f"{folder} must hold {wanted} for {what}; it holds {there}.")
 
 
-def _places(folder: Path, annotations: Path) -> Iterator[Place]:
+def _places(folder: Path, annotations: Path) -> Iterator[ImageStore]:
     part = annotations.stem.removeprefix("instances_")
     for path in (folder / part, folder / "images" / part, folder / "images"):
         if path.is_dir():
-            yield Place(path)
+            yield ImageStore(path)
     for path in (folder / f"{part}.tar", folder / "images.tar"):
         if path.is_file():
             yield _open_tar(path)
-    yield Place(annotations.parent)
-    yield Place(folder)
+    yield ImageStore(annotations.parent)
+    yield ImageStore(folder)
 
 
-def _open_tar(path: Path) -> Place:
+def _open_tar(path: Path) -> ImageStore:
     try:
         with tarfile.open(path) as archive:
             members = [member for member in archive if member.isfile()]
@@ -228,7 +228,7 @@ def _open_tar(path: Path) -> Place:
         where = (member.offset_data, member.size)
         # Annotations name images with or without the folder that they lie in.
         offsets[member.name] = offsets[Path(member.name).name] = where
-    return Place(path, offsets)
+    return ImageStore(path, offsets)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -258,7 +258,9 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def _usable_images(
-    entries: Sequence[Mapping[str, Any]], places: Sequence[Place], problems: _Problems
+    entries: Sequence[Mapping[str, Any]],
+    places: Sequence[ImageStore],
+    problems: _Problems,
 ) -> Iterator[_Image]:
     for entry in entries:
         name = str(entry["file_name"])

@@ -39,7 +39,7 @@ class Examples(Protocol):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """Some of the examples, in an order of their own."""
 
     examples: Examples
@@ -156,8 +156,8 @@ def load_detection(
         return data
     stay, held = (part.tolist() for part in hold_out(len(data.train), seed))
     return DetectionData(
-        Chosen(data.train, stay),
-        Chosen(data.train, held),
+        Selection(data.train, stay),
+        Selection(data.train, held),
         data.categories,
         data.has_masks,
         data.problems,
@@ -184,7 +184,7 @@ def _from_files(folder: Path, longest_side: int | None) -> DetectionData:
         )
     # As usual, an image without any box is not trained on; it is tested.
     filled = [index for index in range(len(train)) if train.count(index)]
-    parts: list[Examples] = [Chosen(train, filled), test]
+    parts: list[Examples] = [Selection(train, filled), test]
     for part, what in zip(parts, ("training", "tests"), strict=True):
         if not len(part):
             raise UsageError(f"{folder} has no usable image for {what}.")
@@ -207,4 +207,4 @@ def _draw(
     if check_count(name, size) > have:
         raise UsageError(f"{name} must be at most {have}, got {size}.")
     order = torch.randperm(have, generator=generator)[:size]
-    return Chosen(examples, order.tolist())
+    return Selection(examples, order.tolist())

@@ -12,7 +12,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.vision import ImageFiles
@@ -50,7 +50,7 @@ def trained(task, folder, methods, epochs=1):
     )
     values = {}
     for cell in make_plan(config):
-        result = train_cell(cell, Place(folder / "run", "cpu"))
+        result = train_cell(cell, RunContext(folder / "run", "cpu"))
         assert result.status == "done", result.message
         values |= result.values
     return values

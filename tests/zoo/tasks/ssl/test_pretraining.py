@@ -10,7 +10,7 @@ from switch_ema.bench.loading import create_task, load_task_class
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import CONTROL_EPOCHS
-from switch_ema.bench.train.context import Place
+from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.tasks.ssl.settings import SIMCLR, paper_optimizer
@@ -29,7 +29,7 @@ def test_trains_plainly_with_an_average_and_with_switches(name, tmp_path):
     config = CompareConfig(tasks=(TINY[name],), methods=methods, seeds=1, epochs=2)
     curves = {}
     for cell in make_plan(config):
-        result = train_cell(cell, Place(tmp_path, "cpu"))
+        result = train_cell(cell, RunContext(tmp_path, "cpu"))
         assert result.status == "done", result.message
         curves |= result.values
     assert list(curves) == list(methods)

@@ -13,7 +13,7 @@ from switch_ema.paper.show.figures.figure import (
     PaperFigure,
     nothing_printed,
 )
-from switch_ema.paper.tables.table import PaperRow, PaperTable, Setting
+from switch_ema.paper.tables.table import PaperRow, PaperTable, RowSetting
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
@@ -61,8 +61,8 @@ def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
             PaperRow(
                 name=name,
                 title=name.capitalize(),
-                small=Setting(task=name),
-                paper=Setting(task=name),
+                small=RowSetting(task=name),
+                paper=RowSetting(task=name),
                 metrics=(nothing_printed(accuracy, METHODS),),
             )
             for name in ("circles", "moons")

@@ -18,7 +18,7 @@ from switch_ema.paper.show.figures.figure import (
     nothing_printed,
     usual_methods,
 )
-from switch_ema.paper.tables.table import PaperRow, PaperTable, Setting
+from switch_ema.paper.tables.table import PaperRow, PaperTable, RowSetting
 
 SETTINGS = LandscapeSettings(side=31)
 
@@ -65,7 +65,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
 
 
 def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
-    setting = Setting(task="circles")
+    setting = RowSetting(task="circles")
     accuracy = Metric(name="accuracy", higher_is_better=True, unit="%")
     return PaperFigure(
         name="figure-plane",

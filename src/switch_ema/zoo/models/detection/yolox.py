@@ -27,7 +27,7 @@ GREY = 114 / 255
 """Grey value of what is added to an image to make it square."""
 
 
-class Predictions(NamedTuple):
+class YoloxPredictions(NamedTuple):
     """What every cell predicts: N images, A cells, C classes."""
 
     boxes: Tensor
@@ -101,7 +101,7 @@ class YOLOX(nn.Module):
         return self._losses(predictions, boxes, labels)
 
     def _losses(
-        self, found: Predictions, boxes: list[Tensor], labels: list[Tensor]
+        self, found: YoloxPredictions, boxes: list[Tensor], labels: list[Tensor]
     ) -> dict[str, Tensor]:
         """Return the sums over all cells, divided by the number of positive ones."""
         positive = torch.zeros_like(found.objectness)
@@ -149,7 +149,7 @@ class YOLOX(nn.Module):
         return losses
 
     def _detect(
-        self, found: Predictions, images: list[Tensor], scales: list[float]
+        self, found: YoloxPredictions, images: list[Tensor], scales: list[float]
     ) -> list[dict[str, Tensor]]:
         ops = need("torchvision.ops")
         results = []
@@ -191,7 +191,7 @@ class DecoupledHead(nn.Module):
             assert isinstance(module, nn.Conv2d) and module.bias is not None
             nn.init.constant_(module.bias, -4.595)
 
-    def forward(self, features: list[Tensor]) -> Predictions:
+    def forward(self, features: list[Tensor]) -> YoloxPredictions:
         """Predict from the features of the three levels."""
         raws, objectness, classes, cells, strides = [], [], [], [], []
         for level, x in enumerate(features):
@@ -208,7 +208,7 @@ class DecoupledHead(nn.Module):
         # Offsets count from the corner of a cell, as published.
         middle = raw[..., :2] * stride[:, None] + (centres - 0.5 * stride[:, None])
         half = raw[..., 2:].exp() * stride[:, None] / 2
-        return Predictions(
+        return YoloxPredictions(
             torch.cat([middle - half, middle + half], 2),
             raw,
             torch.cat(objectness, 1),

@@ -26,7 +26,7 @@ CLIP = 0.25
 
 
 @dataclass(frozen=True)
-class Scale:
+class LSTMScale:
     """What differs between a CPU's minute and the published runs."""
 
     width: int
@@ -46,7 +46,7 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(
+    "small": LSTMScale(
         width=64,
         hidden=128,
         dropout=0.25,
@@ -65,7 +65,7 @@ SCALES = {
             methods={"ema": {"decay": 0.973}, "switch-ema": {"decay": 0.973}},
         ),
     ),
-    "paper": Scale(
+    "paper": LSTMScale(
         width=400,
         hidden=1150,
         dropout=1.0,
@@ -189,7 +189,7 @@ class AWDLanguageModel(WordTask):
         return perplexity(readings(read, pieces, device))
 
 
-def scale_of(name: str) -> Scale:
+def scale_of(name: str) -> LSTMScale:
     """Look a scale up."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]
 

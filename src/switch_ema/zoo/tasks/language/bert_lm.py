@@ -18,7 +18,7 @@ from switch_ema.zoo.tasks.language.words import WordTask, perplexity
 
 
 @dataclass(frozen=True)
-class Scale:
+class BertLMScale:
     """What differs between a CPU's minute and the published runs."""
 
     network: BertSize
@@ -36,7 +36,7 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(
+    "small": BertLMScale(
         network=BertSize(layers=2, width=64, heads=2, inner=128, positions=64),
         dataset="wikitext2",
         vocabulary=4000,
@@ -55,7 +55,7 @@ SCALES = {
             methods={"ema": {"decay": 0.985}, "switch-ema": {"decay": 0.985}},
         ),
     ),
-    "paper": Scale(
+    "paper": BertLMScale(
         network=BertSize(),
         dataset="wikitext103",
         vocabulary=267_735,
@@ -176,6 +176,6 @@ def sequences(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return text[:end].view(rows, length), text[1 : end + 1].view(rows, length)
 
 
-def scale_of(name: str) -> Scale:
+def scale_of(name: str) -> BertLMScale:
     """Look a scale up."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]

@@ -38,7 +38,7 @@ LAYER_DECAY = 0.75
 
 
 @dataclass(frozen=True)
-class Scale:
+class BertTextScale:
     """What differs between a CPU's minute and the published fine-tuning."""
 
     network: BertSize
@@ -55,7 +55,7 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(
+    "small": BertTextScale(
         network=BertSize(layers=2, width=64, heads=2, inner=128, positions=64),
         tokens=2000,
         length=48,
@@ -72,7 +72,7 @@ SCALES = {
             methods={"ema": {"decay": 0.984}, "switch-ema": {"decay": 0.984}},
         ),
     ),
-    "paper": Scale(
+    "paper": BertTextScale(
         network=BertSize(),
         tokens=30_522,
         length=512,
@@ -200,7 +200,7 @@ class Start:
 
 
 def find_start(
-    pretrained: str | None, texts: list[str], scale: Scale, name: str
+    pretrained: str | None, texts: list[str], scale: BertTextScale, name: str
 ) -> Start:
     """Find the tokenizer and the weights that an option asks for."""
     chosen = pretrained or (BERT_BASE if name == "paper" else "none")
@@ -237,7 +237,7 @@ def minilm_folder() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def scale_of(name: str) -> Scale:
+def scale_of(name: str) -> BertTextScale:
     """Look a scale up."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]
 
