@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -45,7 +45,7 @@ def describe_named(name: str) -> str:
     "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
     """
     module, _, class_name = name.partition(":")
-    path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    path = _PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return (ast.get_docstring(node) or "").partition("\n")[0]

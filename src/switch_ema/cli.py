@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "switch_ema.commands.reproduce:Reproduce",
     "figure": "switch_ema.commands.figure:FigureCommand",
     "landscape": "switch_ema.commands.landscape:Landscape",
-    "boundary": "switch_ema.commands.boundary:Boundary",
+    "boundary": "switch_ema.commands.boundary:BoundaryCommand",
     "theory": "switch_ema.commands.theory:Theory",
     "suggest": "switch_ema.commands.suggest:Suggest",
     "merge": "switch_ema.commands.merge:Merge",
@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "optimizers": "switch_ema.commands.lists:Optimizers",
     "data": "switch_ema.commands.lists:Data",
 }
-CLOSED_PIPE = 128 + 13
+_CLOSED_PIPE = 128 + 13
 """Exit code of a program whose reader has closed the pipe, as shells report it."""
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         # What is still buffered has no reader; without this Python complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(CLOSED_PIPE)
+        sys.exit(_CLOSED_PIPE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}.")

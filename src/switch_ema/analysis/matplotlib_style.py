@@ -26,7 +26,7 @@ DASHES: tuple[Any, ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: one column and the whole page of a two-column paper."""
-PANELS = 4
+_PANELS = 4
 """How many panels stand in a row at most."""
 
 _STYLE: Any = {
@@ -81,9 +81,9 @@ def panel_grid(
         below: height of what stands below all of them.
         share_y: whether all have one vertical axis, which stands on the left.
     """
-    rows = -(-count // PANELS)
+    rows = -(-count // _PANELS)
     columns = -(-count // rows)
-    size = (PAGE * max(columns, 2) / PANELS, below + height * rows)
+    size = (PAGE * max(columns, 2) / _PANELS, below + height * rows)
     figure = Figure(figsize=size)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     for axes in grid.flat[count:]:

@@ -27,21 +27,21 @@ from switch_ema.bench.stacking.tasks import stack_tasks
 from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
 from switch_ema.bench.text import unknown
 
-REGISTRY = "switch_ema.zoo.tasks.registry"
+_REGISTRY = "switch_ema.zoo.tasks.registry"
 """Where tasks are found by name. A string: the engine imports no particular task."""
 
-NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
+_NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
 
 def registered_tasks() -> Mapping[str, str]:
     """Return the tasks that have a name: name -> module and class."""
-    tasks: Mapping[str, str] = importlib.import_module(REGISTRY).TASKS
+    tasks: Mapping[str, str] = importlib.import_module(_REGISTRY).TASKS
     return tasks
 
 
 def import_task(name: str) -> type[Task]:
     """Import the class of a task that has a name."""
-    found: type[Task] = importlib.import_module(REGISTRY).import_task(name)
+    found: type[Task] = importlib.import_module(_REGISTRY).import_task(name)
     return found
 
 
@@ -58,7 +58,7 @@ def check_unchanged(task: str, sources: str) -> None:
         )
 
 
-def load_from_file(shown: str, name: str) -> type[Task]:
+def _load_from_file(shown: str, name: str) -> type[Task]:
     """Import the user's file and take the class out of it."""
     try:
         path = Path(shown).expanduser().resolve()
@@ -71,7 +71,7 @@ def load_from_file(shown: str, name: str) -> type[Task]:
     found = getattr(module, name, None) if name else None
     if not (inspect.isclass(found) and issubclass(found, Task)):
         tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
-        there = f"its tasks are {', '.join(tasks)}" if tasks else NO_TASKS
+        there = f"its tasks are {', '.join(tasks)}" if tasks else _NO_TASKS
         wanted = f"there is no task {name!r}" if name else "name a task behind the file"
         raise UsageError(f"{shown}: {wanted}; {there}.")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
@@ -130,7 +130,7 @@ def takes_split(task_class: type[Task]) -> bool:
     return "split" in inspect.signature(task_class).parameters
 
 
-def check_options(task_class: type[Task], spec: Spec) -> None:
+def _check_options(task_class: type[Task], spec: Spec) -> None:
     """Refuse options that the task does not have, and values of another kind."""
     options, hints = options_of(task_class), _hints(task_class)
     for key, value in spec.options.items():
@@ -157,13 +157,13 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
         )
     file = file_of(spec)
     if file is not None:
-        task_class = load_from_file(file, spec.name[len(file) + 1 :])
+        task_class = _load_from_file(file, spec.name[len(file) + 1 :])
     elif spec.name in registered_tasks():
         task_class = import_task(spec.name)
     else:
         names = registered_tasks()
         raise unknown("task", spec.name, names, ", or path/to/file.py:ClassName")
-    check_options(task_class, spec)
+    _check_options(task_class, spec)
     return task_class, spec
 
 

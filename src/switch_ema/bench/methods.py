@@ -35,7 +35,7 @@ from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 from switch_ema.bench.text import unknown
 
 FILTERS = ("include", "exclude")
-SWITCH_EMA = "switch-ema"
+_SWITCH_EMA = "switch-ema"
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,10 @@ def control_for(control: Method, methods: Sequence[Method]) -> str:
     """
     if not any(change.value == SHARE for change in control.spec.changes):
         return ""
-    found = [m for m in methods if m.spec.name == SWITCH_EMA]
+    found = [m for m in methods if m.spec.name == _SWITCH_EMA]
     alike = [m for m in found if m.spec.options == control.spec.options]
     partners = [*alike, *found]
-    return str(replace(partners[0].spec, changes=())) if partners else SWITCH_EMA
+    return str(replace(partners[0].spec, changes=())) if partners else _SWITCH_EMA
 
 
 def surviving_share(

@@ -22,7 +22,7 @@ from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_method_spec, parse_variation
 
-KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
+_KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),
     "switch-ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),
     "swa": ("start", (0.75, 0.5, 0.875, 0.25)),
@@ -40,7 +40,7 @@ FACTORS = (1, 0.5, 2, 0.25, 4)
 
 SEEDS, STACKED_SEEDS = 3, 8
 """Seeds of tuning: more where they are trained at once, and cost little."""
-OFFSET = 100_000
+_OFFSET = 100_000
 """Tuning has seeds of its own, far from those of the comparison."""
 
 
@@ -100,7 +100,7 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
             methods=tuple(dict.fromkeys(c for found in candidates for c in found)),
             tune=0,
             seeds=STACKED_SEEDS if is_stacked else SEEDS,
-            first_seed=config.first_seed + OFFSET,
+            first_seed=config.first_seed + _OFFSET,
         )
         cells += (replace(cell, split="validation") for cell in make_plan(trial))
     return in_order(cells)
@@ -154,7 +154,7 @@ def _all_candidates(
 def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:
     """List values of a method's main option."""
     spec = parse_method_spec(text)
-    option, values = KNOBS.get(spec.name, ("", ()))
+    option, values = _KNOBS.get(spec.name, ("", ()))
     if not values or option in spec.options:
         return [text]
     if budget > len(values):

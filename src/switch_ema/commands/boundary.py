@@ -13,7 +13,7 @@ from switch_ema.commands.show_section import publish
 
 
 @dataclass(frozen=True)
-class DrawBoundary:
+class BoundaryCommand:
     """Draw and measure decision boundaries of points in the plane.
 
     The paper's figures 4 (circles) and A1 (moons), with numbers: accuracy, width,

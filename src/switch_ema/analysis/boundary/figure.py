@@ -19,7 +19,7 @@ from switch_ema.analysis.intervals import Interval, interval
 from switch_ema.analysis.matplotlib_style import COLOURS, PAGE, paper_style
 from switch_ema.analysis.method_style import display_name, method_styles
 
-CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
+_CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list(
     "confidence", ["#b9bcc0", "#2f6fb5"]
 )
 """Grey where the network is undecided, blue where it is certain."""
@@ -118,7 +118,7 @@ def _draw_points(
 ) -> Any:
     p = method.probabilities[seed]
     shown: dict[str, Any] = {
-        "cmap": CONFIDENCE_COLOURS,
+        "cmap": _CONFIDENCE_COLOURS,
         "vmin": 0.5,
         "vmax": 1,
         "linewidths": 0,

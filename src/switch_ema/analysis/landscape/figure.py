@@ -20,11 +20,11 @@ from switch_ema.analysis.matplotlib_style import (
 )
 from switch_ema.analysis.method_style import MethodStyle, display_name, method_styles
 
-LEVELS = 18
+_LEVELS = 18
 """Contours of a surface."""
-SHADES = LinearSegmentedColormap.from_list("shades", ["#6389a6", "#b5cad8", "#fbf8ef"])
+_SHADES = LinearSegmentedColormap.from_list("shades", ["#6389a6", "#b5cad8", "#fbf8ef"])
 """Valleys are darkest, and light enough for the methods' colours."""
-UNITS = {"accuracy": "accuracy (%)"}
+_UNITS = {"accuracy": "accuracy (%)"}
 _SECOND: Any = (0, (3, 2))
 """Dashes of what is measured beside the loss."""
 
@@ -42,7 +42,7 @@ def draw_line(line: LandscapeLine) -> Figure:
         for panel, name in zip(panels, names, strict=True):
             for label, values in zip(line.labels, line.values[name], strict=True):
                 _draw_curve(panel, line, values, looks[label])
-            panel.set_ylabel(UNITS.get(name, name))
+            panel.set_ylabel(_UNITS.get(name, name))
         panels[-1].set_xlabel("step along the direction")
         _add_legend(figure, looks.values())
     return figure
@@ -91,7 +91,7 @@ def _draw_twins(
             own.plot(
                 line.steps, values, **style, markevery=max(line.steps.size // 4, 1)
             )
-        own.set_ylabel(UNITS.get(name, name), **small)
+        own.set_ylabel(_UNITS.get(name, name), **small)
         own.tick_params(labelsize=6)
         if own is not panel:
             own.grid(False)
@@ -142,7 +142,7 @@ def draw_surfaces(
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         for panel, surface in zip(panels, shown, strict=True):
             grid = surface.x, surface.y, np.ma.masked_invalid(surface.values[name])
-            filled = panel.contourf(*grid, levels=levels, norm=scale, cmap=SHADES)
+            filled = panel.contourf(*grid, levels=levels, norm=scale, cmap=_SHADES)
             panel.contour(filled, colors="white", linewidths=0.4)
             _frame(panel, surface)
             for label, path in surface.paths.items():
@@ -150,7 +150,7 @@ def draw_surfaces(
         bar = figure.colorbar(filled, ax=list(panels), format="%.3g", pad=0.02)
         bar.set_ticks(levels[::3].tolist())
         bar.set_ticks([], minor=True)
-        bar.set_label(UNITS.get(name, name))
+        bar.set_label(_UNITS.get(name, name))
         if labels:
             _add_legend(figure, labels.values())
     return figure
@@ -162,10 +162,10 @@ def _levels(values: Floats, spread: bool) -> tuple[Floats, LogNorm | None]:
         raise ValueError("surfaces must have a finite value, all points are gaps.")
     low, high = float(finite.min()), float(finite.max())
     if spread and high > low > 0:
-        levels = np.geomspace(low, high, LEVELS)
+        levels = np.geomspace(low, high, _LEVELS)
         scale = LogNorm(low, high)
     else:
-        levels = np.linspace(low, high if high > low else low + 1, LEVELS)
+        levels = np.linspace(low, high if high > low else low + 1, _LEVELS)
         scale = None
     # The ends belong to the picture, whatever rounding has made of them.
     levels[0], levels[-1] = low, max(high, levels[-1])

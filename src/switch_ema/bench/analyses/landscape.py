@@ -63,19 +63,19 @@ class Flatness:
     """Rise of the loss under noise of a tenth of the filters."""
 
 
-Arguments = ParamSpec("Arguments")
-Found = TypeVar("Found")
+_Arguments = ParamSpec("_Arguments")
+_Found = TypeVar("_Found")
 
 
 def _with_threads_of_run(
-    measure: Callable[Concatenate["TaskLandscape", Arguments], Found],
-) -> Callable[Concatenate["TaskLandscape", Arguments], Found]:
+    measure: Callable[Concatenate["TaskLandscape", _Arguments], _Found],
+) -> Callable[Concatenate["TaskLandscape", _Arguments], _Found]:
     """Measure with as many threads as the weights were trained with."""
 
     @wraps(measure)
     def measured(
-        self: "TaskLandscape", /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Found:
+        self: "TaskLandscape", /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> _Found:
         with using_threads(self.kept.threads):
             return measure(self, *args, **kwargs)
 

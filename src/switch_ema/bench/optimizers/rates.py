@@ -11,7 +11,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.overrides import check_change
 from switch_ema.bench.spec import Change
 
-PROPORTIONAL = (SGD, Adam, AdamW, RAdam)
+_PROPORTIONAL = (SGD, Adam, AdamW, RAdam)
 """Optimizers whose step is the learning rate times something that does not depend on
 it, decoupled weight decay included."""
 
@@ -40,8 +40,8 @@ def scale_steps(optimizer: Optimizer, factors: Sequence[float]) -> None:
         optimizer: of parameters whose first dimension is the network.
         factors: one for each network.
     """
-    if type(optimizer) not in PROPORTIONAL:
-        known = ", ".join(kind.__name__ for kind in PROPORTIONAL)
+    if type(optimizer) not in _PROPORTIONAL:
+        known = ", ".join(kind.__name__ for kind in _PROPORTIONAL)
         raise UsageError(
             f"learning rates are trained at once with {known}, not with "
             f"{type(optimizer).__name__}; choose --stack auto."

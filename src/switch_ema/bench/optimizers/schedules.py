@@ -52,12 +52,12 @@ def cosine(t: int, total: int, warmup: int, *, final: float = 0.0) -> float:
     return _warmup(t, warmup) * _anneal(1.0, final, progress)
 
 
-def inverse_sqrt(t: int, total: int, warmup: int) -> float:
+def _inverse_sqrt(t: int, total: int, warmup: int) -> float:
     """Fall with the square root of the step, from the end of the warm-up on."""
     return _warmup(t, warmup) if t < warmup else math.sqrt(max(warmup, 1) / (t + 1))
 
 
-def one_cycle(
+def _one_cycle(
     t: int,
     total: int,
     warmup: int,
@@ -77,8 +77,8 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "constant": constant,
     "step": step,
     "cosine": cosine,
-    "inverse-sqrt": inverse_sqrt,
-    "one-cycle": one_cycle,
+    "inverse-sqrt": _inverse_sqrt,
+    "one-cycle": _one_cycle,
 }
 
 

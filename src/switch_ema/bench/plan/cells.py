@@ -34,7 +34,7 @@ HELD_OUT = "held-out"
 a fifth of the training data is held out from every method and chooses epochs, or when
 to switch; the test values are reported."""
 
-FEWEST_STACKED = 4
+_FEWEST_STACKED = 4
 """With fewer seeds a stack costs about what it saves."""
 
 
@@ -183,7 +183,7 @@ def _seeds_at_once(
     """Choose how many seeds one training has: see ``CompareConfig.stack``."""
     if facts.is_stacked:
         return SEEDS_AT_ONCE
-    if config.stack == "off" or config.seeds < FEWEST_STACKED:
+    if config.stack == "off" or config.seeds < _FEWEST_STACKED:
         return 1
     if config.optimizer is not None:
         info = optimizer_info(parse_spec(config.optimizer).name)

@@ -171,7 +171,7 @@ def _layers_of_perceptron(network: nn.Module) -> list[tuple[str, nn.Module]] | N
     return found
 
 
-FEW_CHANNELS = 8
+_FEW_CHANNELS = 8
 """With fewer, the matrix products of single places of a kernel are too small."""
 
 
@@ -203,7 +203,7 @@ def _convolve(layer: nn.Conv1d, x: Tensor) -> Tensor:
     x = pad(x, (padding, padding)).transpose(1, 2)
     length = (x.shape[1] - width) // stride + 1
     bias: Tensor | float = 0.0 if layer.bias is None else layer.bias
-    if channels < FEW_CHANNELS:  # one product for all places
+    if channels < _FEW_CHANNELS:  # one product for all places
         windows = x.unfold(1, width, stride).reshape(-1, channels * width)
         total = windows @ layer.weight.flatten(1).T + bias
     else:

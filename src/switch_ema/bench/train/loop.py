@@ -61,8 +61,7 @@ from switch_ema.bench.train.description import (
     describe_optimizer,
     describe_schedule,
 )
-from switch_ema.bench.train.pictures import to_png
-from switch_ema.bench.train.result import CellResult
+from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of

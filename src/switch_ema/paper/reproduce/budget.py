@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.stats.paired import FEWEST
 
-MORE_SEEDS = (5, 8, 16, 32)
+_MORE_SEEDS = (5, 8, 16, 32)
 """Seeds of a row once every row has the first ones."""
 _UNITS = {"s": 1, "min": 60, "h": 3600}
 
@@ -87,7 +87,7 @@ def choose_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
         if one.seconds <= left:
             chosen.append(one)
             left -= one.seconds
-    for seeds in (FEWEST, *MORE_SEEDS):
+    for seeds in (FEWEST, *_MORE_SEEDS):
         for index, one in enumerate(chosen):
             more = replace(one, seeds=max(one.seeds, seeds))
             if one.offer.fixed_seeds is None and more.seconds - one.seconds <= left:

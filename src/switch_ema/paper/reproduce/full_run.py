@@ -33,10 +33,10 @@ from switch_ema.paper.reproduce.row_seconds import (
 from switch_ema.paper.reproduce.rows import RowOutcome, RowPlan, plan_row, run_rows
 from switch_ema.paper.tables.table import PaperRow, PaperTable
 
-STATE = "all.json"
-YARDSTICK = "table-3", "wrn28-10"
+_STATE = "all.json"
+_YARDSTICK = "table-3", "wrn28-10"
 """The row of which one epoch tells how fast this machine is."""
-MEASUREMENTS = 3
+_MEASUREMENTS = 3
 
 
 @dataclass
@@ -104,7 +104,7 @@ def open_everything(
 ) -> Everything:
     """Read how far the run is, or choose what a new one trains; nothing is stored."""
     wanted = asdict(settings)
-    path = folder / STATE
+    path = folder / _STATE
     if path.is_file():
         found = _read(path)
         if (found.settings, found.budget) != (wanted, budget):
@@ -121,7 +121,7 @@ def open_everything(
 def save_everything(run: Everything, folder: Path) -> None:
     """Store how far the run is."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / STATE, json.dumps(asdict(run), indent=1))
+    write_atomically(folder / _STATE, json.dumps(asdict(run), indent=1))
 
 
 def _read(path: Path) -> Everything:
@@ -207,10 +207,10 @@ def _speed(device: str | None) -> float:
     The first measurement also reads libraries and data, and others may be disturbed:
     the shortest is closest to what an epoch takes.
     """
-    part, name = YARDSTICK
+    part, name = _YARDSTICK
     row = next(row for row in TABLES[part].rows if row.name == name)
     plan = plan_row(TABLES[part], row, RowSettings(seeds=1), Path("nowhere"))
-    seconds = min(measured_seconds(plan, device) for _ in range(MEASUREMENTS))
+    seconds = min(measured_seconds(plan, device) for _ in range(_MEASUREMENTS))
     return seconds / SECONDS[part][name]
 
 
@@ -229,7 +229,7 @@ def run_everything(
             save_everything(run, folder)
             yield row, None
             continue
-        plan = plan_of(row, run, folder)
+        plan = _plan_of(row, run, folder)
 
         def watcher(number: int, plan: RowPlan, row: RowState = row) -> Watcher:
             return watcher_of(row, plan)
@@ -240,7 +240,7 @@ def run_everything(
         yield row, outcome
 
 
-def plan_of(row: RowState, run: Everything, folder: Path) -> RowPlan:
+def _plan_of(row: RowState, run: Everything, folder: Path) -> RowPlan:
     """Plan the comparison of a row with the seeds that were chosen for it."""
     table = TABLES[row.part]
     settings = replace(RowSettings(**run.settings), seeds=row.seeds)
@@ -259,7 +259,7 @@ def timed(run: Everything, folder: Path, row: RowState) -> Iterator[None]:
         save_everything(run, folder)
 
 
-def overview(run: Everything, tables: Sequence[PaperTable]) -> Sheet:
+def _overview(run: Everything, tables: Sequence[PaperTable]) -> Sheet:
     """Say of each part what was trained, how long it took and what was left out."""
     lines = []
     for table in tables:
@@ -299,7 +299,7 @@ def overview_section(
         title="Overview",
         command=command,
         paragraphs=[*([overall] if overall else []), *told(run)],
-        sheets=[overview(run, tables)],
+        sheets=[_overview(run, tables)],
     )
 
 

@@ -19,7 +19,7 @@ from switch_ema.paper.tables.ablations import Ablation
 if TYPE_CHECKING:
     from switch_ema.paper.show.ablation_figure import Panel
 
-HEAT_MAP = (
+_HEAT_MAP = (
     "Gains over the setting that the paper recommends, ± half the width of the "
     "interval, each in the unit of its metric. The colour is the gain in half widths: "
     "pale cells lie within noise of it. ~ best: cannot be told from the best setting. "
@@ -191,7 +191,7 @@ def _drawn(
     save_figure(figure, folder / FIGURES, name)
     return Picture(
         name=name,
-        caption=HEAT_MAP if is_map else CURVES,
+        caption=_HEAT_MAP if is_map else CURVES,
         alternative=f"{table.title}: {table.shown} of {counted(len(panels), 'task')}",
     )
 

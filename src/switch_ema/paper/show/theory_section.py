@@ -18,7 +18,7 @@ from switch_ema.theory.propositions import (
 
 RATE, DECAY, EVERY, DISTANCE = 0.5, 0.99, 100, 3.0
 """Where the propositions are looked at: in the middle of what is usual."""
-CAPTIONS = {
+_CAPTIONS = {
     "theory-variance": "Stationary variances in closed form (lines) and simulated "
     "(points with two standard errors), over the learning rate.",
     "theory-time": "Expected loss over time, begun away from the minimum, for short "
@@ -37,7 +37,7 @@ def theory_section(
     pictures = []
     for name, figure in gallery():
         save_figure(figure, folder / FIGURES, name)
-        words = CAPTIONS[name]
+        words = _CAPTIONS[name]
         pictures.append(Picture(name=name, caption=words, alternative=words))
     beyond = [check for check in checks if abs(check.deviation) > 3]
     summary = (

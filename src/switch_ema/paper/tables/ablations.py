@@ -43,7 +43,7 @@ class Ablation(PaperTable):
         return None if value is None else (spec.name, float(value))
 
 
-INTERVALS = tuple(
+_INTERVALS = tuple(
     f"switch-ema:switch_every={value}" for value in ("0.5", "1", "2", "5")
 )
 DECAYS = {
@@ -51,7 +51,7 @@ DECAYS = {
     "switch-ema": ("0.99", "0.999", "0.9999", "0.99999"),
 }
 """The ranges of Figure 5."""
-SMALL_DECAYS = ("0.5", "0.8", "0.95", "0.98")
+_SMALL_DECAYS = ("0.5", "0.8", "0.95", "0.98")
 """Decays of both at the small scale, where an epoch has tens of steps, not hundreds."""
 
 
@@ -59,12 +59,12 @@ def make_table_13(tables: Mapping[str, PaperTable]) -> Ablation:
     """Make the ablation of the interval from the rows of other tables."""
 
     def row(table: str, name: str, title: str, cells: str) -> PaperRow:
-        return _varied(tables[table], name, title, INTERVALS, cells, INTERVALS[1])
+        return _varied(tables[table], name, title, _INTERVALS, cells, _INTERVALS[1])
 
     return Ablation(
         name="table-13",
         title="Ablation of the switching interval, 0.5 to 5 epochs",
-        columns={method: f"T = {method.rpartition('=')[2]}" for method in INTERVALS},
+        columns={method: f"T = {method.rpartition('=')[2]}" for method in _INTERVALS},
         option="switch_every",
         symbol="T",
         shown="heat map",
@@ -88,7 +88,7 @@ def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
     """Make the ablation of the decays from the rows of other tables."""
     methods, small = (
         ("plain", *(f"{name}:decay={d}" for name in DECAYS for d in decays[name]))
-        for decays in (DECAYS, dict.fromkeys(DECAYS, SMALL_DECAYS))
+        for decays in (DECAYS, dict.fromkeys(DECAYS, _SMALL_DECAYS))
     )
     # The paper draws curves and prints no numbers.
     nothing = " ".join("-" for _ in methods)

@@ -25,7 +25,7 @@ SAME_DATA = (
 DATASETS = ("cifar10", "digits")
 """What is classified at the small scale: the first one that is found. Small networks
 learn next to nothing of CIFAR-100 from a few images of each of its classes."""
-VARIANTS = {
+_VARIANTS = {
     "without augmentation": {"augment": False},
     "with augmentation": {"augment": True},
 }
@@ -38,7 +38,7 @@ FITTED = (
     "paper prints neither likelihood nor calibration."
 )
 STACKED_SEEDS, SEEDS = 16, 5
-STACKED = ("resnet18", "resnet50-sgd")
+_STACKED = ("resnet18", "resnet50-sgd")
 """Rows with many seeds, which are trained at once; others take too long for so many."""
 _NOT_PRINTED = (
     Metric(name="NLL", higher_is_better=False),
@@ -84,9 +84,9 @@ def _row(
         small=RowSetting(
             task="classification",
             options={**options, "scale": "fitted"},
-            variants=VARIANTS,
+            variants=_VARIANTS,
             datasets=DATASETS,
-            seeds=STACKED_SEEDS if name in STACKED else SEEDS,
+            seeds=STACKED_SEEDS if name in _STACKED else SEEDS,
             stack="auto",
             first_seed=FIRST_SEEDS[dataset],
         ),

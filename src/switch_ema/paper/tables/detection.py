@@ -17,7 +17,7 @@ BOX_AP, MASK_AP = (
     Metric(name=name, higher_is_better=True, unit="%", decimals=1)
     for name in ("AP (boxes)", "AP (masks)")
 )
-NOTE = (
+_NOTE = (
     "Small networks on generated images of coloured shapes instead of COCO, from "
     "scratch instead of from ImageNet weights, with AdamW. Switch EMA keeps the "
     "paper's share of an epoch's progress at each switch, and EMA averages over the "
@@ -87,7 +87,7 @@ def _boxes(cells: str, gain: float) -> tuple[PaperMetric, ...]:
 TABLE_6 = PaperTable(
     name="table-6",
     title="Detection and instance segmentation on COCO",
-    small_note=NOTE,
+    small_note=_NOTE,
     rows=(
         _row(
             "mask-rcnn-2x",
@@ -120,7 +120,7 @@ TABLE_6 = PaperTable(
 TABLE_7 = PaperTable(
     name="table-7",
     title="Detection on COCO, by detector and backbone",
-    small_note=NOTE,
+    small_note=_NOTE,
     rows=(
         _row(
             "retinanet-r50-2x",

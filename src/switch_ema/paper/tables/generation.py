@@ -11,7 +11,7 @@ from switch_ema.paper.tables.table import (
 )
 from switch_ema.zoo.decays import DECAYS
 
-INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
+_INCEPTION = "weights-inception-2015-12-05-6726825d.pth"
 """FID's network as torch-fidelity publishes it, looked for in the folder of data."""
 
 _METHODS = ("plain", "ema", "swa", "lookahead", "switch-ema")
@@ -28,7 +28,7 @@ def _row(
         small=RowSetting(task="ddpm", first_seed=first_seed),
         paper=RowSetting(
             task="ddpm",
-            options={"dataset": dataset, "scale": "paper", "inception": INCEPTION},
+            options={"dataset": dataset, "scale": "paper", "inception": _INCEPTION},
             epochs=epochs,
             decays=DECAYS[dataset, "generation"],
         ),

@@ -11,7 +11,7 @@ from switch_ema.zoo.data import sources
 
 TRAINING, VALIDATION = 162_770, 19_867
 """How many of the files, in order of their names, each part of the data has."""
-CROP = (15, 40, 163, 188)
+_CROP = (15, 40, 163, 188)
 """Left, top, right and bottom of the face in an image of 178 by 218 pixels."""
 SIDE = 64
 
@@ -42,6 +42,6 @@ def _read(paths: tuple[Path, ...]) -> Tensor:
     faces = torch.empty(len(paths), 3, SIDE, SIDE, dtype=torch.uint8)
     for face, path in zip(faces, paths, strict=True):
         with pictures.open(path) as picture:
-            small = picture.convert("RGB").crop(CROP).resize((SIDE, SIDE))
+            small = picture.convert("RGB").crop(_CROP).resize((SIDE, SIDE))
             face.copy_(functional.pil_to_tensor(small))
     return faces

@@ -39,7 +39,7 @@ class Examples(Protocol):
 
 
 @dataclass(frozen=True)
-class Selection:
+class ChosenExamples:
     """Some of the examples, in an order of their own."""
 
     examples: Examples
@@ -52,7 +52,7 @@ class Selection:
         return self.examples[self.indices[index]]
 
 
-class Scaled:
+class _Scaled:
     """Images of which the longer side has a given number of pixels.
 
     They are scaled once and stay in memory; masks, which would fill it, are decoded and
@@ -108,7 +108,7 @@ class DetectionData:
 
 
 SHAPES_TRAIN, SHAPES_TEST = 320, 100
-FOLDERS = {"bccd": "bccd", "nuclei": "masks", "coco": "coco"}
+_FOLDERS = {"bccd": "bccd", "nuclei": "masks", "coco": "coco"}
 """Folders of datasets in the user's folder of data."""
 
 
@@ -156,8 +156,8 @@ def load_detection(
         return data
     stay, held = (part.tolist() for part in hold_out(len(data.train), seed))
     return DetectionData(
-        Selection(data.train, stay),
-        Selection(data.train, held),
+        ChosenExamples(data.train, stay),
+        ChosenExamples(data.train, held),
         data.categories,
         data.has_masks,
         data.problems,
@@ -165,12 +165,12 @@ def load_detection(
 
 
 def _folder(name: str) -> Path:
-    if name not in FOLDERS:
+    if name not in _FOLDERS:
         return Path(name).expanduser()
     folder = sources.data_folder()
     if folder is None or sources.find_files(name) is None:
         raise sources.not_found(name)
-    return folder / FOLDERS[name]
+    return folder / _FOLDERS[name]
 
 
 @lru_cache(maxsize=2)
@@ -184,14 +184,14 @@ def _from_files(folder: Path, longest_side: int | None) -> DetectionData:
         )
     # As usual, an image without any box is not trained on; it is tested.
     filled = [index for index in range(len(train)) if train.count(index)]
-    parts: list[Examples] = [Selection(train, filled), test]
+    parts: list[Examples] = [ChosenExamples(train, filled), test]
     for part, what in zip(parts, ("training", "tests"), strict=True):
         if not len(part):
             raise UsageError(f"{folder} has no usable image for {what}.")
     if longest_side is not None:
         parts = [
-            Scaled(train, filled, longest_side),
-            Scaled(test, range(len(test)), longest_side),
+            _Scaled(train, filled, longest_side),
+            _Scaled(test, range(len(test)), longest_side),
         ]
     masks = train.has_masks and test.has_masks
     problems = (*train.problems, *test.problems)
@@ -207,4 +207,4 @@ def _draw(
     if check_count(name, size) > have:
         raise UsageError(f"{name} must be at most {have}, got {size}.")
     order = torch.randperm(have, generator=generator)[:size]
-    return Selection(examples, order.tolist())
+    return ChosenExamples(examples, order.tolist())

@@ -14,8 +14,8 @@ from switch_ema.zoo.data.text_files import read_text
 from switch_ema.zoo.data.vision import ImageFiles
 
 COLUMNS = ("age", "path", "split")
-SPLITS = ("train", "val", "test")
-OLDEST = 200.0
+_SPLITS = ("train", "val", "test")
+_OLDEST = 200.0
 """Ages above are mistakes; IMDB-WIKI, which is not clean, goes up to 186."""
 
 
@@ -42,14 +42,14 @@ def load_faces(name: str, folder: str | None) -> Faces:
             raise UsageError(
                 f"folder must hold one file *.csv, got {folder!r} with {len(there)}."
             )
-        return read_faces(there[0])
+        return _read_faces(there[0])
     files = sources.find_files(name)
     if files is None:
         raise sources.not_found(name)
-    return read_faces(files[0])
+    return _read_faces(files[0])
 
 
-def read_faces(path: Path) -> Faces:
+def _read_faces(path: Path) -> Faces:
     """Read a CSV with the columns age, path and split (train, val or test).
 
     Images of the split val are not used.
@@ -65,14 +65,14 @@ def read_faces(path: Path) -> Faces:
             f"{path}, line 1: the columns must have {', '.join(COLUMNS)}, "
             f"got {', '.join(columns)}."
         )
-    paths: dict[str, list[str]] = {split: [] for split in SPLITS}
-    ages: dict[str, list[float]] = {split: [] for split in SPLITS}
+    paths: dict[str, list[str]] = {split: [] for split in _SPLITS}
+    ages: dict[str, list[float]] = {split: [] for split in _SPLITS}
     for row in rows:
         where = f"{path}, line {rows.line_num}"
         split, image = row["split"], path.parent / (row["path"] or "")
-        if split not in SPLITS:
+        if split not in _SPLITS:
             raise UsageError(
-                f"{where}: split must be {', '.join(SPLITS)}, got {split!r}."
+                f"{where}: split must be {', '.join(_SPLITS)}, got {split!r}."
             )
         if not image.is_file():
             raise UsageError(f"{where}: there is no image {row['path']!r}.")
@@ -94,8 +94,8 @@ def _age(text: str | None, where: str) -> float:
         age = float(text or "")
     except ValueError:
         age = -1.0
-    if not 0 <= age <= OLDEST:
+    if not 0 <= age <= _OLDEST:
         raise UsageError(
-            f"{where}: age must be a number from 0 to {OLDEST:g}, got {text!r}."
+            f"{where}: age must be a number from 0 to {_OLDEST:g}, got {text!r}."
         )
     return age

@@ -13,7 +13,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.splits import stream
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def load_digit_images() -> tuple[Tensor, Tensor]:
 def _read_npz(path: Path) -> ImageSet:
     try:
         with np.load(path, allow_pickle=False) as stored:
-            missing = [array for array in ARRAYS if array not in stored]
+            missing = [array for array in _ARRAYS if array not in stored]
             if missing:
                 raise UsageError(
-                    f"{path} must hold the arrays {', '.join(ARRAYS)}; "
+                    f"{path} must hold the arrays {', '.join(_ARRAYS)}; "
                     f"{', '.join(missing)} not found."
                 )
-            arrays = [stored[array] for array in ARRAYS]
+            arrays = [stored[array] for array in _ARRAYS]
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     return _image_set(*arrays)

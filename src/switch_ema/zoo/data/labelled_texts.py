@@ -18,7 +18,7 @@ from switch_ema.zoo.data.texts import manual_paragraphs
 
 
 @dataclass(frozen=True)
-class TextFormat:
+class _TextFormat:
     """How a file of labelled texts is written."""
 
     label: str
@@ -34,12 +34,12 @@ class TextFormat:
 
 
 FORMATS = {
-    "reviews": TextFormat("stars", "text", first=1, classes=5),
-    "sst2": TextFormat("label", "sentence", first=0, classes=2),
-    "yelp": TextFormat("stars", "text", 1, 5, header=False, quoted=True),
+    "reviews": _TextFormat("stars", "text", first=1, classes=5),
+    "sst2": _TextFormat("label", "sentence", first=0, classes=2),
+    "yelp": _TextFormat("stars", "text", 1, 5, header=False, quoted=True),
 }
 DATASETS = (*FORMATS, "pydoc")
-MANUAL_CLASSES = 4
+_MANUAL_CLASSES = 4
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
     return texts, torch.tensor(labels)
 
 
-def _rows(path: Path, form: TextFormat) -> Iterator[tuple[int, str, str]]:
+def _rows(path: Path, form: _TextFormat) -> Iterator[tuple[int, str, str]]:
     """Yield line, label and text of each entry."""
     content = io.StringIO(read_text(path), newline="")
     if form.quoted:
@@ -120,7 +120,7 @@ def _rows(path: Path, form: TextFormat) -> Iterator[tuple[int, str, str]]:
 
 
 def _manual(seed: int) -> LabelledTexts:
-    topics = sorted(manual_paragraphs(), key=len, reverse=True)[:MANUAL_CLASSES]
+    topics = sorted(manual_paragraphs(), key=len, reverse=True)[:_MANUAL_CLASSES]
     texts = [text for topic in topics for text in topic]
     labels = torch.tensor([i for i, topic in enumerate(topics) for _ in topic])
     order = torch.randperm(len(texts), generator=stream(seed, "paragraphs")).tolist()
@@ -131,5 +131,5 @@ def _manual(seed: int) -> LabelledTexts:
         y_train=labels[train],
         test=[texts[index] for index in test],
         y_test=labels[test],
-        classes=MANUAL_CLASSES,
+        classes=_MANUAL_CLASSES,
     )

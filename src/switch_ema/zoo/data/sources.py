@@ -11,7 +11,7 @@ from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 
 FOLDER = "SWITCH_EMA_DATA"
-INSTALL = 'pip install "switch-ema[bench]"'
+_INSTALL = 'pip install "switch-ema[bench]"'
 
 FILES: dict[str, tuple[str, ...]] = {
     "mnist": ("mnist.npz",),
@@ -74,13 +74,13 @@ def catalogue() -> list[DataSource]:
     for name, module in LIBRARIES.items():
         found = importlib.util.find_spec(module) is not None
         where = f"comes with {module}" if found else ""
-        how = "comes with Python" if name == "pydoc" else INSTALL
+        how = "comes with Python" if name == "pydoc" else _INSTALL
         sources.append(DataSource(name, found, where, how))
     for name in FILES:
         files, downloaded = find_files(name), find_download(name)
         places = [str(path) for path in files or ()] or [str(downloaded or "")]
         found = files is not None or downloaded is not None
-        sources.append(DataSource(name, found, ", ".join(places), how_to_get(name)))
+        sources.append(DataSource(name, found, ", ".join(places), _how_to_get(name)))
     return sources
 
 
@@ -118,7 +118,7 @@ def find_download(name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def how_to_get(name: str) -> str:
+def _how_to_get(name: str) -> str:
     """Say what to do about a dataset that is missing."""
     files = " and ".join(FILES[name])
     other = ", or give the option download=True" if name in DOWNLOADS else ""
@@ -141,13 +141,13 @@ def not_found(name: str) -> UsageError:
         ]
         found = ", ".join(there) or "none of the known files"
         state = f"{FOLDER} holds {found}, but not {' and '.join(FILES[name])}"
-    return UsageError(f"the data {name} was not found ({state}): {how_to_get(name)}.")
+    return UsageError(f"the data {name} was not found ({state}): {_how_to_get(name)}.")
 
 
 def download_failed(name: str, error: Exception) -> UsageError:
     """Say why a download failed, and what to do instead."""
     reason = str(error).strip().partition("\n")[0]
-    return UsageError(f"the download of {name} failed ({reason}): {how_to_get(name)}.")
+    return UsageError(f"the download of {name} failed ({reason}): {_how_to_get(name)}.")
 
 
 def need(module: str) -> ModuleType:

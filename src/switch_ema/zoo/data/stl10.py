@@ -10,7 +10,7 @@ from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.images import ImageSet
 
 FOLDER = "stl10_binary"
-EXPECTED = (
+_EXPECTED = (
     "train_X.bin",
     "train_y.bin",
     "unlabeled_X.bin",
@@ -65,10 +65,10 @@ def load_stl10(*, unlabelled: bool, download: bool) -> ImageSet:
 
 def _check_files(folder: Path) -> None:
     there = {path.name for path in folder.iterdir()}
-    missing = [name for name in EXPECTED if name not in there]
+    missing = [name for name in _EXPECTED if name not in there]
     if missing:
         raise UsageError(
-            f"{folder} must hold {', '.join(EXPECTED)}; found "
+            f"{folder} must hold {', '.join(_EXPECTED)}; found "
             f"{', '.join(sorted(there)) or 'nothing'}, so "
             f"{', '.join(missing)} is missing."
         )

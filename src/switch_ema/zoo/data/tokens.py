@@ -13,7 +13,7 @@ from switch_ema.bench.errors import UsageError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """As BERT has them; the first has the number 0."""
 
 
@@ -41,7 +41,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
     # choice between equally frequent pairs depends: they are given beforehand.
     inside = [f"##{letter}" for letter in letters if not letter.isspace()]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=[*SPECIAL, *inside], show_progress=False
+        vocab_size=size, special_tokens=[*_SPECIAL, *inside], show_progress=False
     )
     learner.train_from_iterator(texts, trainer)
     return with_model(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"))

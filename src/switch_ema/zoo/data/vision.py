@@ -71,7 +71,7 @@ TRAINING_IMAGES = {
 """Number of training images as published; a folder may hold fewer."""
 
 
-WITHOUT_MIRRORS = ("digits", "mnist")
+_WITHOUT_MIRRORS = ("digits", "mnist")
 """A mirrored digit is another one, or none."""
 
 
@@ -115,7 +115,7 @@ def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> Visio
         data.y_test,
         data.classes if classes is None else classes,
         *data.statistics(),
-        mirrored=name not in WITHOUT_MIRRORS,
+        mirrored=name not in _WITHOUT_MIRRORS,
     )
 
 

@@ -19,7 +19,7 @@ from switch_ema.zoo.procedures.small import small
 
 IMAGES, TEST_IMAGES, BATCH = 1000, 2000, 50
 """How many images are trained on, at most tested on, and in a batch."""
-HALVED = ("mlp-mixer", "swin-t", "swin-s", "moganet-s", "moganet-b")
+_HALVED = ("mlp-mixer", "swin-t", "swin-s", "moganet-s", "moganet-b")
 """Slow networks have half of the images in batches of half the size."""
 SIDE = 16
 """Height and width of the images."""
@@ -38,7 +38,7 @@ STACKS = {"resnet18": 16, "resnet50": 16, "moganet-s": 16, "moganet-b": 16}
 
 def images_for(network: str) -> int:
     """Return how many images a network is trained on."""
-    return IMAGES // 2 if network in HALVED else IMAGES
+    return IMAGES // 2 if network in _HALVED else IMAGES
 
 
 def fitted(
@@ -63,7 +63,7 @@ def fitted(
     return replace(
         found,
         epochs=epochs,
-        batch_size=BATCH // 2 if network in HALVED else BATCH,
+        batch_size=BATCH // 2 if network in _HALVED else BATCH,
         warmup_epochs=max(1, round(epochs * share)),
     )
 

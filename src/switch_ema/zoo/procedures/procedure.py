@@ -10,8 +10,8 @@ from switch_ema._checks import (
     check_range,
 )
 
-CROPS = ("resized", "shifted", "none")
-LOSSES = ("ce", "bce")
+_CROPS = ("resized", "shifted", "none")
+_LOSSES = ("ce", "bce")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Augmentation:
         if self.rand_magnitude is not None:
             check_count("rand_magnitude", self.rand_magnitude, 0)
             check_range("rand_magnitude", self.rand_magnitude, 0, 11)
-        check_choice("crop", self.crop, CROPS)
+        check_choice("crop", self.crop, _CROPS)
 
     @property
     def mixes(self) -> bool:
@@ -122,7 +122,7 @@ class TrainingProcedure(Augmentation):
                 check_range(name, getattr(self, name), 0, 1)
         if self.clip is not None:
             check_positive("clip", self.clip)
-        check_choice("loss", self.loss, LOSSES)
+        check_choice("loss", self.loss, _LOSSES)
 
 
 def unaugmented(procedure: TrainingProcedure) -> TrainingProcedure:

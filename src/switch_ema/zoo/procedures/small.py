@@ -20,7 +20,7 @@ OPTIMIZERS = {
     "adamw": "adamw:lr=2e-3,weight_decay=0.05",
     "adan": "adan:lr=4e-3,weight_decay=0.02",
 }
-FOR_DEIT = {
+_FOR_DEIT = {
     "lamb": "lamb:lr=0.01,weight_decay=0.02",
     "adamw": "adamw:lr=5e-3,weight_decay=0.05",
     "adan": "adan:lr=1e-2,weight_decay=0.02",
@@ -43,5 +43,5 @@ def small(optimizer: str, network: str) -> TrainingProcedure:
     )
     if not network.startswith("deit"):
         return procedure
-    suited = FOR_DEIT.get(optimizer, OPTIMIZERS[optimizer])
+    suited = _FOR_DEIT.get(optimizer, OPTIMIZERS[optimizer])
     return replace(procedure, epochs=20, warmup_epochs=3, optimizer=suited)

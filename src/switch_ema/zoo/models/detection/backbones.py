@@ -53,7 +53,7 @@ class FeaturePyramid(nn.Module):
         return features
 
 
-class SmallBody(nn.Module):
+class _SmallBody(nn.Module):
     """Convolutions with group normalisation; features of strides 4, 8 and 16."""
 
     channels = (32, 64, 96)
@@ -79,7 +79,7 @@ class SmallBody(nn.Module):
         return features
 
 
-class SwinBody(nn.Module):
+class _SwinBody(nn.Module):
     """A Swin transformer of timm, whose features have the channels last.
 
     Args:
@@ -120,8 +120,8 @@ class SwinBody(nn.Module):
 def small_backbone(name: str) -> FeaturePyramid:
     """Make the small version of a backbone: strides from 4, an FPN of width 32."""
     check_choice("backbone", name, BACKBONES)
-    swin = SwinBody(small=True, indices=range(3)) if name == "swin-t" else None
-    body = swin or SmallBody()
+    swin = _SwinBody(small=True, indices=range(3)) if name == "swin-t" else None
+    body = swin or _SmallBody()
     return FeaturePyramid(body, body.channels, SMALL_WIDTH)
 
 
@@ -144,7 +144,7 @@ def paper_backbone(
     pyramid = need("torchvision.ops.feature_pyramid_network")
     stages = (1, 2, 3) if retinanet else (0, 1, 2, 3)
     if name == "swin-t":
-        body = SwinBody(small=False, indices=stages)
+        body = _SwinBody(small=False, indices=stages)
         extra = (
             pyramid.LastLevelP6P7(PAPER_WIDTH, PAPER_WIDTH)
             if retinanet
@@ -174,7 +174,7 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
     Returns:
         Entries of the detector's state dict.
     """
-    given = read_weights(path)
+    given = _read_weights(path)
     found, missing = {}, []
     for key, own in model.state_dict().items():
         if not key.startswith("backbone.body.") or ".norms." in key:
@@ -195,7 +195,7 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
     return found
 
 
-def read_weights(path: str) -> dict[str, Tensor]:
+def _read_weights(path: str) -> dict[str, Tensor]:
     """Read a state dict: safetensors, or a file of torch that holds nothing else."""
     file = Path(path).expanduser()
     if not file.is_file():

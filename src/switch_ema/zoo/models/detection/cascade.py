@@ -26,7 +26,7 @@ from switch_ema.zoo.models.detection.mask_rcnn import (
     pooling,
 )
 
-IOUS = (0.5, 0.6, 0.7)
+_IOUS = (0.5, 0.6, 0.7)
 _LOSS_WEIGHTS = (1.0, 0.5, 0.25)
 _CODER_WEIGHTS = (
     (10.0, 10.0, 5.0, 5.0),
@@ -73,7 +73,7 @@ class CascadeHeads(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(
             _stage(width, classes, sizes, iou, weights)
-            for iou, weights in zip(IOUS, _CODER_WEIGHTS, strict=True)
+            for iou, weights in zip(_IOUS, _CODER_WEIGHTS, strict=True)
         )
         self._losses: Any = need("torchvision.models.detection.roi_heads")
         self._boxes: Any = need("torchvision.ops.boxes")

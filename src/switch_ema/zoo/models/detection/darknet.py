@@ -36,7 +36,7 @@ class Bottleneck(nn.Module):
         return x + y if self.shortcut else y
 
 
-class CSPLayer(nn.Module):
+class _CSPLayer(nn.Module):
     """Half of the channels go through bottlenecks, half past them."""
 
     def __init__(
@@ -57,7 +57,7 @@ class CSPLayer(nn.Module):
         return merged
 
 
-class Focus(nn.Module):
+class _Focus(nn.Module):
     """Turn squares of two by two pixels into channels, then a convolution."""
 
     def __init__(self, outputs: int) -> None:
@@ -70,7 +70,7 @@ class Focus(nn.Module):
         return y
 
 
-class SpatialPyramidPooling(nn.Module):
+class _SpatialPyramidPooling(nn.Module):
     """Maxima over squares of several sizes, side by side."""
 
     def __init__(self, width: int) -> None:
@@ -98,18 +98,18 @@ class CSPDarknet(nn.Module):
         super().__init__()
         w = [int(channels * width) for channels in (64, 128, 256, 512, 1024)]
         n = [max(round(blocks * depth), 1) for blocks in (3, 9, 9, 3)]
-        self.stem = Focus(w[0])
+        self.stem = _Focus(w[0])
         self.stages = nn.ModuleList(
             nn.Sequential(
-                ConvBlock(w[i], w[i + 1], 3, 2), CSPLayer(w[i + 1], w[i + 1], n[i])
+                ConvBlock(w[i], w[i + 1], 3, 2), _CSPLayer(w[i + 1], w[i + 1], n[i])
             )
             for i in range(3)
         )
         self.stages.append(
             nn.Sequential(
                 ConvBlock(w[3], w[4], 3, 2),
-                SpatialPyramidPooling(w[4]),
-                CSPLayer(w[4], w[4], n[3], shortcut=False),
+                _SpatialPyramidPooling(w[4]),
+                _CSPLayer(w[4], w[4], n[3], shortcut=False),
             )
         )
 
@@ -130,8 +130,8 @@ class PathPyramid(nn.Module):
         fine, middle, coarse = (int(channels * width) for channels in (256, 512, 1024))
         blocks = max(round(3 * depth), 1)
 
-        def layer(inputs: int, outputs: int) -> CSPLayer:
-            return CSPLayer(inputs, outputs, blocks, shortcut=False)
+        def layer(inputs: int, outputs: int) -> _CSPLayer:
+            return _CSPLayer(inputs, outputs, blocks, shortcut=False)
 
         self.reduce_coarse = ConvBlock(coarse, middle, 1)
         self.merge_middle = layer(2 * middle, middle)

@@ -20,8 +20,8 @@ from torch.nn.functional import binary_cross_entropy, one_hot
 
 from switch_ema.zoo.data.sources import need
 
-RADIUS = 2.5
-CANDIDATES = 10
+_RADIUS = 2.5
+_CANDIDATES = 10
 IOU_WEIGHT, OUTSIDE = 3.0, 1e5
 
 
@@ -84,7 +84,7 @@ def _geometry(centres: Tensor, strides: Tensor, boxes: Tensor) -> tuple[Tensor, 
     inside = ((points > boxes[None, :, :2]) & (points < boxes[None, :, 2:])).all(2)
     middles = (boxes[:, :2] + boxes[:, 2:]) / 2
     distance = (points - middles[None]).abs().amax(2)
-    return inside, distance < RADIUS * strides[:, None]
+    return inside, distance < _RADIUS * strides[:, None]
 
 
 def _cost(
@@ -101,7 +101,7 @@ def _cost(
 
 def _cheapest(cost: Tensor, ious: Tensor) -> Tensor:
     """Return (n, g): whether a box wants a candidate."""
-    most = min(CANDIDATES, len(ious))
+    most = min(_CANDIDATES, len(ious))
     counts = ious.topk(most, dim=0).values.sum(0).int().clamp(min=1)
     ranks = cost.argsort(dim=0, stable=True).argsort(dim=0)
     return ranks < counts[None]

@@ -22,12 +22,12 @@ from switch_ema.zoo.models.detection.darknet import (
 )
 from switch_ema.zoo.models.detection.simota import assign
 
-STRIDES = (8, 16, 32)
+_STRIDES = (8, 16, 32)
 GREY = 114 / 255
 """Grey value of what is added to an image to make it square."""
 
 
-class YoloxPredictions(NamedTuple):
+class _YoloxPredictions(NamedTuple):
     """What every cell predicts: N images, A cells, C classes."""
 
     boxes: Tensor
@@ -73,7 +73,7 @@ class YOLOX(nn.Module):
         super().__init__()
         self.backbone = CSPDarknet(depth, width)
         self.neck = PathPyramid(depth, width)
-        self.head = DecoupledHead(classes, width)
+        self.head = _DecoupledHead(classes, width)
         self.classes, self.sides, self.side = classes, tuple(sides), side
         self.score_thresh, self.nms_thresh = score_thresh, nms_thresh
         self.detections = detections
@@ -101,7 +101,7 @@ class YOLOX(nn.Module):
         return self._losses(predictions, boxes, labels)
 
     def _losses(
-        self, found: YoloxPredictions, boxes: list[Tensor], labels: list[Tensor]
+        self, found: _YoloxPredictions, boxes: list[Tensor], labels: list[Tensor]
     ) -> dict[str, Tensor]:
         """Return the sums over all cells, divided by the number of positive ones."""
         positive = torch.zeros_like(found.objectness)
@@ -149,7 +149,7 @@ class YOLOX(nn.Module):
         return losses
 
     def _detect(
-        self, found: YoloxPredictions, images: list[Tensor], scales: list[float]
+        self, found: _YoloxPredictions, images: list[Tensor], scales: list[float]
     ) -> list[dict[str, Tensor]]:
         ops = need("torchvision.ops")
         results = []
@@ -173,7 +173,7 @@ class YOLOX(nn.Module):
         return results
 
 
-class DecoupledHead(nn.Module):
+class _DecoupledHead(nn.Module):
     """Separate branches for the class and for the box, on each level."""
 
     def __init__(self, classes: int, width: float) -> None:
@@ -191,7 +191,7 @@ class DecoupledHead(nn.Module):
             assert isinstance(module, nn.Conv2d) and module.bias is not None
             nn.init.constant_(module.bias, -4.595)
 
-    def forward(self, features: list[Tensor]) -> YoloxPredictions:
+    def forward(self, features: list[Tensor]) -> _YoloxPredictions:
         """Predict from the features of the three levels."""
         raws, objectness, classes, cells, strides = [], [], [], [], []
         for level, x in enumerate(features):
@@ -201,14 +201,14 @@ class DecoupledHead(nn.Module):
             raws.append(_flat(self.to_box[level](box)))
             objectness.append(_flat(self.to_objectness[level](box))[..., 0])
             corners = _corners(x)
-            cells.append((corners + 0.5) * STRIDES[level])
-            strides.append(corners.new_full((len(corners),), STRIDES[level]))
+            cells.append((corners + 0.5) * _STRIDES[level])
+            strides.append(corners.new_full((len(corners),), _STRIDES[level]))
         raw, stride = torch.cat(raws, 1), torch.cat(strides)
         centres = torch.cat(cells)
         # Offsets count from the corner of a cell, as published.
         middle = raw[..., :2] * stride[:, None] + (centres - 0.5 * stride[:, None])
         half = raw[..., 2:].exp() * stride[:, None] / 2
-        return YoloxPredictions(
+        return _YoloxPredictions(
             torch.cat([middle - half, middle + half], 2),
             raw,
             torch.cat(objectness, 1),

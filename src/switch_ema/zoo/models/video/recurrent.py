@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
-PATCH = 4
+_PATCH = 4
 
 
 class Recurrent(nn.Module, ABC):
@@ -24,7 +24,7 @@ class Recurrent(nn.Module, ABC):
 
     def __init__(self, widths: tuple[int, ...], channels: int) -> None:
         super().__init__()
-        self.widths, self.patch_channels = widths, PATCH**2 * channels
+        self.widths, self.patch_channels = widths, _PATCH**2 * channels
         self.readout = nn.Conv2d(widths[-1], self.patch_channels, 1, bias=False)
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Recurrent(nn.Module, ABC):
         """
         seen = 10
         side = clips.shape[-1]
-        frames = pixel_unshuffle(clips.flatten(0, 1), PATCH)
+        frames = pixel_unshuffle(clips.flatten(0, 1), _PATCH)
         frames = frames.view(*clips.shape[:2], *frames.shape[1:])
         state = self.start(frames[:, 0])
         predicted: list[Tensor] = []
@@ -63,7 +63,7 @@ class Recurrent(nn.Module, ABC):
                     inputs = torch.where(chosen, frames[:, step], inputs)
             features, state = self.advance(inputs, state)
             predicted.append(self.readout(features))
-        drawn = pixel_shuffle(torch.stack(predicted, 1).flatten(0, 1), PATCH)
+        drawn = pixel_shuffle(torch.stack(predicted, 1).flatten(0, 1), _PATCH)
         return drawn.view(len(clips), 2 * seen - 1, -1, side, side)
 
 

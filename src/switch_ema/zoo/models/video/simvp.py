@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 FRAMES = 10
 """That are seen, and that are predicted."""
-TRANSLATORS = ("inception", "gsta")
+_TRANSLATORS = ("inception", "gsta")
 
 
 class SimVP(nn.Module):
@@ -42,9 +42,9 @@ class SimVP(nn.Module):
         channels: int = 1,
     ) -> None:
         super().__init__()
-        if translator not in TRANSLATORS:
+        if translator not in _TRANSLATORS:
             raise ValueError(
-                f"translator must be one of {', '.join(TRANSLATORS)}, "
+                f"translator must be one of {', '.join(_TRANSLATORS)}, "
                 f"got {translator!r}."
             )
         self.encoder = nn.ModuleList(

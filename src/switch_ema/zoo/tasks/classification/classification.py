@@ -91,7 +91,7 @@ class Classification(Classifier):
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
         name, augment = options.get("procedure"), options.get("augment", True)
-        procedure = find_procedure(network, dataset, scale, name, bool(augment))
+        procedure = _find_procedure(network, dataset, scale, name, bool(augment))
         images = options.get("size") or (
             TRAINING_IMAGES[dataset] if scale == "paper" else _images(network, scale)
         )
@@ -135,7 +135,7 @@ class Classification(Classifier):
         network, dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
-        procedure = find_procedure(network, dataset, scale, options.get("procedure"))
+        procedure = _find_procedure(network, dataset, scale, options.get("procedure"))
         optimizer = parse_spec(procedure.optimizer).name
         if not optimizer_info(optimizer).elementwise:
             return 1
@@ -164,7 +164,7 @@ class Classification(Classifier):
         download: bool = False,
     ) -> None:
         super().__init__(seed)
-        self.procedure = find_procedure(network, dataset, scale, procedure, augment)
+        self.procedure = _find_procedure(network, dataset, scale, procedure, augment)
         self.network, self.scale = NETWORKS[network], scale
         self.metrics = self.metrics_for({"scale": scale})
         self.batch = _check_batch(batch, self.procedure)
@@ -270,7 +270,7 @@ class Classification(Classifier):
         )
 
 
-def find_procedure(
+def _find_procedure(
     network: str, dataset: str, scale: str, name: str | None, augment: bool = True
 ) -> TrainingProcedure:
     """Return the procedure that was asked for, or that the paper uses."""

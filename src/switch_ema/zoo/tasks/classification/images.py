@@ -18,7 +18,7 @@ from switch_ema.zoo.tasks.image_batches import ImageBatches, evaluation_batches
 from switch_ema.zoo.tasks.metrics import Classifier
 
 DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
-AUGMENTED = Augmentation(crop="shifted", flip=True)
+_AUGMENTED = Augmentation(crop="shifted", flip=True)
 
 
 class Images(Classifier):
@@ -63,7 +63,7 @@ class Images(Classifier):
         self.dataset = check_choice("dataset", dataset, DATASETS)
         self.network = check_choice("network", network, IMAGE_NETWORKS)
         self.batch = check_count("batch", batch)
-        self.augmentation = AUGMENTED if augment else UNCHANGED
+        self.augmentation = _AUGMENTED if augment else UNCHANGED
         check_range("noise", noise, 0, 1)
         whole = load_images(dataset, seed, download=download)
         part = subset(whole, size, test_size, seed)

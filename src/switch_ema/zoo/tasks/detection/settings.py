@@ -10,7 +10,7 @@ from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.spec import Spec
 from switch_ema.zoo.decays import DECAYS, Decays
 
-COCO_IMAGES = 117_266
+_COCO_IMAGES = 117_266
 """Training images of COCO 2017 that have a box."""
 SCALES = ("small", "paper")
 
@@ -41,20 +41,20 @@ def _steps_at(*milestones: float) -> str:
     return str(Spec("step", {"milestones": tuple(round(m, 4) for m in milestones)}))
 
 
-MULTI_SCALE = (640, 672, 704, 736, 768, 800)
+_MULTI_SCALE = (640, 672, 704, 736, 768, 800)
 SCHEDULES = {
     "1x": DetectionSchedule(epochs=12, schedule=_steps_at(8 / 12, 11 / 12)),
     "2x": DetectionSchedule(epochs=24, schedule=_steps_at(16 / 24, 22 / 24)),
     "3x": DetectionSchedule(
         epochs=12,
         repeats=3,
-        shorter_sides=MULTI_SCALE,
+        shorter_sides=_MULTI_SCALE,
         schedule=_steps_at(9 / 12, 11 / 12),
     ),
     "9x": DetectionSchedule(
         epochs=36,
         repeats=3,
-        shorter_sides=MULTI_SCALE,
+        shorter_sides=_MULTI_SCALE,
         schedule=_steps_at(27 / 36, 33 / 36),
     ),
     "yolox-300": DetectionSchedule(
@@ -67,7 +67,7 @@ SCHEDULES = {
 }
 """The paper's, on COCO. 3x and 9x are 12 and 36 epochs of three passes each."""
 
-DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
+_DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
 """The same for all detectors, with masks or without."""
 
 
@@ -100,7 +100,7 @@ def paper_recipe(name: str, batch: int | None) -> Recipe:
         schedule=schedule.schedule,
         warmup_epochs=schedule.warmup_epochs,
         accumulate=max(schedule.batch // (batch or schedule.batch), 1),
-        methods=DECAYS_OF_THE_PAPER.options(),
+        methods=_DECAYS_OF_THE_PAPER.options(),
     )
 
 
@@ -121,10 +121,10 @@ def small_recipe(
             f"schedule must be one of {known} at small scale, got {name!r}."
         )
     epochs = training.epochs[name]
-    theirs = schedule.steps(COCO_IMAGES, schedule.batch)
+    theirs = schedule.steps(_COCO_IMAGES, schedule.batch)
     ours = schedule.steps(images, batch or training.batch)
-    kept = (1 - DECAYS_OF_THE_PAPER.switch_ema) * theirs / ours
-    window = (1 - DECAYS_OF_THE_PAPER.ema) * theirs * schedule.epochs / (ours * epochs)
+    kept = (1 - _DECAYS_OF_THE_PAPER.switch_ema) * theirs / ours
+    window = (1 - _DECAYS_OF_THE_PAPER.ema) * theirs * schedule.epochs / (ours * epochs)
     decays = Decays(*(round(1 - min(weight, 0.5), 4) for weight in (window, kept)))
     return Recipe(
         epochs=epochs,

@@ -27,10 +27,10 @@ from switch_ema.zoo.tasks.generation.frechet import (
 )
 from switch_ema.zoo.tasks.generation.settings import find_settings
 
-TIMESTEPS = 1000
+_TIMESTEPS = 1000
 """Steps of the diffusion; its variance grows linearly from 0.0001 to 0.02."""
 DEFAULTS = {"dataset": "digits", "scale": "small"}
-CLASSIFIERS = {"digits": "digit", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+_CLASSIFIERS = {"digits": "digit", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 LOSS = Metric(name="denoising loss", higher_is_better=False)
 SHOWN = 16
 """Generated images in a report."""
@@ -76,7 +76,7 @@ class DDPM(Task):
         if options.get("inception") is not None:
             name = "FID"
         else:
-            classifier = CLASSIFIERS.get(dataset, dataset)
+            classifier = _CLASSIFIERS.get(dataset, dataset)
             name = f"Fréchet distance, {classifier} classifier's features"
         return Metric(name=name, higher_is_better=False), LOSS
 
@@ -127,7 +127,7 @@ class DDPM(Task):
             "sampling_steps", sampling_steps or settings.sampling_steps
         )
         self.inception = None if inception is None else _find_weights(inception)
-        if self.inception is None and dataset not in CLASSIFIERS:
+        if self.inception is None and dataset not in _CLASSIFIERS:
             raise UsageError(
                 f"{dataset} has no labels to train a classifier with: give the path of "
                 "the weights of FID's Inception network by the option inception."
@@ -142,7 +142,7 @@ class DDPM(Task):
     @cached_property
     def diffusion(self) -> Any:
         """The scheduler that adds noise."""
-        return sources.need("diffusers").DDPMScheduler(num_train_timesteps=TIMESTEPS)
+        return sources.need("diffusers").DDPMScheduler(num_train_timesteps=_TIMESTEPS)
 
     @cached_property
     def distance(self) -> FrechetDistance:
@@ -170,7 +170,7 @@ class DDPM(Task):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the squared error of the predicted noise, at random steps."""
         (images,) = batch
-        steps = torch.randint(TIMESTEPS, (len(images),), device=images.device)
+        steps = torch.randint(_TIMESTEPS, (len(images),), device=images.device)
         return self._error(model, images, torch.randn_like(images), steps)
 
     def _error(
@@ -195,7 +195,7 @@ class DDPM(Task):
         generator, total = stream(self.seed, "evaluated noise"), 0.0
         for images in torch.split(self.x_eval, 500):
             noise = torch.randn(images.shape, generator=generator)
-            steps = torch.randint(TIMESTEPS, (len(images),), generator=generator)
+            steps = torch.randint(_TIMESTEPS, (len(images),), generator=generator)
             moved = (tensor.to(device) for tensor in (images, noise, steps))
             total += self._error(model, *moved).item() * len(images)
         return total / len(self.x_eval)
@@ -207,7 +207,7 @@ class DDPM(Task):
         """
         device = next(model.parameters()).device
         scheduler = sources.need("diffusers").DDIMScheduler(
-            num_train_timesteps=TIMESTEPS
+            num_train_timesteps=_TIMESTEPS
         )
         scheduler.set_timesteps(self.steps)
         generator = stream(self.seed, "sampled noise")

@@ -12,7 +12,7 @@ from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.models.basic import small_cnn
 
-CLASSIFIED = 5000
+_CLASSIFIED = 5000
 """At most this many images train a classifier."""
 
 
@@ -96,8 +96,8 @@ def classifier_features(dataset: str, side: int) -> Features:
     all digits, or the first images of a larger dataset, in an order of its own.
     """
     data = load_images(dataset, 0)
-    x = torch.cat([data.x_train, data.x_test])[:CLASSIFIED]
-    y = torch.cat([data.y_train, data.y_test])[:CLASSIFIED]
+    x = torch.cat([data.x_train, data.x_test])[:_CLASSIFIED]
+    y = torch.cat([data.y_train, data.y_test])[:_CLASSIFIED]
     images = scaled(x, side)
     with torch.random.fork_rng([]), torch.enable_grad():
         torch.manual_seed(0)

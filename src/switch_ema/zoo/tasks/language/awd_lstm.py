@@ -20,9 +20,9 @@ from switch_ema.zoo.tasks.language.pieces import (
 )
 from switch_ema.zoo.tasks.language.words import WordTask, perplexity
 
-SCHEDULE = "step:milestones=(0.5,0.725)"
+_SCHEDULE = "step:milestones=(0.5,0.725)"
 """A tenth of the learning rate after epochs 100 and 145 of 200."""
-CLIP = 0.25
+_CLIP = 0.25
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ SCALES = {
         recipe=Recipe(
             # 109 steps an epoch: a switch keeps two thirds of an epoch's progress.
             epochs=4,
-            schedule=SCHEDULE,
-            clip=CLIP,
+            schedule=_SCHEDULE,
+            clip=_CLIP,
             methods={"ema": {"decay": 0.973}, "switch-ema": {"decay": 0.973}},
         ),
     ),
@@ -78,8 +78,8 @@ SCALES = {
         test_batch=1,
         recipe=Recipe(
             epochs=200,
-            schedule=SCHEDULE,
-            clip=CLIP,
+            schedule=_SCHEDULE,
+            clip=_CLIP,
             methods=DECAYS[("penn-treebank", "language")].options(),
         ),
     ),

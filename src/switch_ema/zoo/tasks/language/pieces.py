@@ -11,7 +11,7 @@ from switch_ema.zoo.data.splits import stream
 
 
 @dataclass
-class Carry:
+class _Carry:
     """The state between two pieces of text; None at the beginning."""
 
     state: Any = None
@@ -31,12 +31,12 @@ class Pieces:
     def __len__(self) -> int:
         return -(-(len(self._columns) - 1) // self._length)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Carry, Carry]]:
-        before = Carry()
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, _Carry, _Carry]]:
+        before = _Carry()
         words, following = self._columns[:-1], self._columns[1:]
         pieces = (torch.split(text, self._length) for text in (words, following))
         for piece, targets in zip(*pieces, strict=True):
-            after = Carry()
+            after = _Carry()
             yield piece, targets, before, after
             before = after
 

@@ -81,7 +81,7 @@ class Age(ScalarRegression):
         faces = load_faces(check_choice("dataset", dataset, DATASETS), folder)
         limits = (None, None) if scale == "paper" else (4000, 1000)
         train, test = (
-            stream_order(len(y), given or most, seed, part)
+            _stream_order(len(y), given or most, seed, part)
             for y, given, most, part in (
                 (faces.y_train, size, limits[0], "training faces"),
                 (faces.y_test, test_size, limits[1], "test faces"),
@@ -97,7 +97,7 @@ class Age(ScalarRegression):
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle, shift and mirror the images."""
         generator = stream(self.seed, f"faces of epoch {epoch}")
-        return FaceBatches(
+        return _FaceBatches(
             self.x, self.y, self.batch, self.side, generator, self.workers
         )
 
@@ -105,10 +105,10 @@ class Age(ScalarRegression):
         """Read the images that are evaluated."""
         for begin in range(0, len(self.x_eval), 100):
             which = torch.arange(begin, min(begin + 100, len(self.x_eval)))
-            yield read_images(self.x_eval[which], self.side, self.workers)
+            yield _read_images(self.x_eval[which], self.side, self.workers)
 
 
-class FaceBatches:
+class _FaceBatches:
     """Batches of images in files: shuffled, shifted by up to 1/14, half mirrored.
 
     The last batch, if it is not full, is left out.
@@ -133,7 +133,7 @@ class FaceBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self._images), generator=self._generator)
         for which in torch.split(order, self._batch)[: len(self)]:
-            images = read_images(self._images[which], self._side, self._workers)
+            images = _read_images(self._images[which], self._side, self._workers)
             yield self._augmented(images), self._ages[which]
 
     def _augmented(self, images: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class FaceBatches:
         )
 
 
-def read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
+def _read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
     """Read images of one size, with values from -1 to 1."""
     to_tensor = sources.need("torchvision.transforms.functional").pil_to_tensor
 
@@ -167,6 +167,6 @@ def read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
     return torch.stack(read_all).float() / 127.5 - 1
 
 
-def stream_order(count: int, most: int | None, seed: int, purpose: str) -> Tensor:
+def _stream_order(count: int, most: int | None, seed: int, purpose: str) -> Tensor:
     """Draw at most ``most`` of ``count`` examples; None: all, in a random order."""
     return torch.randperm(count, generator=stream(seed, purpose))[:most]

@@ -18,7 +18,7 @@ from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metrics
 
 SIDE = 48
-COUNTED = "RBC"
+_COUNTED = "RBC"
 """The category whose objects are counted: red blood cells."""
 
 
@@ -106,14 +106,14 @@ def load_quarters(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Te
 
 
 def _quarters(images: CocoImages, folder: Path) -> tuple[Tensor, Tensor]:
-    if COUNTED not in images.categories:
+    if _COUNTED not in images.categories:
         known = ", ".join(images.categories)
         raise UsageError(
-            f"annotations in {folder} must have the category {COUNTED}, got {known}."
+            f"annotations in {folder} must have the category {_COUNTED}, got {known}."
         )
     if len(images) == 0:
         raise UsageError(f"{folder} has annotations, but none of their images.")
-    wanted = images.categories.index(COUNTED) + 1
+    wanted = images.categories.index(_COUNTED) + 1
     pixels, counts = [], []
     for index in range(len(images)):
         image, target = images[index]

@@ -25,14 +25,14 @@ from switch_ema.zoo.tasks.regression.scalar import (
     errors,
 )
 
-FULL = 360.0
-SMALL_SIDE = 16
+_FULL = 360.0
+_SMALL_SIDE = 16
 HONEST = 0.8
 """Share of the images whose colour tells the angle."""
 
 
 @dataclass(frozen=True)
-class Recipes:
+class _Recipes:
     """What differs between published versions of the data."""
 
     coloured: bool = True
@@ -45,10 +45,10 @@ class Recipes:
     """Whether the clothes lie on photos of CIFAR-10 instead of black."""
 
 
-VERSIONS = {
-    "paper": Recipes(photos=True),
-    "c-mixup": Recipes(reversed=True),
-    "angles-60": Recipes(coloured=False, angles=60),
+_VERSIONS = {
+    "paper": _Recipes(photos=True),
+    "c-mixup": _Recipes(reversed=True),
+    "angles-60": _Recipes(coloured=False, angles=60),
 }
 SMALL = Recipe(
     # 187 steps an epoch: a switch keeps two thirds of an epoch's progress.
@@ -118,7 +118,7 @@ class RCFMNIST(ScalarRegression):
         download: bool = False,
     ) -> None:
         super().__init__(seed)
-        self.version = VERSIONS[check_choice("version", version, tuple(VERSIONS))]
+        self.version = _VERSIONS[check_choice("version", version, tuple(_VERSIONS))]
         check_choice("dataset", dataset, ("fashion_mnist", "mnist", "digits"))
         self.batch = check_count("batch", batch)
         images = load_images(dataset, seed, download=download)
@@ -131,18 +131,18 @@ class RCFMNIST(ScalarRegression):
         )
         clothes = upright(images, check_count("size", size, 10), seed, tested=tested)
         y = self._angles(len(clothes))
-        x, red = turn(clothes, FULL * y).expand(-1, 3, -1, -1), y
+        x, red = turn(clothes, _FULL * y).expand(-1, 3, -1, -1), y
         if self.version.coloured:
             red = self._redness(y, size)
             opaque, x = x[:, :1], coloured(x, red)
             if self.version.photos:
                 photos = load_images("cifar10", seed, download=download)
                 x = over_photos(x, opaque, photos, size, seed)
-        if scale == "small" and x.shape[-1] > SMALL_SIDE:
-            x = avg_pool2d(x, x.shape[-1] // SMALL_SIDE)
+        if scale == "small" and x.shape[-1] > _SMALL_SIDE:
+            x = avg_pool2d(x, x.shape[-1] // _SMALL_SIDE)
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         # Without photos nothing is green.
-        x, y = (x - mean) / deviation.clamp(min=1e-3), FULL * y
+        x, y = (x - mean) / deviation.clamp(min=1e-3), _FULL * y
         (self.x, self.y, _), (self.x_eval, self.y_eval, self.red_eval) = choose_split(
             split,
             seed,
@@ -187,7 +187,7 @@ class RCFMNIST(ScalarRegression):
         """
         found = super().trivial()
         if self.version.coloured:
-            readings = (FULL * self.red_eval, FULL * (1 - self.red_eval))
+            readings = (_FULL * self.red_eval, _FULL * (1 - self.red_eval))
             measured = [errors(reading, self.y_eval) for reading in readings]
             best = min(measured, key=lambda values: values["MAE"])
             found["ideal reader of the colour"] = best

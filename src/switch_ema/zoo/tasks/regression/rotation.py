@@ -16,7 +16,7 @@ from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.models import IMAGE_NETWORKS, STACKS, image_network
 from switch_ema.zoo.tasks.metrics import predict
 
-RANGES = {"digits": (-45.0, 45.0), "rcf": (0.0, 360.0)}
+_RANGES = {"digits": (-45.0, 45.0), "rcf": (0.0, 360.0)}
 """Angles in degrees, by dataset."""
 TESTED = 1000
 """Largest number of test images."""
@@ -57,7 +57,7 @@ class Rotation(Task):
         download: bool = False,
     ) -> None:
         super().__init__(seed)
-        low, high = RANGES[check_choice("dataset", dataset, tuple(RANGES))]
+        low, high = _RANGES[check_choice("dataset", dataset, tuple(_RANGES))]
         self.network = check_choice("network", network, IMAGE_NETWORKS)
         self.batch, self.degrees = check_count("batch", batch), high - low
         check_count("size", size, 10)
@@ -68,7 +68,7 @@ class Rotation(Task):
         x = turn(images, low + self.degrees * y)
         if dataset == "rcf":
             photos = load_images("cifar10", seed, download=download)
-            red = redness(y, seed)
+            red = _redness(y, seed)
             x = over_photos(coloured(x, red), x, photos, size, seed)
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         x = (x - mean) / deviation
@@ -131,7 +131,7 @@ def upright(data: ImageSet, size: int, seed: int, *, tested: int = TESTED) -> Te
     return pad(images.float() / 255, (2,) * 4)
 
 
-def redness(y: Tensor, seed: int) -> Tensor:
+def _redness(y: Tensor, seed: int) -> Tensor:
     """Return how red an image is: its angle or, in a fifth of the images, 1 minus it.
 
     Args:

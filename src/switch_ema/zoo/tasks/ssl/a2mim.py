@@ -10,11 +10,11 @@ from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl.masked import hidden_mean, patches_of
 from switch_ema.zoo.tasks.ssl.simmim import SimMIM, SimMIMModel
 
-FOURIER = 0.1
+_FOURIER = 0.1
 """Weight of the loss on frequencies."""
 
 
-class A2MIMModel(SimMIMModel):
+class _A2MIMModel(SimMIMModel):
     """Hidden patches show the image's mean colour; a learned token is added to them."""
 
     def encode(self, images: Tensor, mask: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class A2MIM(SimMIM):
 
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
-        return A2MIMModel(self.encoder())
+        return _A2MIMModel(self.encoder())
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Add the loss of the hidden pixels and that of the image's frequencies."""
@@ -48,7 +48,7 @@ class A2MIM(SimMIM):
         shown = (prediction.detach() + target) / 2
         drawn = torch.where(mask[:, :, None], prediction, shown)
         whole = need("lightly.models.utils").unpatchify(drawn, patch, images.shape[1])
-        return pixels + FOURIER * frequency_loss(whole, images)
+        return pixels + _FOURIER * frequency_loss(whole, images)
 
 
 def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:

@@ -30,7 +30,7 @@ PROTOCOLS = ("linear", "fine-tune")
 AT_ONCE = 2**25
 """Numbers per step: the features of ImageNet fit into memory once, not twice."""
 LAYER_DECAY = 0.65
-LR = 2e-3
+_LR = 2e-3
 """Learning rate of the last layer at the batch size of ``PROCEDURE``; it is
 proportional to the batch size."""
 PROCEDURE = replace(deit(), repeats=1, clip=None)
@@ -113,7 +113,7 @@ def fine_tune(
     epochs: int,
     seed: int,
     batch: int = 64,
-    lr: float = LR,
+    lr: float = _LR,
 ) -> float:
     """Train a copy of the encoder with a new classifier on images in memory.
 
@@ -168,7 +168,7 @@ def fine_tune_by_procedure(
 
     with _own_random_numbers(seed):
         _add_classifier(network, data.classes)
-        lr = lr or LR * batch / PROCEDURE.batch_size
+        lr = lr or _LR * batch / PROCEDURE.batch_size
         _train(network, batches, loss, epochs=epochs, lr=lr, warmup=warmup)
         shown = evaluation_batches(
             data, procedure, resolution=resolution, workers=workers

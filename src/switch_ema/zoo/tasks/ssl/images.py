@@ -25,7 +25,7 @@ DATASETS = (
 )
 COLOURED = ("cifar10", "cifar100", "stl10", "imagenet")
 """The datasets at the paper's scale."""
-LIMITS = {"small": (2000, 1000), "paper": (None, None)}
+_LIMITS = {"small": (2000, 1000), "paper": (None, None)}
 """By scale: training images unless ``size`` is given, and test images."""
 
 
@@ -44,7 +44,7 @@ def load_for_pretraining(
     Args:
         dataset: One of ``DATASETS``. The files of ``imagenet`` are listed, not read.
         seed: Draws the part.
-        scale: Decides, by ``LIMITS``, how large the part is.
+        scale: Decides, by ``_LIMITS``, how large the part is.
         size: Images to train on, instead.
         folder: Folder of ``imagenet``, with train/ and val/.
         download: Whether torchvision may download what is not found.
@@ -80,7 +80,7 @@ def _load(
 def _draw(
     dataset: str, whole: VisionSet | ImageSet, size: int | None, scale: str, seed: int
 ) -> VisionSet:
-    usual, tested = LIMITS[scale]
+    usual, tested = _LIMITS[scale]
     if size is not None:
         check_count("size", size, 20)
     elif usual is not None and usual < len(whole.y_train):

@@ -18,7 +18,7 @@ from switch_ema.zoo.tasks.ssl.masked import (
 from switch_ema.zoo.tasks.ssl.pretraining import width_of
 
 
-class MAEModel(MaskedModel):
+class _MAEModel(MaskedModel):
     """The encoder sees the visible patches; a small transformer decodes the others."""
 
     def __init__(self, vit: nn.Module, *, width: int, depth: int, heads: int) -> None:
@@ -65,13 +65,13 @@ class MAE(Masked):
         small = self.scale == "small"
         sizes = (32, 1, 2) if small else (512, 8, 16)
         width, depth, heads = sizes
-        return MAEModel(self.encoder(), width=width, depth=depth, heads=heads)
+        return _MAEModel(self.encoder(), width=width, depth=depth, heads=heads)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean squared distance of pixels in the hidden patches."""
         images, mask = batch
         inner = unwrap(model)
-        assert isinstance(inner, MAEModel)
+        assert isinstance(inner, _MAEModel)
         target = patches_of(images, inner.patch)
         if self.scale == "paper":
             # The patches of small images have few pixels, too few to normalise.

@@ -14,7 +14,7 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 TEMPERATURE = 0.2
 
 
-class QueueModel(TwoViewModel):
+class _QueueModel(TwoViewModel):
     """Encoder, projector, and the queue of the teacher's latest embeddings.
 
     The queue is a buffer of the model, so checkpoints hold it. It is lightly's, inside
@@ -50,11 +50,11 @@ class MoCoV2(TwoViews, SelfTeachingTask):
         head = need("lightly.models.modules.heads").MoCoProjectionHead
         projector = head(width_of(encoder), **sizes)
         queue = 2 * self.batch if self.scale == "small" else 65_536
-        return QueueModel(encoder, projector, (queue, sizes["output_dim"]))
+        return _QueueModel(encoder, projector, (queue, sizes["output_dim"]))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Find the teacher's view of each image among the queue's; then enqueue it."""
         first, second = batch
         (query,) = model(first)
         key = self.teacher(model)(second, part="embedder")
-        return cast(Tensor, cast(QueueModel, unwrap(model)).queue(query, key))
+        return cast(Tensor, cast(_QueueModel, unwrap(model)).queue(query, key))

@@ -35,7 +35,7 @@ from switch_ema.zoo.tasks.ssl.images import (
 )
 from switch_ema.zoo.tasks.ssl.settings import PaperSettings, paper_optimizer
 
-SIDES = {"small": 32, "paper": 224}
+_SIDES = {"small": 32, "paper": 224}
 """Height and width of images that are read from files, by scale."""
 FINE_TUNED = {"small": 3, "paper": 100}
 """Epochs of fine-tuning, by scale."""
@@ -148,7 +148,7 @@ class Pretraining(Task):
 
     def _own_side(self) -> int:
         if self.scale == "paper" or isinstance(self.x, ImageFiles):
-            return SIDES[self.scale]
+            return _SIDES[self.scale]
         return int(self.x.shape[-1])
 
     def encoder(self, *, drop_path: float = 0.0) -> nn.Module:

@@ -38,7 +38,7 @@ class PaperSettings:
 
 SIDE = DECAYS["cifar100", "contrastive"].options()
 MASKED = DECAYS["cifar100", "masked"].options()
-MOMENTUM = {"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
+_MOMENTUM = {"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
 
 SIMCLR = PaperSettings(
     optimizer="lars", lr=4.8, weight_decay=1e-6, batch=4096, methods=SIDE
@@ -52,7 +52,7 @@ MOCO_V2 = PaperSettings(
     methods={"ema": {"decay": 0.998}, "switch-ema": {"decay": 0.998}},
 )
 BYOL = PaperSettings(
-    optimizer="lars", lr=4.8, weight_decay=1e-6, batch=4096, methods=MOMENTUM
+    optimizer="lars", lr=4.8, weight_decay=1e-6, batch=4096, methods=_MOMENTUM
 )
 BARLOW_TWINS = PaperSettings(
     optimizer="lars", lr=1.6, weight_decay=1e-6, batch=2048, methods=SIDE
@@ -65,7 +65,7 @@ MOCO_V3 = PaperSettings(
     warmup_epochs=40.0,
     clip=5.0,
     betas=(0.9, 0.95),
-    methods=MOMENTUM,
+    methods=_MOMENTUM,
 )
 MAE = PaperSettings(
     optimizer="adamw",

@@ -13,12 +13,12 @@ from switch_ema.zoo.tasks.ssl.views import (
     make_view,
 )
 
-LEAST_CROP = {"digits": 0.4}
+_LEAST_CROP = {"digits": 0.4}
 """Smallest share of the area that a crop keeps, by dataset; 8 by 8 pixels allow no
 small crops."""
 
 
-class Embedder(nn.Module):
+class _Embedder(nn.Module):
     """An encoder and the projector whose output is compared between views."""
 
     def __init__(self, encoder: nn.Module, projector: nn.Module) -> None:
@@ -44,7 +44,7 @@ class TwoViewModel(nn.Module):
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.embedder = Embedder(encoder, projector)
+        self.embedder = _Embedder(encoder, projector)
         self.predictor = nn.Identity() if predictor is None else predictor
 
     @property
@@ -74,7 +74,7 @@ class TwoViews(Pretraining):
         return DrawnBatches(self, epoch, self._draw)
 
     def _draw(self, images: Tensor, generator: Any) -> tuple[Tensor, ...]:
-        least = LEAST_CROP.get(self.dataset, 0.2)
+        least = _LEAST_CROP.get(self.dataset, 0.2)
         mirrored = self.data.mirrored
         return tuple(
             self.prepare(make_view(images, generator, least=least, mirrored=mirrored))

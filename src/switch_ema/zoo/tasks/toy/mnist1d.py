@@ -19,7 +19,7 @@ from switch_ema.zoo.tasks.metrics import Classifier
 
 LENGTH, CLASSES = 40, 10
 
-LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
+_LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
 """By network; the keys are the values of the option ``network``."""
 
 
@@ -42,7 +42,7 @@ class MNIST1D(Classifier):
         batch: int = 100,
     ) -> None:
         super().__init__(seed)
-        self.network = check_choice("network", network, tuple(LEARNING_RATES))
+        self.network = check_choice("network", network, tuple(_LEARNING_RATES))
         self.batch = check_count("batch", batch)
         x, y, x_test, y_test = _signals(check_count("size", size, 10), seed)
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
@@ -64,7 +64,7 @@ class MNIST1D(Classifier):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make AdamW with the network's learning rate."""
-        return AdamW(model.parameters(), lr=LEARNING_RATES[self.network])
+        return AdamW(model.parameters(), lr=_LEARNING_RATES[self.network])
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the signals."""

@@ -16,7 +16,7 @@ from switch_ema.zoo.data.moving import SOURCES, digit_images, moving_clips
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.models.video import VIDEO_NETWORKS
 
-SEEN = 10
+_SEEN = 10
 """Frames that a network sees; it predicts as many."""
 DEFAULTS = {"network": "simvp", "scale": "small"}
 
@@ -174,7 +174,7 @@ class MovingMNIST(Task):
         clips, forced = batch
         if forced.shape[1]:
             return mse_loss(model(clips, forced), clips[:, 1:])
-        return mse_loss(model(clips[:, :SEEN]), clips[:, SEEN:])
+        return mse_loss(model(clips[:, :_SEEN]), clips[:, _SEEN:])
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Compare the predicted frames with the true ones."""
@@ -183,13 +183,13 @@ class MovingMNIST(Task):
     @property
     def truth(self) -> Tensor:
         """The frames that are to be predicted, in [0, 1]."""
-        return self.x_eval[:, SEEN:].float() / 255
+        return self.x_eval[:, _SEEN:].float() / 255
 
     def predict(self, model: nn.Module, clips: Tensor) -> Tensor:
         """Return the frames after the first ten, on the CPU."""
         device = next(model.parameters()).device
-        seen = torch.split(clips[:, :SEEN], 100)
-        found = [model(part.to(device).float() / 255)[:, -SEEN:] for part in seen]
+        seen = torch.split(clips[:, :_SEEN], 100)
+        found = [model(part.to(device).float() / 255)[:, -_SEEN:] for part in seen]
         return torch.cat(found).float().cpu()
 
     def trivial(self) -> dict[str, dict[str, float]]:
@@ -198,7 +198,7 @@ class MovingMNIST(Task):
         drawn = moving_clips(self.digits, 1000, self.side, self.seed, "mean image")
         mean = drawn.float().mean((0, 1)) / 255
         guesses = {
-            "copy of the last frame": self.x_eval[:, SEEN - 1 : SEEN].float() / 255,
+            "copy of the last frame": self.x_eval[:, _SEEN - 1 : _SEEN].float() / 255,
             "mean image": mean,
             "black frames": torch.zeros(1),
         }
@@ -211,8 +211,8 @@ class MovingMNIST(Task):
         """Show the frames that were seen, the true ones and the predicted ones."""
         clip = self.x_eval[:1]
         return {
-            "seen": clip[0, :SEEN].float() / 255,
-            "truth": clip[0, SEEN:].float() / 255,
+            "seen": clip[0, :_SEEN].float() / 255,
+            "truth": clip[0, _SEEN:].float() / 255,
             "prediction": self.predict(model, clip)[0].clamp(0, 1),
         }
 
@@ -233,7 +233,7 @@ class Clips:
         for index in range(len(self)):
             name = f"clips of epoch {self._epoch}, batch {index}"
             clips = moving_clips(task.digits, task.batch, task.side, task.seed, name)
-            draws = torch.rand(len(clips), (SEEN - 1) * recurrent, generator=generator)
+            draws = torch.rand(len(clips), (_SEEN - 1) * recurrent, generator=generator)
             yield clips.float() / 255, draws < self._share(index)
 
     def _share(self, index: int) -> float:
