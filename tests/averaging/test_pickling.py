@@ -69,6 +69,38 @@ def test_a_model_with_an_averager_beside_it_can_be_copied_before_the_first_step(
     assert torch.equal(ema.averaged_state_dict()["weight"], model.weight)
 
 
+@pytest.mark.parametrize(
+    "make_copy", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+@pytest.mark.parametrize("grows_before", [False, True])
+def test_a_copy_notices_a_model_that_has_grown(make_copy, grows_before):
+    model = network()
+    model.averager = EMA(model, decay=constant(0.5))
+    model.averager.update()
+    if grows_before:
+        model.extra = nn.Linear(2, 2)
+    twin = make_copy(model)
+    if not grows_before:
+        twin.extra = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="new: extra"):
+        twin.averager.update()
+    twin.averager.refresh()
+    twin.averager.update()
+    assert "extra.weight" in twin.averager.state_dict()["shadow"]
+
+
+@pytest.mark.parametrize("buffers", ["average", "copy"])
+def test_a_model_whose_cache_has_grown_since_the_last_step_can_be_copied(buffers):
+    model = network()
+    model.register_buffer("cache", torch.zeros(3))
+    ema = EMA(model, decay=constant(0.5), buffers=buffers)
+    ema.update()
+    model.cache = torch.ones(5)
+    _, twin = copy.deepcopy((model, ema))
+    assert twin.averaged_state_dict()["cache"].tolist() == [1.0] * 5
+    twin.update()
+
+
 def test_no_copy_is_made_while_the_average_is_shown():
     _, _, sema = trained()
     with sema.averaged(), pytest.raises(RuntimeError, match="leave the with block"):

@@ -1,6 +1,8 @@
 """Layouts, dtypes, devices and memory of the shadow."""
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
@@ -156,6 +158,43 @@ def test_a_cast_model_takes_the_shadow_along(flat):
     expected = 0.5 * average.double() + 0.5 * model.stem.weight
     torch.testing.assert_close(after, expected.detach(), rtol=0, atol=0)
     assert ema.state_dict()["shadow"]["stem.weight"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("buffers", ["average", "copy"])
+@pytest.mark.parametrize(
+    "make_copy", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))]
+)
+def test_a_copy_of_a_cast_model_goes_on_to_be_averaged(make_copy, buffers, dtype):
+    """Looking at it must not part the average from what the next steps average."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    ema = EMA(model, decay=constant(0.5), buffers=buffers)
+    ema.update()
+    model.to(dtype)
+    model, ema = make_copy((model, ema))
+    ema.averaged_state_dict()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(8)
+    for _ in range(40):
+        ema.update()
+    for name, average in ema.averaged_tensors().items():
+        live = model.state_dict()[name].to(average.dtype)
+        torch.testing.assert_close(average, live, rtol=1e-6, atol=1e-6)
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    assert ema.averaged_tensors()["1.weight"].dtype == kept
+
+
+def test_a_buffer_that_becomes_a_floating_point_one_is_averaged():
+    model = nn.Linear(1, 1)
+    model.register_buffer("seen", torch.tensor([4]))
+    ema = EMA(model, decay=constant(0.5))
+    ema.update()
+    model.seen = torch.tensor([4.0])
+    ema.averaged_state_dict()
+    model.seen = torch.tensor([6.0])
+    ema.update()
+    assert ema.averaged_state_dict()["seen"].tolist() == [5.0]
 
 
 def test_a_half_precision_model_is_averaged_in_float32():

@@ -123,22 +123,21 @@ class Structure:
         self.slots: list[Slot] = without_views(
             [s for s in chosen if not s.is_lazy and can_be_kept(s.tensor)]
         )
-        self._places: dict[Place, bool] | None = {
-            slot.place: slot.is_buffer for slot in slots
-        }
+        # Kept as slots, whose places a copy has, too, under ids of its own.
+        self._known = slots
         self.lazy = sum(slot.is_lazy for slot in slots)
         self._remember()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy what does not depend on the identity of objects."""
-        names = ("_model", "_filters", "slots", "lazy")
+        names = ("_model", "_filters", "slots", "lazy", "_known")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take it back; the model, perhaps incomplete yet, is looked at later."""
         vars(self).update(state)
         watch.start()
-        self._places, self.changes = None, -1
+        self.changes = -1
         self._tree: list[tuple[dict[str, Any], list[Any]]] = []
         self._sizes: list[tuple[dict[str, Any], int]] = []
 
@@ -174,11 +173,10 @@ class Structure:
             return False
         slots = all_slots(self._model)
         places = {slot.place: slot.is_buffer for slot in slots}
-        if self._places is None:
-            self._places = places
-        new = [place for place in places if place not in self._places]
-        gone = [place for place in self._places if place not in places]
-        if not all((places | self._places)[place] for place in (*new, *gone)):
+        known = {slot.place: slot.is_buffer for slot in self._known}
+        new = [place for place in places if place not in known]
+        gone = [place for place in known if place not in places]
+        if not all((places | known)[place] for place in (*new, *gone)):
             raise RuntimeError(
                 f"The model has changed since averaging began (new: {_few(new)}; gone: "
                 f"{_few(gone)}); call refresh() to go on with the model as it is."

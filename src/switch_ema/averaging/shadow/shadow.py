@@ -77,7 +77,7 @@ class Shadow:
             return
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
-        if None in lives:
+        if None in lives or not self._is_grouped:
             self._adapt()
             groups = self._due(in_step)
             lives = [group.live() for group in groups]
@@ -148,16 +148,19 @@ class Shadow:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy slots and tensors; groups depend on addresses."""
-        self.settle()
+        self._finish_groups()
         names = ("storage", "slots", "tensors", "is_sharded", "_copies_are_stale")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take them back and form groups again."""
+        """Take them back; groups are formed when they are needed.
+
+        The model may have been cast, moved or changed since the last update, and
+        within a pickle it may not be complete yet.
+        """
         vars(self).update(state)
         self._swap, self._seen_in_step, self._pairs_in_step = None, [], {}
-        with torch.no_grad():
-            self._group()
+        self._ungroup()
 
     def mark(self) -> list[complex]:
         """Return one live number of each parameter; training changes them."""
@@ -246,12 +249,17 @@ class Shadow:
     @torch.no_grad()
     def settle(self) -> None:
         """Complete the last update; an offloaded shadow may have left a part of it."""
+        if not self._is_grouped:
+            self._adapt()
+        self._finish_groups()
+
+    def _finish_groups(self) -> None:
         for group in self._groups:
             group.finish()
 
     def renew(self, slots: list[Slot]) -> None:
         """Go on with other slots; tensors of a known name and shape keep theirs."""
-        self.settle()
+        self._finish_groups()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
         self._occupy(slots)
         with torch.no_grad():
@@ -286,7 +294,7 @@ class Shadow:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
-        self.slots = slots
+        self.slots, self._is_grouped = slots, False
         self.is_sharded = any(is_sharded(slot.tensor) for slot in slots)
         self.tensors = [self._new(slot) for slot in slots]
         self._copies_are_stale = False
@@ -315,13 +323,17 @@ class Shadow:
     @torch.no_grad()
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
-        self.settle()
-        if all(group.is_current() for group in self._groups) and not any(
-            self._has_changed(i) for i in self._copied
+        self._finish_groups()
+        if (
+            self._is_grouped
+            and all(group.is_current() for group in self._groups)
+            and not any(self._has_changed(i) for i in self._copied)
         ):
             return
         if any(map(_begins_anew, self.slots, self.tensors)):
             self.renew(self.slots)
+        # Groups average the tensors they were given, so whoever replaces one regroups.
+        self._is_grouped = False
         for i, slot in enumerate(self.slots):
             live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
@@ -340,12 +352,18 @@ class Shadow:
                 "stay where they are.",
                 stacklevel=2,
             )
-        if stale:
-            self._group()
+        self._group()
+
+    def _ungroup(self) -> None:
+        self._groups: list[Group] = []
+        self._indices: list[list[int]] = []
+        self._copied: list[int] = []
+        self._by_owner: dict[int, list[int]] = {}
+        self._is_grouped = False
 
     def _group(self) -> None:
         """Put the averaged tensors into groups, which may move them."""
-        self._by_owner: dict[int, list[int]] = {}
+        self._ungroup()
         for i, slot in enumerate(self.slots):
             self._by_owner.setdefault(id(slot.owner), []).append(i)
         averaged = set(self.averaged_indices)
@@ -358,13 +376,13 @@ class Shadow:
             alike = slot.is_buffer, slot.is_shared, is_sharded(slot.tensor)
             place = self.tensors[i].dtype, slot.local.dtype, slot.local.device
             members.setdefault((kind, alike + place), []).append(i)
-        self._groups: list[Group] = []
         self._indices = list(members.values())
         for (kind, _), indices in members.items():
             shadow = [self.tensors[i] for i in indices]
             self._groups.append(kind([self.slots[i] for i in indices], shadow))
             for i, tensor in zip(indices, shadow, strict=True):
                 self.tensors[i] = tensor
+        self._is_grouped = True
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
