@@ -11,8 +11,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
 from switch_ema.commands import reproduce_all as command
 from switch_ema.paper import TABLES
-from switch_ema.paper.reproduce import full_run
-from switch_ema.paper.reproduce import rows as reproduced_rows
+from switch_ema.paper.reproduce import full_run, plan
 from switch_ema.paper.reproduce.presets import RowSettings
 from tests.bench.conftest import TINY_TASK
 from tests.test_cli import call
@@ -30,7 +29,7 @@ def folder(tmp_path, monkeypatch):
         name: replace(TABLES[name], rows=TABLES[name].rows[rows])
         for name, rows in (("table-3", slice(2)), ("table-5", slice(2, 4)))
     }
-    for module in (full_run, command, reproduced_rows):
+    for module in (full_run, command, plan):
         monkeypatch.setattr(module, "TABLES", tables)
     rows = {
         name: dict.fromkeys((row.name for row in table.rows), 10.0)
@@ -46,7 +45,7 @@ def folder(tmp_path, monkeypatch):
             tasks=("tiny.py:Tiny",), methods=methods, seeds=settings.seeds, epochs=1
         )
 
-    monkeypatch.setattr(rows, "row_config", row_config)
+    monkeypatch.setattr(plan, "row_config", row_config)
     return tmp_path / "runs" / "reproduce-all"
 
 
@@ -125,9 +124,9 @@ def test_a_dry_run_stores_nothing(folder, capsys):
 
 def test_rows_without_time_left_are_skipped_and_told(folder, capsys):
     options = RunOptions(executor="inline", device="cpu")
-    run = full_run.open_everything(RowSettings(seeds=2), 300.0, options, folder)
+    run = full_run.open_full_run(RowSettings(seeds=2), 300.0, options, folder)
     run.rows[0].state, run.rows[0].seconds = "done", 280.0
-    full_run.save_everything(run, folder)
+    full_run.save_full_run(run, folder)
     code, out, _ = call(capsys, *RUN, "--budget", "300s")
     assert code == 0 and "no time left" in out
     assert list(states(folder).values())[1:] == ["skipped"] * 3
@@ -136,7 +135,7 @@ def test_rows_without_time_left_are_skipped_and_told(folder, capsys):
 def test_the_shortest_epoch_tells_how_fast_a_machine_is(monkeypatch):
     declared = full_run.SECONDS["table-3"]["wrn28-10"]
     taken = iter([3 * declared, 1.5 * declared, 2 * declared])
-    monkeypatch.setattr(full_run, "measured_seconds", lambda *_: next(taken))
+    monkeypatch.setattr(full_run, "measure_whole_row", lambda *_: next(taken))
     assert full_run._speed("cpu") == 1.5
 
 

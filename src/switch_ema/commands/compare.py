@@ -65,7 +65,7 @@ class Compare:
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import plan_comparison, run_comparison
             from switch_ema.bench.report.terminal import print_plan, print_trials
-            from switch_ema.bench.results.estimate import estimate_seconds
+            from switch_ema.bench.results.estimate import time_from_history
             from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.progress import TalkingBar
 
@@ -82,7 +82,7 @@ class Compare:
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
-        console.print(_expected(estimate_seconds(cells, self.run.out)))
+        console.print(_expected(time_from_history(cells, self.run.out)))
         if self.run.dry_run:
             return
         watcher = TalkingBar(console)

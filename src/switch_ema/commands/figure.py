@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.commands.reproduce import Reproduce
 from switch_ema.paper.show.figures import FIGURES
 
@@ -60,7 +61,8 @@ class FigureCommand:
                 f"{self.name} draws finished runs; give some, such as runs/NAME."
             )
         else:
-            Reproduce(tables=(f"figure-{self.name}",), out=self.out)(console)
+            tables = (f"figure-{self.name}",)
+            Reproduce(tables=tables, run=RunOptions(out=self.out))(console)
 
     def _draw(self, name: str, console: Console) -> None:
         from switch_ema.bench.report.sections import AnalysisSection

@@ -1,14 +1,31 @@
 """`switch-ema reproduce`: tables of the paper, ours beside the paper's."""
 
+import shlex
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
+from rich.table import Table
 
-from switch_ema.bench.execute.options import launched
+from switch_ema._files import write_atomically
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
 from switch_ema.paper.reproduce.presets import RowSettings
+
+if TYPE_CHECKING:
+    from switch_ema.bench.report.sections import AnalysisSection, Sheet
+    from switch_ema.paper.reproduce.collect import StoredRows
+    from switch_ema.paper.reproduce.plan import RowPlan
+    from switch_ema.paper.tables.table import PaperTable
+
+ALL = "all"
+"""Stands for every table and figure."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +59,317 @@ class Reproduce:
     budget: str | None = None
     """For all: the time there is, such as 90s, 30min or 2h; it chooses rows and
     seeds."""
-    out: Path = Path("runs")
-    """Folder that the folders of the tables are made in."""
-    jobs: int = 0
-    """Trainings at a time; 0: one per core, or per GPU."""
-    executor: str = "local"
-    """Where trainings run: local (processes), ray or slurm (a cluster), or inline (in
-    this process)."""
-    workers_per_training: int = field(default_factory=lambda: launched()[1])
-    """Workers, with a GPU each if there are any, that divide each batch of a training
-    among them."""
-    address: str | None = None
-    """Address of the Ray cluster; None: the one on this machine, or a new one."""
-    slurm: tuple[str, ...] = ()
-    """Options of the jobs of --executor slurm, as submitit names them."""
-    device: str | None = None
-    """cpu, or None for what Accelerate finds."""
-    dry_run: bool = False
-    """Print the plan with its estimated time, and stop."""
+    run: RunOptions = field(default_factory=RunOptions)
     list: bool = False
     """List the rows with the paper's numbers, and stop."""
     write_docs: Path | None = None
     """Train nothing: write what is stored to this file, as Markdown."""
 
-    def __call__(self, console: Console) -> None:
-        """Do what was asked for."""
-        from switch_ema.commands.reproduction import reproduce
+    def __post_init__(self) -> None:
+        if self.run.name is not None:
+            raise UsageError("name is for compare: tables name the folders of rows.")
 
-        reproduce(self, console)
+    def __call__(self, console: Console) -> None:
+        """List, write what is stored, or train rows and show them."""
+        from switch_ema.paper import TABLES
+        from switch_ema.paper.reproduce.plan import select_tables
+
+        if ALL in self.tables and not self.list:
+            from switch_ema.commands.reproduce_all import reproduce_all
+
+            reproduce_all(self, console)
+            return
+        if self.budget is not None:
+            raise UsageError("budget is for `switch-ema reproduce all`.")
+        tables = select_tables([name for name in self.tables if name != ALL])
+        if self.list:
+            for table in tables:
+                _print_paper(table, self.rows, console)
+        elif self.write_docs is not None:
+            _write_docs(self, tables, self.write_docs, console)
+        elif not self.tables:
+            *most, last = TABLES
+            raise UsageError(
+                f"which table: {', '.join(most)} or {last}? --list shows their rows."
+            )
+        else:
+            _reproduce(self, tables, console)
+
+
+def _reproduce(
+    flags: Reproduce, tables: Sequence["PaperTable"], console: Console
+) -> None:
+    """Plan the rows, train what is not stored, and show the tables."""
+    from switch_ema.paper.reproduce.collect import StoredRows
+    from switch_ema.paper.reproduce.plan import plan_rows
+
+    plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
+    _print_plan(flags, plans, console)
+    if flags.run.dry_run:
+        return
+    stored = StoredRows(flags.run.out, flags.settings.scale)
+    try:
+        train_rows(plans, flags.run, console, stored)
+    finally:  # also after Ctrl-C: the table of what has finished
+        for table in tables:
+            _show(table, stored, console)
+
+
+def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) -> None:
+    # An epoch on this machine tells nothing about a cluster, or the paper's scale.
+    run = flags.run
+    local = run.executor in ("local", "inline") and run.workers_per_training == 1
+    if flags.settings.scale == "paper" or not local:
+        _print_cluster_plan(plans, run.workers_per_training, console)
+        return
+    from switch_ema.bench.report.numbers import duration
+    from switch_ema.paper.reproduce.estimate import declared_row_time, measure_row_time
+
+    table = _plan_table("about")
+    total = 0.0
+    with console.status("Measuring one epoch of each row") as status:
+        for plan in plans:
+            if run.dry_run:
+                seconds = declared_row_time(plan, flags.settings, run)
+            else:
+                status.update(f"Measuring one epoch of {escape(plan.row.name)}")
+                seconds = measure_row_time(plan, run)
+            total += seconds
+            _add_plan(table, plan, duration(seconds))
+    console.print(table)
+    source = (
+        "what each row took on our machine" if run.dry_run else "one epoch of each row"
+    )
+    console.print(
+        f"About {duration(total)} in all, from {source} or from what its trainings "
+        "took before."
+    )
+
+
+def _print_cluster_plan(
+    plans: Sequence["RowPlan"], workers: int, console: Console
+) -> None:
+    """Print what a cluster trains; what it costs is known only from finished ones."""
+    from switch_ema.bench.plan.cells import make_plan
+    from switch_ema.bench.train.data_parallel import check_divisible
+    from switch_ema.paper.reproduce.estimate import gpu_hours
+
+    table, known, refused = _plan_table("GPU-hours"), [], dict[str, None]()
+    for plan in plans:
+        hours = gpu_hours(plan)
+        if hours is not None:
+            known.append(hours)
+        _add_plan(table, plan, "not known" if hours is None else f"{hours:.1f}")
+        if workers > 1:
+            try:
+                for cell in make_plan(plan.config):
+                    check_divisible(cell)
+            except UsageError as error:
+                refused.setdefault(str(error))
+    console.print(table)
+    if workers > 1:
+        console.print(
+            f"Each training has {workers} workers, with a GPU each if there are any, "
+            "which divide its batches; batches, their order and evaluation are those "
+            "of one."
+        )
+    for sentence in refused:
+        console.print(escape(sentence), soft_wrap=True)
+    total = f"{sum(known):.1f}" if len(known) == len(plans) else "not known"
+    console.print(
+        f"GPU-hours in all: {total}. They are counted from trainings of the same row "
+        "that have finished on a GPU."
+    )
+
+
+def _plan_table(cost: str) -> Table:
+    table = Table(title="Plan")
+    for name in ("row", "task", "methods", "seeds", cost):
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add_plan(table: Table, plan: "RowPlan", cost: str) -> None:
+    table.add_row(
+        escape(f"{plan.table.name} {plan.row.name}"),
+        escape(", ".join(plan.config.tasks)),
+        escape(", ".join(plan.config.methods)),
+        str(plan.config.seeds),
+        cost,
+    )
+
+
+def _section(table: "PaperTable", stored: "StoredRows") -> "AnalysisSection":
+    from switch_ema.paper.show.sections import part_section
+
+    command = ["switch-ema", "reproduce", table.name, "--scale", stored.scale]
+    return part_section(table, stored, shlex.join(command))
+
+
+def _show(table: "PaperTable", stored: "StoredRows", console: Console) -> None:
+    from switch_ema.paper.reproduce.plan import table_folder
+
+    section = _section(table, stored)
+    console.rule(escape(section.title), align="left")
+    for sheet in section.sheets[:2]:  # what was trained stands on the page
+        _print_sheet(sheet, console)
+    for sentence in section.paragraphs:
+        console.print(escape(sentence))
+    path = write_part(section, table_folder(stored.out, table, stored.scale), table)
+    console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def write_part(section: "AnalysisSection", folder: Path, table: "PaperTable") -> Path:
+    """Store the section of a table and write the page of its folder."""
+    from switch_ema.bench.report.page import write_analysis_page
+    from switch_ema.bench.report.sections import load_sections, save_section
+    from switch_ema.bench.results.folder import REPORT
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_section(section, folder)
+    title = f"Ours beside the paper's {table.name.replace('-', ' ')}"
+    # Read back with its pictures, which are files until then.
+    return write_analysis_page(title, load_sections(folder), folder / REPORT)
+
+
+def _write_docs(
+    flags: Reproduce, tables: Sequence["PaperTable"], path: Path, console: Console
+) -> None:
+    from switch_ema.paper.reproduce.collect import StoredRows
+    from switch_ema.paper.show.figures.figure import PaperFigure
+    from switch_ema.paper.show.sections import overall
+    from switch_ema.paper.show.table_section import markdown_page
+
+    stored = StoredRows(flags.run.out, flags.settings.scale)
+    # Pages of Markdown have no pictures.
+    shown = [table for table in tables if not isinstance(table, PaperFigure)]
+    sections = [_section(table, stored) for table in shown]
+    command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, markdown_page(sections, command, overall(tables, stored)))
+    console.print(f"Written: {escape(str(path))}", soft_wrap=True)
+
+
+def train_rows(
+    plans: Sequence["RowPlan"],
+    options: RunOptions,
+    console: Console,
+    stored: "StoredRows",
+) -> None:
+    """Train row by row: each has one line of progress and one of its result.
+
+    Args:
+        plans: the rows.
+        options: how they are trained.
+        console: where lines are printed.
+        stored: takes the summaries of the rows.
+    """
+    from switch_ema.bench.report.page import write_run_page
+    from switch_ema.commands.progress import Bar
+    from switch_ema.paper.reproduce.run import row_line, run_rows
+
+    def bar(number: int, plan: "RowPlan") -> Bar:
+        title = f"{number} of {len(plans)}: {plan.table.name} {plan.row.name}"
+        return Bar(console, title)
+
+    failed: list[tuple[str, UsageError]] = []
+    for done in run_rows(plans, options, bar):
+        name = done.plan.row.name
+        if done.summary is not None:
+            stored.add(done.plan, done.summary)
+        if done.summary is not None and done.summary.tasks:
+            write_run_page(done.summary, done.plan.folder)
+        if done.error is not None:
+            failed.append((name, done.error))
+            line = f"{name} failed: {done.error}"
+            console.print(escape(line), style="red", soft_wrap=True)
+        elif done.summary is not None:
+            line = f"{row_line(done.plan, done.summary)} ({done.seconds:.0f} s)"
+            console.print(escape(line), soft_wrap=True)
+    if len(plans) == len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        raise UsageError(
+            f"{len(failed)} of {len(plans)} rows could not be trained "
+            f"({', '.join(name for name, _ in failed)}); the reasons are above."
+        )
+
+
+def _print_sheet(sheet: "Sheet", console: Console) -> None:
+    """Print a table that fits into 80 columns."""
+    table = _narrow_table(sheet.caption)
+    for index, name in enumerate(sheet.header):
+        _add_column(table, name, number=index > 0)
+    for row in sheet.rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _narrow_table(title: str) -> Table:
+    """Make a table without lines between its columns."""
+    return Table(
+        title=escape(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+
+
+def _add_column(table: Table, name: str, *, number: bool) -> None:
+    """Add a column; the headings of numbers are broken, the numbers never."""
+    heading = escape(textwrap.fill(name, 7, break_long_words=False) if number else name)
+    justify: JustifyMethod = "right" if number else "left"
+    table.add_column(heading, justify=justify, no_wrap=number)
+
+
+def _print_paper(
+    table: "PaperTable", patterns: Sequence[str], console: Console
+) -> None:
+    """Print a table as the paper has it, a line for each metric of a row.
+
+    Methods of which the paper prints no number have no column, and metrics that only we
+    measure no line.
+    """
+    from switch_ema.bench.report.numbers import fixed
+    from switch_ema.paper.reproduce.plan import select_rows
+    from switch_ema.paper.show.table_section import heading
+
+    chosen = [
+        (row, one)
+        for _, row in select_rows([table], patterns)
+        for one in row.metrics
+        if one.is_printed or one is row.metrics[0]
+    ]
+    methods = [
+        cell.method
+        for cell in table.rows[0].metrics[0].values
+        if any(one.value(cell.method) is not None for _, one in chosen)
+    ]
+    has_gains = any(one.printed_gain is not None for _, one in chosen)
+    title = f"{table.name}: {table.title}"
+    several = len({one.metric.name for _, one in chosen}) > 1
+    if not several:
+        title += f", {heading(table.rows[0].metrics[0])}"
+    printed = _narrow_table(title)
+    # What has to be typed is never cut.
+    printed.add_column("row", no_wrap=True)
+    _add_column(printed, "in the paper", number=False)
+    if several:
+        _add_column(printed, "metric", number=False)
+    for name in [table.columns.get(method, method) for method in methods]:
+        _add_column(printed, name, number=True)
+    if has_gains:
+        _add_column(printed, "Gains", number=True)
+    for row, one in chosen:
+        cells = [escape(heading(one))] if several else []
+        for method in methods:
+            value = one.value(method)
+            cells.append("-" if value is None else fixed(value, one.decimals))
+        if has_gains:
+            gain = one.printed_gain
+            cells.append("-" if gain is None else fixed(gain, one.gain_decimals, "+"))
+        printed.add_row(row.name, escape(row.title), *cells)
+    console.print(printed)
+    console.print()

@@ -17,26 +17,23 @@ from switch_ema.bench.report.sections import load_sections, save_section
 from switch_ema.bench.results.folder import REPORT
 from switch_ema.bench.text import counted
 from switch_ema.commands.progress import TwoBars
-from switch_ema.commands.reproduction import ALL, run_options, write_part
+from switch_ema.commands.reproduce import ALL, write_part
 from switch_ema.commands.show_section import print_sheet
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.budget import read_duration
+from switch_ema.paper.reproduce.collect import StoredRows
 from switch_ema.paper.reproduce.full_run import (
-    Everything,
+    FullRun,
     RowState,
-    folder_of_all,
-    open_everything,
+    full_run_folder,
+    open_full_run,
     overview_section,
-    run_everything,
-    save_everything,
+    save_full_run,
+    train_full_run,
 )
+from switch_ema.paper.reproduce.plan import RowPlan, table_folder
 from switch_ema.paper.reproduce.presets import RowSettings
-from switch_ema.paper.reproduce.rows import (
-    RowOutcome,
-    RowPlan,
-    row_line,
-    table_folder,
-)
+from switch_ema.paper.reproduce.run import RowOutcome, row_line
 from switch_ema.paper.show.figures.figure import PaperFigure
 from switch_ema.paper.show.sections import overall, part_section
 
@@ -44,33 +41,36 @@ if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce
 
 
-def reproduce_everything(flags: "Reproduce", console: Console) -> None:
+def reproduce_all(flags: "Reproduce", console: Console) -> None:
     """Train every table and figure, as far as the budget goes; write one page."""
     budget = _checked(flags)
-    scale, options = flags.settings.scale, run_options(flags)
-    folder = folder_of_all(flags.out, scale)
+    options = flags.run
+    folder = full_run_folder(options.out, flags.settings.scale)
     with console.status("Choosing rows"):
-        run = open_everything(flags.settings, budget, options, folder)
+        run = open_full_run(flags.settings, budget, options, folder)
     _print_plan(run, console)
-    if flags.dry_run:
+    if options.dry_run:
         return
-    save_everything(run, folder)  # a run that is killed goes on with the same rows
+    save_full_run(run, folder)  # a run that is killed goes on with the same rows
     expected = sum(row.expected for row in run.rows)
     done = sum(row.expected for row in run.rows if row.state == "done")
+    stored = StoredRows(folder, flags.settings.scale)
     is_finished = False
     try:
         with TwoBars(console, expected, done) as bars:
 
             def watch(row: RowState, plan: RowPlan) -> Watcher:
-                bars.begin(str(row), _told(run))
+                bars.begin(str(row), _state(run))
                 return bars.watcher()
 
-            for row, outcome in run_everything(run, folder, options, watch):
-                bars.end(row.expected, _told(run))
-                _tell(row, outcome, console)
+            for row, outcome in train_full_run(run, folder, options, watch):
+                bars.end(row.expected, _state(run))
+                if outcome is not None and outcome.summary is not None:
+                    stored.add(outcome.plan, outcome.summary)
+                _print_outcome(row, outcome, console)
         is_finished = True
     finally:  # also after Ctrl-C: the page of what has finished
-        path = _write(flags, run, folder, console, is_finished=is_finished)
+        path = _write(flags, run, stored, console, is_finished=is_finished)
         console.print(f"Report: {escape(str(path))}", soft_wrap=True)
     failed = [str(row) for row in run.rows if row.state == "failed"]
     if failed:
@@ -98,7 +98,7 @@ def _checked(flags: "Reproduce") -> float | None:
     return read_duration(flags.budget)
 
 
-def _print_plan(run: Everything, console: Console) -> None:
+def _print_plan(run: FullRun, console: Console) -> None:
     left = [row for row in run.rows if row.state == "waiting"]
     seconds = sum(row.expected for row in left)
     parts = len({row.part for row in run.rows})
@@ -114,13 +114,13 @@ def _print_plan(run: Everything, console: Console) -> None:
         console.print(escape(line), style="dim", soft_wrap=True)
 
 
-def _told(run: Everything) -> str:
+def _state(run: FullRun) -> str:
     done = sum(row.state != "waiting" for row in run.rows)
     text = f"{done}/{len(run.rows)} rows, {duration(run.spent, '0 s')}"
     return text if run.budget is None else f"{text} of {duration(run.budget)}"
 
 
-def _tell(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
+def _print_outcome(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
     """Print the line of a row that has ended, and write its page."""
     if outcome is None:
         console.print(escape(f"{row}: no time left."), style="dim")
@@ -149,14 +149,14 @@ def _command(flags: "Reproduce") -> list[str]:
 
 def _write(
     flags: "Reproduce",
-    run: Everything,
-    folder: Path,
+    run: FullRun,
+    stored: StoredRows,
     console: Console,
     *,
     is_finished: bool,
 ) -> Path:
     """Make the sections of all parts, and one page of them."""
-    scale = flags.settings.scale
+    folder, scale = stored.out, stored.scale
     command = _command(flags)
     sections = []
     with console.status("Measuring and drawing") as status:
@@ -166,13 +166,13 @@ def _write(
             if is_finished or not isinstance(table, PaperFigure):
                 status.update(f"Measuring and drawing {table.name}")
                 started = time.perf_counter()
-                section = part_section(table, folder, scale, shlex.join(command))
+                section = part_section(table, stored, shlex.join(command))
                 write_part(section, own, table)
                 run.drawing[table.name] = round(time.perf_counter() - started, 1)
-                save_everything(run, folder)
+                save_full_run(run, folder)
             sections += load_sections(own)
     tables = list(TABLES.values())
-    found = overall(tables, folder, scale)
+    found = overall(tables, stored)
     first = overview_section(run, tables, shlex.join(command), found)
     for sheet in first.sheets:
         print_sheet(sheet, console)

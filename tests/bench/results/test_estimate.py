@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.results.estimate import estimate_seconds
+from switch_ema.bench.results.estimate import time_from_history
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.task import Recipe
 from switch_ema.bench.train.result import CellResult
@@ -30,17 +30,17 @@ def out(tmp_path):
 
 def test_the_cost_of_an_epoch_is_that_of_the_latest_training(out):
     longer = replace(CELL, recipe=Recipe(epochs=10))
-    assert estimate_seconds([longer, longer], out) == pytest.approx(2 * 10 * 4.0)
+    assert time_from_history([longer, longer], out) == pytest.approx(2 * 10 * 4.0)
 
 
 @pytest.mark.parametrize(
     "change", [{"task": "moons"}, {"methods": ("plain",)}, {"seeds": (3,)}]
 )
 def test_what_was_never_trained_is_not_guessed(out, change):
-    assert estimate_seconds([CELL, replace(CELL, **change)], out) is None
+    assert time_from_history([CELL, replace(CELL, **change)], out) is None
 
 
 def test_a_damaged_run_beside_it_changes_nothing(out):
     (out / "damaged").mkdir()
     (out / "damaged" / "results.sqlite").write_bytes(b"not a database" * 100)
-    assert estimate_seconds([CELL], out) == pytest.approx(8.0)
+    assert time_from_history([CELL], out) == pytest.approx(8.0)

@@ -8,11 +8,10 @@ import pytest
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
-from switch_ema.commands.reproduction import train_rows
 from switch_ema.paper.reproduce import estimate
-from switch_ema.paper.reproduce.estimate import estimate_seconds, gpu_hours
+from switch_ema.paper.reproduce.estimate import gpu_hours, measure_row_time
 
-from .test_reproduce import OPTIONS, plan, quiet, tiny_rows
+from .test_run import OPTIONS, plan, quiet, tiny_rows, train_rows
 
 __all__ = ["tiny_rows"]  # a fixture
 
@@ -30,14 +29,14 @@ def test_time_is_estimated_from_one_epoch(tiny_rows, tmp_path, monkeypatch):
     monkeypatch.setattr(estimate, "_measure_epoch", measure)
     # Two seeds of plain with EMA, and of Switch EMA.
     trainings = 2 * 10 * (2 + 2 * 0.5) + 2 * 10 * (2 + 0.5)
-    assert estimate_seconds(one, OPTIONS) == pytest.approx(1 + trainings)
+    assert measure_row_time(one, OPTIONS) == pytest.approx(1 + trainings)
     two_jobs = RunOptions(jobs=2, device="cpu")
-    assert estimate_seconds(one, two_jobs) == pytest.approx(1 + trainings / 2)
+    assert measure_row_time(one, two_jobs) == pytest.approx(1 + trainings / 2)
     assert measured == [make_plan(one.config)[0]] * 2
     # Evaluated after epochs 4, 8 and 10 only.
     rarely = replace(one, config=replace(one.config, evaluate_every=4))
     trainings = 2 * (10 * 2 + 3 * 2 * 0.5) + 2 * (10 * 2 + 3 * 0.5)
-    assert estimate_seconds(rarely, OPTIONS) == pytest.approx(1 + trainings)
+    assert measure_row_time(rarely, OPTIONS) == pytest.approx(1 + trainings)
 
 
 def test_one_epoch_is_measured_and_thrown_away(tiny_rows, tmp_path):
@@ -61,7 +60,7 @@ def test_time_of_the_rest_is_that_of_what_is_stored(tiny_rows, tmp_path, monkeyp
     monkeypatch.setattr(estimate.Results, "add", add_two)
     with pytest.raises(KeyboardInterrupt):
         train_rows([one], OPTIONS, quiet())
-    assert estimate_seconds(one, OPTIONS) == pytest.approx(36 + 37)
+    assert measure_row_time(one, OPTIONS) == pytest.approx(36 + 37)
 
 
 def test_gpu_hours_are_those_of_trainings_that_finished_on_gpus(
@@ -93,4 +92,4 @@ def test_gpu_hours_are_those_of_trainings_that_finished_on_gpus(
 def test_a_failure_in_measuring_is_one_sentence(tiny_rows, tmp_path):
     [one] = plan(tmp_path, "deit-s")
     with pytest.raises(UsageError, match="lost key"):
-        estimate_seconds(one, OPTIONS)
+        measure_row_time(one, OPTIONS)

@@ -11,7 +11,7 @@ from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.stats.summary import Cost, TaskSummary
 from switch_ema.bench.task import Metric
 from switch_ema.paper import TABLES
-from switch_ema.paper.reproduce.rows import ReproducedRow
+from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import contrasts_of
 from switch_ema.paper.show.table_section import (
     PERCENT,

@@ -12,8 +12,8 @@ from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.task import Metric
 from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
-from switch_ema.paper.reproduce.rows import ReproducedRow
 from switch_ema.paper.show.ablation_points import points_of
 from switch_ema.paper.show.ablation_section import ablation_section
 

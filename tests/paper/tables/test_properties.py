@@ -7,12 +7,13 @@ import pytest
 from switch_ema.bench.analyses import steps
 from switch_ema.bench.analyses.steps import Contestant, measure_steps
 from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.collect import StoredRows
+from switch_ema.paper.reproduce.plan import plan_rows
 from switch_ema.paper.reproduce.presets import RowSettings
-from switch_ema.paper.reproduce.rows import plan_rows, run_rows
+from switch_ema.paper.reproduce.run import run_rows
 from switch_ema.paper.show import property_section
 from switch_ema.paper.show.sections import part_section
-
-from .test_reproduce import OPTIONS
+from tests.paper.reproduce.test_run import OPTIONS
 
 TABLE = TABLES["table-1"]
 
@@ -47,7 +48,7 @@ def test_ticks_are_the_papers():
 def test_everything_is_measured_beside_the_ticks(short, tmp_path):
     plans = plan_rows([short], (), RowSettings(epochs=1), tmp_path)
     assert all(done.error is None for done in run_rows(plans, OPTIONS))
-    section = part_section(short, tmp_path, "small", "x")
+    section = part_section(short, StoredRows(tmp_path, "small"), "x")
     gains, properties = section.sheets
     names = ["plain", "SAM", "SASAM", "Adan", "Lookahead", "SWA", "EMA", "Switch EMA"]
     assert [row[0] for row in gains.rows] == names
@@ -67,7 +68,7 @@ def test_everything_is_measured_beside_the_ticks(short, tmp_path):
 
 
 def test_what_is_not_trained_is_told(short, tmp_path):
-    section = part_section(short, tmp_path, "small", "x")
+    section = part_section(short, StoredRows(tmp_path, "small"), "x")
     assert section.sheets == []
     assert section.paragraphs == [
         "No row of this table has been run with the present recipes."

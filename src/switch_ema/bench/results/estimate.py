@@ -11,7 +11,7 @@ from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import is_script
 
 
-def estimate_seconds(cells: Sequence[Cell], out: Path) -> float | None:
+def time_from_history(cells: Sequence[Cell], out: Path) -> float | None:
     """Add up the seconds of all trainings, one after the other.
 
     None where a task has not been trained before in a run of the same folder, and of

@@ -1,4 +1,4 @@
-"""Estimates how long the rows of a table take, from one epoch or from stored times."""
+"""How long the rows of a table take: measured, declared, or from stored times."""
 
 import json
 import time
@@ -12,21 +12,24 @@ from switch_ema.bench.execute.cells import default_jobs
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import Cell, make_plan
+from switch_ema.bench.plan.task_snapshot import facts_of
 from switch_ema.bench.results.folder import RESULTS, WORKERS
 from switch_ema.bench.results.store import FINISHED, TRAINED, Results
 from switch_ema.bench.train.context import RunContext
-from switch_ema.paper.reproduce.rows import RowPlan
+from switch_ema.paper.reproduce.plan import RowPlan
+from switch_ema.paper.reproduce.presets import RowSettings, row_config
+from switch_ema.paper.reproduce.row_seconds import SECONDS
+from switch_ema.paper.tables.table import PaperRow
 
 
-def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
-    """Estimate how long the rest of a row takes.
+def measure_row_time(plan: RowPlan, options: RunOptions) -> float:
+    """Estimate how long the rest of a row takes, by one epoch if need be.
 
     A training of the same methods that has finished before gives its own time. For the
     others, one epoch of the first of them is trained and discarded.
     """
     took, todo = _stored_seconds(plan)
-    at_a_time = 1 if options.executor == "inline" else options.jobs or default_jobs()
-    jobs = min(at_a_time, len(todo))
+    jobs = min(jobs_at_once(options), len(todo))
     new = [cell for cell in todo if _kind(cell) not in took]
     setup = 0.0
     if new:
@@ -36,7 +39,37 @@ def estimate_seconds(plan: RowPlan, options: RunOptions) -> float:
     return setup + sum(took[_kind(cell)] for cell in todo) / max(jobs, 1)
 
 
-def measured_seconds(plan: RowPlan, device: str | None) -> float:
+def declared_row_time(
+    plan: RowPlan, settings: RowSettings, options: RunOptions
+) -> float:
+    """Estimate how long the rest of a row takes, without training anything.
+
+    A training of the same methods that has finished before gives its own time, the
+    others take their share of what is declared for the row.
+    """
+    took, todo = _stored_seconds(plan)
+    declared = SECONDS[plan.row.home or plan.table.name][plan.row.name]
+    whole = declared * row_length(plan.row, settings) * plan.config.seeds
+    share = whole / len(make_plan(plan.config))
+    jobs = min(jobs_at_once(options), len(todo))
+    return sum(took.get(_kind(cell), share) for cell in todo) / max(jobs, 1)
+
+
+def row_length(row: PaperRow, settings: RowSettings) -> float:
+    """Return by what factor trainings are longer than those that were declared."""
+    if settings.epochs is None:
+        return 1.0
+    config = row_config(row, RowSettings())
+    usual = [config.epochs or facts_of(task).recipe.epochs for task in config.tasks]
+    return settings.epochs * len(usual) / sum(usual)
+
+
+def jobs_at_once(options: RunOptions) -> int:
+    """Return how many trainings run at a time."""
+    return 1 if options.executor == "inline" else options.jobs or default_jobs()
+
+
+def measure_whole_row(plan: RowPlan, device: str | None) -> float:
     """Measure one epoch and tell what the whole row takes, one training at a time."""
     cells = make_plan(plan.config)
     epoch = _measure_epoch(cells[0], device)

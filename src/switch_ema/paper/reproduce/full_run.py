@@ -15,22 +15,25 @@ from typing import Any
 from switch_ema._files import write_atomically
 from switch_ema.bench.compare import Watcher
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute.cells import default_jobs
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.plan.task_snapshot import facts_of
 from switch_ema.bench.report.numbers import duration
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.text import counted, listed, read_json
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.budget import Offer, choose_rows
-from switch_ema.paper.reproduce.estimate import measured_seconds
-from switch_ema.paper.reproduce.presets import RowSettings, row_config, seeds_of
+from switch_ema.paper.reproduce.estimate import (
+    jobs_at_once,
+    measure_whole_row,
+    row_length,
+)
+from switch_ema.paper.reproduce.plan import RowPlan, plan_row
+from switch_ema.paper.reproduce.presets import RowSettings, seeds_of
 from switch_ema.paper.reproduce.row_seconds import (
     INLINE_SECONDS,
     SECONDS,
     START_SECONDS,
 )
-from switch_ema.paper.reproduce.rows import RowOutcome, RowPlan, plan_row, run_rows
+from switch_ema.paper.reproduce.run import RowOutcome, run_rows
 from switch_ema.paper.tables.table import PaperRow, PaperTable
 
 _STATE = "all.json"
@@ -59,7 +62,7 @@ class RowState:
 
 
 @dataclass
-class Everything:
+class FullRun:
     """The run as a whole: what was asked for, what was chosen, how far it is."""
 
     settings: dict[str, Any]
@@ -94,14 +97,14 @@ class Everything:
         return rows + self.drawing.get(part, 0.0)
 
 
-def folder_of_all(out: Path, scale: str) -> Path:
+def full_run_folder(out: Path, scale: str) -> Path:
     """Return the folder that the tables of such a run have theirs in."""
     return out / f"reproduce-all{'' if scale == 'small' else f'-{scale}'}"
 
 
-def open_everything(
+def open_full_run(
     settings: RowSettings, budget: float | None, options: RunOptions, folder: Path
-) -> Everything:
+) -> FullRun:
     """Read how far the run is, or choose what a new one trains; nothing is stored."""
     wanted = asdict(settings)
     path = folder / _STATE
@@ -118,17 +121,17 @@ def open_everything(
     return _choose(settings, budget, options)
 
 
-def save_everything(run: Everything, folder: Path) -> None:
+def save_full_run(run: FullRun, folder: Path) -> None:
     """Store how far the run is."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / _STATE, json.dumps(asdict(run), indent=1))
 
 
-def _read(path: Path) -> Everything:
+def _read(path: Path) -> FullRun:
     stored = read_json(path.read_bytes(), str(path))
     try:
         rows = [RowState(**row) for row in stored.pop("rows")]
-        return Everything(rows=rows, **stored)
+        return FullRun(rows=rows, **stored)
     except (AttributeError, KeyError, TypeError):
         raise UsageError(
             f"{path} is damaged; delete it, and the run chooses its rows again."
@@ -137,7 +140,7 @@ def _read(path: Path) -> Everything:
 
 def _choose(
     settings: RowSettings, budget: float | None, options: RunOptions
-) -> Everything:
+) -> FullRun:
     """Take all rows with the seeds that were asked for, or what fits the budget."""
     known = {
         (table.name, row.name): table.seeds or seeds_of(row, settings)
@@ -145,12 +148,12 @@ def _choose(
     }
     if settings.scale != "small":
         rows = [RowState(*name, seeds, 0.0) for name, seeds in known.items()]
-        return Everything(asdict(settings), None, rows)
+        return FullRun(asdict(settings), None, rows)
     offers = make_offers(settings, _speed(options.device), options)
     if budget is None:
         priced = [(offer, known[offer.part, offer.row]) for offer in offers]
         rows = [RowState(o.part, o.row, n, o.seconds(n)) for o, n in priced]
-        return Everything(asdict(settings), None, rows)
+        return FullRun(asdict(settings), None, rows)
     chosen = choose_rows(offers, budget)
     rows = [
         RowState(c.offer.part, c.offer.row, c.seeds, round(c.seconds, 1))
@@ -161,7 +164,7 @@ def _choose(
     for offer in offers:
         if (offer.part, offer.row) not in taken:
             left_out.setdefault(offer.part, []).append(offer.row)
-    return Everything(asdict(settings), budget, rows, left_out)
+    return FullRun(asdict(settings), budget, rows, left_out)
 
 
 def all_rows() -> list[tuple[PaperTable, PaperRow]]:
@@ -175,30 +178,23 @@ def make_offers(
     settings: RowSettings, speed: float, options: RunOptions
 ) -> list[Offer]:
     """Price all rows on a machine that takes ``speed`` times the declared seconds."""
-    inline = options.executor == "inline"
-    jobs = 1 if inline else options.jobs or default_jobs()
-    start = INLINE_SECONDS if inline else START_SECONDS
+    jobs = jobs_at_once(options)
+    start = INLINE_SECONDS if options.executor == "inline" else START_SECONDS
     shown = {(row.home, row.name) for table in TABLES.values() for row in table.rows}
     return [
         Offer(
             part=table.name,
             row=row.name,
             start=speed * start,
-            seed=speed * SECONDS[table.name][row.name] * _length(row, settings) / jobs,
+            seed=speed
+            * SECONDS[table.name][row.name]
+            * row_length(row, settings)
+            / jobs,
             fixed_seeds=table.seeds,
             is_first=(table.name, row.name) in shown or row.name in table.first,
         )
         for table, row in all_rows()
     ]
-
-
-def _length(row: PaperRow, settings: RowSettings) -> float:
-    """Return by what factor trainings are longer than those that were priced."""
-    if settings.epochs is None:
-        return 1.0
-    config = row_config(row, RowSettings())
-    usual = [config.epochs or facts_of(task).recipe.epochs for task in config.tasks]
-    return settings.epochs * len(usual) / sum(usual)
 
 
 def _speed(device: str | None) -> float:
@@ -210,12 +206,12 @@ def _speed(device: str | None) -> float:
     part, name = _YARDSTICK
     row = next(row for row in TABLES[part].rows if row.name == name)
     plan = plan_row(TABLES[part], row, RowSettings(seeds=1), Path("nowhere"))
-    seconds = min(measured_seconds(plan, device) for _ in range(_MEASUREMENTS))
+    seconds = min(measure_whole_row(plan, device) for _ in range(_MEASUREMENTS))
     return seconds / SECONDS[part][name]
 
 
-def run_everything(
-    run: Everything,
+def train_full_run(
+    run: FullRun,
     folder: Path,
     options: RunOptions,
     watcher_of: Callable[[RowState, RowPlan], Watcher],
@@ -226,7 +222,7 @@ def run_everything(
             continue
         if not run.has_time_for(row):
             row.state = "skipped"
-            save_everything(run, folder)
+            save_full_run(run, folder)
             yield row, None
             continue
         plan = _plan_of(row, run, folder)
@@ -240,7 +236,7 @@ def run_everything(
         yield row, outcome
 
 
-def _plan_of(row: RowState, run: Everything, folder: Path) -> RowPlan:
+def _plan_of(row: RowState, run: FullRun, folder: Path) -> RowPlan:
     """Plan the comparison of a row with the seeds that were chosen for it."""
     table = TABLES[row.part]
     settings = replace(RowSettings(**run.settings), seeds=row.seeds)
@@ -249,17 +245,17 @@ def _plan_of(row: RowState, run: Everything, folder: Path) -> RowPlan:
 
 
 @contextmanager
-def timed(run: Everything, folder: Path, row: RowState) -> Iterator[None]:
+def timed(run: FullRun, folder: Path, row: RowState) -> Iterator[None]:
     """Add the time inside to a row and store it, also if it is interrupted."""
     started = time.perf_counter()
     try:
         yield
     finally:
         row.seconds = round(row.seconds + time.perf_counter() - started, 1)
-        save_everything(run, folder)
+        save_full_run(run, folder)
 
 
-def _overview(run: Everything, tables: Sequence[PaperTable]) -> Sheet:
+def _overview(run: FullRun, tables: Sequence[PaperTable]) -> Sheet:
     """Say of each part what was trained, how long it took and what was left out."""
     lines = []
     for table in tables:
@@ -291,19 +287,19 @@ def _only(seeds: Sequence[int]) -> str:
 
 
 def overview_section(
-    run: Everything, tables: Sequence[PaperTable], command: str, overall: str
+    run: FullRun, tables: Sequence[PaperTable], command: str, overall: str
 ) -> AnalysisSection:
     """Begin the page of the whole run: what was found, its parts, what was left out."""
     return AnalysisSection(
         key="overview",
         title="Overview",
         command=command,
-        paragraphs=[*([overall] if overall else []), *told(run)],
+        paragraphs=[*([overall] if overall else []), *notes(run)],
         sheets=[_overview(run, tables)],
     )
 
 
-def told(run: Everything) -> Iterator[str]:
+def notes(run: FullRun) -> Iterator[str]:
     """Say what the budget left out, and what is not done (yet)."""
     if run.budget is not None:
         rows = sum(map(len, run.left_out.values()))

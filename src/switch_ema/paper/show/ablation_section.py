@@ -10,7 +10,7 @@ from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, 
 from switch_ema.bench.stats.paired import LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed
-from switch_ema.paper.reproduce.rows import ReproducedRow
+from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.ablation_points import AblationPoint, points_of
 from switch_ema.paper.show.gains import MeasuredMetric, measured_metrics
 from switch_ema.paper.show.table_section import digits_in, reproduction_section

@@ -11,7 +11,7 @@ from switch_ema.bench.stats.paired import (
     head_to_head,
     verdict_of,
 )
-from switch_ema.paper.reproduce.rows import ReproducedRow
+from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.tables.table import PaperMetric
 
 VERDICTS = {

@@ -20,7 +20,7 @@ from switch_ema.bench.stats.paired import CONFIDENCE, MethodResult, compare
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import listed
-from switch_ema.paper.reproduce.rows import row_folder
+from switch_ema.paper.reproduce.plan import row_folder
 from switch_ema.paper.show.gains import VERDICTS
 from switch_ema.paper.show.table_section import NOTHING
 from switch_ema.paper.tables.properties import Promise, PropertyTable

@@ -9,12 +9,8 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.report.sections import AnalysisSection
 from switch_ema.bench.results.folder import RESULTS
 from switch_ema.bench.text import listed
-from switch_ema.paper.reproduce.rows import (
-    collect_rows,
-    damaged_rows,
-    row_folder,
-    table_folder,
-)
+from switch_ema.paper.reproduce.collect import StoredRows
+from switch_ema.paper.reproduce.plan import row_folder, table_folder
 from switch_ema.paper.show.ablation_section import ablation_section
 from switch_ema.paper.show.figures.figure import Draw, DrawnRun, PaperFigure
 from switch_ema.paper.show.gains import contrasts_of
@@ -25,16 +21,16 @@ from switch_ema.paper.tables.table import PaperTable
 
 
 def part_section(
-    table: PaperTable, out: Path, scale: str, command: str
+    table: PaperTable, stored: StoredRows, command: str
 ) -> AnalysisSection:
     """Make the section of a table or figure; pictures go to its folder.
 
     Args:
         table: the table or figure.
-        out: the folder that has the folders of tables.
-        scale: small or paper.
+        stored: the rows of all tables.
         command: what makes the section again.
     """
+    out, scale = stored.out, stored.scale
     folder = table_folder(out, table, scale)
     if isinstance(table, PaperFigure):
         return _figure_section(table, out, scale, command)
@@ -43,7 +39,7 @@ def part_section(
             from switch_ema.paper.show.property_section import property_section
 
             return property_section(table, out, scale, command)
-    rows = collect_rows(table, out, scale)
+    rows = stored.of(table)
     if isinstance(table, Ablation):
         with needed(None, extra="analysis", user="An ablation", error=UsageError):
             section = ablation_section(
@@ -51,17 +47,17 @@ def part_section(
             )
     else:
         section = reproduction_section(table, rows, scale=scale, command=command)
-    problems = damaged_rows(table, out, scale)
-    return replace(section, paragraphs=[*section.paragraphs, *problems])
+    notes = [*section.paragraphs, *stored.problems(table)]
+    return replace(section, paragraphs=notes)
 
 
-def overall(tables: Iterable[PaperTable], out: Path, scale: str) -> str:
+def overall(tables: Iterable[PaperTable], stored: StoredRows) -> str:
     """Count over all tables how often Switch EMA won and lost; empty without rows."""
     contrasts = [
         contrast
         for table in tables
         if type(table) is PaperTable  # ablations and figures compare other things
-        for row in collect_rows(table, out, scale)
+        for row in stored.of(table)
         for contrast in contrasts_of(row)
     ]
     counts = headline(contrasts)

@@ -17,7 +17,7 @@ from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
-from switch_ema.paper.reproduce.rows import ReproducedRow
+from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import (
     VERDICTS,
     Contrast,

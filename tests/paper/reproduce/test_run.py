@@ -12,18 +12,18 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train import loop
-from switch_ema.commands.reproduction import train_rows
+from switch_ema.commands import reproduce
 from switch_ema.paper import TABLES
-from switch_ema.paper.reproduce import rows
-from switch_ema.paper.reproduce.estimate import estimate_seconds
-from switch_ema.paper.reproduce.presets import RowSettings
-from switch_ema.paper.reproduce.rows import (
-    collect_rows,
+from switch_ema.paper.reproduce import plan as planning
+from switch_ema.paper.reproduce.collect import StoredRows
+from switch_ema.paper.reproduce.estimate import measure_row_time
+from switch_ema.paper.reproduce.plan import (
     plan_rows,
     select_rows,
     select_tables,
     table_folder,
 )
+from switch_ema.paper.reproduce.presets import RowSettings
 
 OPTIONS = RunOptions(executor="inline", device="cpu", keep_checkpoints="none")
 TABLE_3 = TABLES["table-3"]
@@ -43,11 +43,20 @@ def tiny_rows(tiny, monkeypatch):
             epochs=settings.epochs,
         )
 
-    monkeypatch.setattr(rows, "row_config", row_config)
+    monkeypatch.setattr(planning, "row_config", row_config)
 
 
 def plan(out, *patterns, **more):
     return plan_rows([TABLE_3], patterns, RowSettings(**{"seeds": 2, **more}), out)
+
+
+def train_rows(plans, options, console):
+    """Train; what is stored is collected apart, as by a later command."""
+    reproduce.train_rows(plans, options, console, StoredRows(Path("unused"), "small"))
+
+
+def collect_rows(table, out, scale):
+    return StoredRows(out, scale).of(table)
 
 
 def quiet():
@@ -104,7 +113,7 @@ def test_the_same_rows_again_train_nothing(tiny_rows, tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "take_step", refuse)
     train_rows(plan(tmp_path, "swin-t"), OPTIONS, quiet())
-    assert estimate_seconds(plan(tmp_path, "swin-t")[0], OPTIONS) == 0
+    assert measure_row_time(plan(tmp_path, "swin-t")[0], OPTIONS) == 0
 
 
 def test_a_row_that_was_interrupted_is_preliminary(tiny_rows, tmp_path, monkeypatch):

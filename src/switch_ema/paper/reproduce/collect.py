@@ -1,0 +1,77 @@
+"""What is stored of the rows of the paper's tables."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import RESULTS, open_run
+from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.paper.reproduce.plan import RowPlan, row_folder
+from switch_ema.paper.tables.table import PaperRow, PaperTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproducedRow:
+    """One row of a table, and what we have found for it so far."""
+
+    row: PaperRow
+    task: TaskSummary
+    config: CompareConfig
+
+
+class StoredRows:
+    """The stored rows of all tables in a folder; each is summarised once.
+
+    Args:
+        out: the folder that has the folders of the tables.
+        scale: small or paper.
+    """
+
+    def __init__(self, out: Path, scale: str) -> None:
+        self.out = out
+        self.scale = scale
+        self._read: dict[
+            Path, tuple[CompareConfig, list[TaskSummary]] | UsageError
+        ] = {}
+
+    def add(self, plan: RowPlan, summary: ComparisonSummary) -> None:
+        """Take the summary of a row that has just been trained."""
+        self._read[plan.folder] = plan.config, summary.tasks
+
+    def of(self, table: PaperTable) -> list[ReproducedRow]:
+        """Return the rows of a table that have a finished baseline."""
+        found = []
+        for row in table.rows:
+            stored = self._of(table, row)
+            if stored is None or isinstance(stored, UsageError):
+                continue  # a damaged row must not hide the others
+            config, tasks = stored
+            for task in tasks:
+                own = row.of_task(task.task)
+                found.append(ReproducedRow(row=own, task=task, config=config))
+        return found
+
+    def problems(self, table: PaperTable) -> list[str]:
+        """Say which rows of a table cannot be read, and why."""
+        return [
+            f"{row.title} is left out: {stored}"
+            for row in table.rows
+            if isinstance(stored := self._of(table, row), UsageError)
+        ]
+
+    def _of(
+        self, table: PaperTable, row: PaperRow
+    ) -> tuple[CompareConfig, list[TaskSummary]] | UsageError | None:
+        folder = row_folder(self.out, table, row, self.scale)
+        if folder not in self._read and (folder / RESULTS).is_file():
+            try:
+                config, results = open_run(folder)
+                with closing(results):
+                    tasks = summarize(config, results, folder.name).tasks
+                self._read[folder] = config, tasks
+            except UsageError as error:
+                self._read[folder] = error
+        return self._read.get(folder)

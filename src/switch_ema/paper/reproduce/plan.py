@@ -1,0 +1,107 @@
+"""Which rows of the paper's tables are trained, each as one comparison."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.results.folder import CONFIG
+from switch_ema.bench.text import unknown
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.presets import RowSettings, row_config
+from switch_ema.paper.tables.table import PaperRow, PaperTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPlan:
+    """One row of a table, and the comparison that trains it."""
+
+    table: PaperTable
+    row: PaperRow
+    config: CompareConfig
+    folder: Path
+    """Where its results are, or will be."""
+
+
+def select_tables(names: Sequence[str]) -> list[PaperTable]:
+    """Look tables up by their names; all of them if none is given."""
+    missing = [name for name in names if name not in TABLES]
+    if missing:
+        raise unknown("table", missing[0], TABLES)
+    return [TABLES[name] for name in dict.fromkeys(names)] or list(TABLES.values())
+
+
+def select_rows(
+    tables: Sequence[PaperTable], patterns: Sequence[str]
+) -> list[tuple[PaperTable, PaperRow]]:
+    """Find the rows that one of the patterns matches; all if there is no pattern."""
+    rows = [(table, row) for table in tables for row in table.rows]
+    for pattern in patterns:
+        if not any(fnmatchcase(row.name, pattern) for _, row in rows):
+            known = ", ".join(dict.fromkeys(row.name for _, row in rows))
+            names = " and ".join(table.name for table in tables)
+            raise UsageError(
+                f"no row of {names} is called {pattern!r}; there are {known}."
+            )
+    return [
+        (table, row)
+        for table, row in rows
+        if not patterns or any(fnmatchcase(row.name, p) for p in patterns)
+    ]
+
+
+def plan_rows(
+    tables: Sequence[PaperTable],
+    patterns: Sequence[str],
+    settings: RowSettings,
+    out: Path,
+) -> list[RowPlan]:
+    """Plan one comparison for each row, and refuse folders that hold another one.
+
+    A row that several tables show is planned once.
+    """
+    plans: dict[Path, RowPlan] = {}
+    for table, row in select_rows(tables, patterns):
+        plan = plan_row(table, row, settings, out)
+        plans.setdefault(plan.folder, plan)
+    return list(plans.values())
+
+
+def plan_row(
+    table: PaperTable, row: PaperRow, settings: RowSettings, out: Path
+) -> RowPlan:
+    """Plan the comparison of one row, and refuse a folder that holds another one."""
+    if table.seeds is not None:
+        settings = replace(settings, seeds=table.seeds)
+    plan = RowPlan(
+        table=table,
+        row=row,
+        config=row_config(row, settings),
+        folder=row_folder(out, table, row, settings.scale),
+    )
+    _refuse_other_settings(plan)
+    return plan
+
+
+def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
+    """Return the folder of a row: below that of its table."""
+    home = TABLES[row.home] if row.home else table
+    return table_folder(out, home, scale) / row.name
+
+
+def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
+    """Return the folder in which the rows of a table have theirs."""
+    return out / f"reproduce-{table.name}{'' if scale == 'small' else f'-{scale}'}"
+
+
+def _refuse_other_settings(plan: RowPlan) -> None:
+    stored = plan.folder / CONFIG
+    text = stored.read_bytes() if stored.is_file() else b""
+    # An empty one is what 0.1.0 left after a kill; the results tell then.
+    if text and text != plan.config.to_json().encode():
+        raise UsageError(
+            f"{plan.folder} holds this row with other settings, such as the number of "
+            "seeds or the data; choose another --out, or delete it."
+        )

@@ -1,0 +1,77 @@
+"""Rows of the paper's tables, trained one after the other."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from switch_ema.bench.compare import Watcher, run_comparison
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.report.numbers import fixed, mean_and_spread
+from switch_ema.bench.stats.summary import ComparisonSummary
+from switch_ema.paper.reproduce.plan import RowPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOutcome:
+    """What became of the training of a row."""
+
+    plan: RowPlan
+    seconds: float
+    summary: ComparisonSummary | None = None
+    error: UsageError | None = None
+    """Why it could not be trained, or not all of it."""
+
+
+def run_rows(
+    plans: Sequence[RowPlan],
+    options: RunOptions,
+    watcher_of: Callable[[int, RowPlan], Watcher] = lambda number, plan: Watcher(),
+) -> Iterator[RowOutcome]:
+    """Train what is left of each row; one that fails does not stop the others.
+
+    Args:
+        plans: the rows.
+        options: how they are trained.
+        watcher_of: makes what is told how a row goes on, from its number, beginning
+            with 1, and the row.
+    """
+    for number, plan in enumerate(plans, start=1):
+        place = replace(
+            options,
+            out=plan.folder.parent,
+            name=plan.folder.name,
+            keep_checkpoints=plan.table.keeps,
+        )
+        started = time.perf_counter()
+        summary, error = None, None
+        try:
+            run = run_comparison(
+                plan.config,
+                place,
+                watcher=watcher_of(number, plan),
+                keeps_trajectory=plan.table.keeps_trajectory,
+            )
+            summary = run.summary
+            if run.error is not None:
+                raise run.error
+        except UsageError as refused:
+            error = refused
+        seconds = time.perf_counter() - started
+        yield RowOutcome(plan=plan, seconds=seconds, summary=summary, error=error)
+
+
+def row_line(plan: RowPlan, summary: ComparisonSummary) -> str:
+    """Say in one line what each method of a row reached."""
+    parts = []
+    for task in summary.tasks:
+        metric = task.metrics[0]
+        digits = 1 if metric.decimals is None else metric.decimals
+        for result in task.results[metric.name]:
+            shown = (
+                mean_and_spread(result.last, digits)
+                if result.difference is None
+                else fixed(result.difference.mean, digits, "+")
+            )
+            parts.append(f"{result.method} {shown}")
+    return f"{plan.row.name}: {', '.join(parts)}, n = {plan.config.seeds}"
