@@ -9,7 +9,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task, load_task_class
 from tests.zoo.tasks.helpers import measure, train
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_task.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_task.py"
 
 
 def message_of(text, **keywords):

@@ -75,7 +75,8 @@ def display_name(label: str) -> str:
 def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
     """Give every curve of a figure its look.
 
-    >>> found = looks_of(["ema", "switch-ema:decay=0.9", "switch-ema:decay=0.99"])
+    >>> labels = ["ema", "switch-ema:decay=0.9", "switch-ema:decay=0.99"]
+    >>> found = method_styles(labels)
     >>> [(look.colour, look.dash) for look in found.values()]
     [(1, 1), (2, 2), (2, 3)]
     """
@@ -84,7 +85,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
     fixed = {_KNOWN[method][1] for method in methods.values() if method in _KNOWN}
     free = [colour for colour in range(COLOURS) if colour not in fixed] or [0]
     used: set[tuple[int, int]] = set()
-    looks, others = {}, 0
+    styles, others = {}, 0
     for label, method in methods.items():
         if method in _KNOWN:
             colour = _KNOWN[method][1]
@@ -94,13 +95,13 @@ def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
         turns = (turn for turn in range(DASHES) if (colour, colour + turn) not in used)
         turn = next(turns, 0)
         used.add((colour, colour + turn))
-        looks[label] = MethodStyle(
+        styles[label] = MethodStyle(
             display_name(label),
             colour,
             (colour + turn) % DASHES,
             (colour + turn) % MARKERS,
         )
-    return looks
+    return styles
 
 
 def _method(label: str) -> str:

@@ -47,8 +47,8 @@ def draw_checks(rows: Sequence[Check]) -> Figure:
     with paper_style():
         figure = Figure(figsize=(PAGE, 3.2))
         axes = figure.add_subplot()
-        looks = method_styles(row.quantity.removeprefix("V of ") for row in rows)
-        for name, look in looks.items():
+        styles = method_styles(row.quantity.removeprefix("V of ") for row in rows)
+        for name, look in styles.items():
             chosen = [row for row in rows if row.quantity.removeprefix("V of ") == name]
             rates = [row.setting.rate * row.setting.curvature for row in chosen]
             every = chosen[0].setting.every
@@ -89,9 +89,9 @@ def draw_races(races: Sequence[Race]) -> Figure:
                     steps - (steps % race.every == 0)
                 ],
             }
-            looks = method_styles(curves)
+            styles = method_styles(curves)
             for label, losses in curves.items():
-                axes.plot(steps, losses, label=label, **line_of(looks[label]))
+                axes.plot(steps, losses, label=label, **line_of(styles[label]))
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xlabel("steps")

@@ -60,11 +60,11 @@ def draw_boundaries(
             layout=ConstrainedLayoutEngine(h_pad=0.08),
         )
         axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        looks = method_styles(method.method for method in methods)
+        styles = method_styles(method.method for method in methods)
         for index, method in enumerate(methods):
             ax = axes.flat[index]
             dots = _draw_points(ax, method, x[seed], y[seed], x_test[seed], seed)
-            _draw_lines(ax, method, COLOURS[looks[method.method].colour], seed)
+            _draw_lines(ax, method, COLOURS[styles[method.method].colour], seed)
             ax.set(xlim=(grid.x[0], grid.x[-1]), ylim=(grid.y[0], grid.y[-1]))
             ax.set_aspect("equal")
             ax.grid(False)
@@ -94,8 +94,8 @@ def draw_measures(
         axes = figure.subplots(
             len(heights), len(measures), squeeze=False, height_ratios=heights
         )
-        looks = method_styles(method.method for method in methods)
-        colours = [COLOURS[look.colour] for look in looks.values()]
+        styles = method_styles(method.method for method in methods)
+        colours = [COLOURS[style.colour] for style in styles.values()]
         for column, measure in enumerate(measures):
             values = [method.values(measure) for method in methods]
             names = [_folded(method.method) for method in methods]

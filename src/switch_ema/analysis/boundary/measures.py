@@ -133,7 +133,7 @@ def measure_boundaries(
         scale: chord length of roughness; ``grid.scale`` by default.
 
     Example:
-        >>> grid = Grid.around([[-1, -1], [1, 1]])
+        >>> grid = PlaneGrid.around([[-1, -1], [1, 1]])
         >>> sigmoid = lambda p: 1 / (1 + np.exp(-9 * p[:, 0]))
         >>> (found,) = measure_boundaries(sigmoid, grid)
         >>> round(found.length, 3), round(found.width, 3), found.components

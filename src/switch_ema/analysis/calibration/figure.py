@@ -25,9 +25,9 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
             2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
         )
         top.plot([0, 1], [0, 1], color="0.6", linewidth=1, zorder=1)
-        for name, look in method_styles(methods).items():
-            _accuracy(top, look, methods[name])
-            _shares(bottom, look, methods[name])
+        for name, style in method_styles(methods).items():
+            _accuracy(top, style, methods[name])
+            _shares(bottom, style, methods[name])
         top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
         bottom.set(
             xlabel="confidence",
@@ -39,7 +39,7 @@ def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
         return figure
 
 
-def _accuracy(axes: Axes, look: MethodStyle, bins: Sequence[Bin]) -> None:
+def _accuracy(axes: Axes, style: MethodStyle, bins: Sequence[Bin]) -> None:
     filled = [b for b in bins if b.count]
     accuracy = [b.accuracy for b in filled]
     axes.errorbar(
@@ -50,20 +50,20 @@ def _accuracy(axes: Axes, look: MethodStyle, bins: Sequence[Bin]) -> None:
             [max(b.accuracy - b.accuracy_low, 0) for b in filled],
             [max(b.accuracy_high - b.accuracy, 0) for b in filled],
         ],
-        label=f"{look.name} (ECE {100 * calibration_error(tuple(bins)):.1f}%)",
-        marker=MARKERS[look.marker],
+        label=f"{style.name} (ECE {100 * calibration_error(tuple(bins)):.1f}%)",
+        marker=MARKERS[style.marker],
         markersize=3.5,
         elinewidth=0.7,
         capsize=1.5,
-        **line_of(look),
+        **line_of(style),
     )
 
 
-def _shares(axes: Axes, look: MethodStyle, bins: Sequence[Bin]) -> None:
+def _shares(axes: Axes, style: MethodStyle, bins: Sequence[Bin]) -> None:
     total = sum(b.count for b in bins)
     axes.stairs(
         [100 * b.count / total for b in bins],
         [bins[0].low, *(b.high for b in bins)],
         linewidth=1.2,
-        **line_of(look),
+        **line_of(style),
     )

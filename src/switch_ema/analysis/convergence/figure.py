@@ -46,15 +46,15 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
     Raises:
         ValueError: there is no panel, or none of them has a curve.
     """
-    looks = method_styles(label for panel in panels for label in panel.curves)
-    if not looks:
+    styles = method_styles(label for panel in panels for label in panel.curves)
+    if not styles:
         raise ValueError("panels must have a curve, there is none.")
     with paper_style():
         figure, grid = panel_grid(len(panels), height=1.85, below=0.45)
         for axes, panel in zip(grid, panels, strict=True):
-            _draw_panel(axes, panel, looks)
+            _draw_panel(axes, panel, styles)
         handles = [
-            Line2D([], [], label=look.name, **line_of(look)) for look in looks.values()
+            Line2D([], [], label=look.name, **line_of(look)) for look in styles.values()
         ]
         figure.legend(
             handles=handles, loc="outside lower center", ncols=min(4, len(handles))
@@ -63,10 +63,10 @@ def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
 
 
 def _draw_panel(
-    axes: Axes, panel: CurvePanel, looks: Mapping[str, MethodStyle]
+    axes: Axes, panel: CurvePanel, styles: Mapping[str, MethodStyle]
 ) -> None:
     for label, curve in panel.curves.items():
-        style = line_of(looks[label])
+        style = line_of(styles[label])
         mean, error = np.array(curve.mean), np.array(curve.error)
         axes.fill_between(
             curve.epochs,

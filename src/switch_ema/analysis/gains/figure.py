@@ -53,27 +53,29 @@ def draw_gains(panels: Sequence[GainPanel]) -> Figure:
     Raises:
         ValueError: there is no panel, or none of them has a method.
     """
-    looks = method_styles(label for panel in panels for label in panel.gains)
-    if not looks:
+    styles = method_styles(label for panel in panels for label in panel.gains)
+    if not styles:
         raise ValueError("panels must have a method, there is none.")
     with paper_style():
-        height = 0.75 + _LINE * len(looks)
+        height = 0.75 + _LINE * len(styles)
         figure, grid = panel_grid(len(panels), height=height, share_y=True)
         for axes, panel in zip(grid, panels, strict=True):
-            _draw_panel(axes, panel, looks)
-        names = [wrapped(look.name) for look in looks.values()]
-        grid[0].set_yticks(range(len(looks)), names, fontsize=6.5)
-        grid[0].set_ylim(len(looks) - 0.5, -0.5)
+            _draw_panel(axes, panel, styles)
+        names = [wrapped(style.name) for style in styles.values()]
+        grid[0].set_yticks(range(len(styles)), names, fontsize=6.5)
+        grid[0].set_ylim(len(styles) - 0.5, -0.5)
     return figure
 
 
-def _draw_panel(axes: Axes, panel: GainPanel, looks: Mapping[str, MethodStyle]) -> None:
+def _draw_panel(
+    axes: Axes, panel: GainPanel, styles: Mapping[str, MethodStyle]
+) -> None:
     axes.axvline(0, color="0.4", linewidth=0.8)
-    for place, (label, look) in enumerate(looks.items()):
+    for place, (label, style) in enumerate(styles.items()):
         gain = panel.gains.get(label)
         if gain is None:
             continue
-        colour = COLOURS[look.colour]
+        colour = COLOURS[style.colour]
         axes.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.2)
         filling = colour if gain.is_decided else "white"
         axes.plot(gain.mean, place, "o", color=colour, mfc=filling, markersize=3.5)

@@ -38,13 +38,13 @@ def draw_line(line: LandscapeLine) -> Figure:
     with paper_style():
         figure = Figure(figsize=(COLUMN, 0.6 + 1.6 * len(names)))
         panels = figure.subplots(len(names), sharex=True, squeeze=False)[:, 0]
-        looks = method_styles(line.labels)
+        styles = method_styles(line.labels)
         for panel, name in zip(panels, names, strict=True):
             for label, values in zip(line.labels, line.values[name], strict=True):
-                _draw_curve(panel, line, values, looks[label])
+                _draw_curve(panel, line, values, styles[label])
             panel.set_ylabel(_UNITS.get(name, name))
         panels[-1].set_xlabel("step along the direction")
-        _add_legend(figure, looks.values())
+        _add_legend(figure, styles.values())
     return figure
 
 
@@ -58,7 +58,7 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
     """
     if not lines:
         raise ValueError("lines must hold at least one line, got none.")
-    looks = method_styles(label for line in lines.values() for label in line.labels)
+    styles = method_styles(label for line in lines.values() for label in line.labels)
     columns = min(3, len(lines))
     rows = -(-len(lines) // columns)
     with paper_style():
@@ -68,26 +68,26 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
         for panel in grid.flat[len(lines) :]:
             panel.set_axis_off()
         for panel, (title, line) in zip(grid.flat, lines.items(), strict=False):
-            _draw_twins(panel, line, looks)
+            _draw_twins(panel, line, styles)
             panel.set_title(title)
         kinds = {"loss (left)": "-", "metric (right)": _SECOND}
         keys = [
             Line2D([], [], color="0.5", linestyle=dashes, label=label)
             for label, dashes in kinds.items()
         ]
-        _add_legend(figure, looks.values(), keys)
+        _add_legend(figure, styles.values(), keys)
     return figure
 
 
 def _draw_twins(
-    panel: Axes, line: LandscapeLine, looks: Mapping[str, MethodStyle]
+    panel: Axes, line: LandscapeLine, styles: Mapping[str, MethodStyle]
 ) -> None:
     small: dict[str, Any] = {"fontsize": 7}
     for name in sorted(line.values, key=lambda name: name != "loss"):
         own = panel if name == "loss" else panel.twinx()
         dashes = "-" if name == "loss" else _SECOND
         for label, values in zip(line.labels, line.values[name], strict=True):
-            style = {**_style(looks[label]), "linestyle": dashes, "markersize": 3}
+            style = {**_style(styles[label]), "linestyle": dashes, "markersize": 3}
             own.plot(
                 line.steps, values, **style, markevery=max(line.steps.size // 4, 1)
             )
@@ -215,10 +215,10 @@ def _draw_path(panel: Axes, path: Floats, look: MethodStyle) -> None:
 
 
 def _add_legend(
-    figure: Figure, looks: Collection[MethodStyle], keys: Sequence[Line2D] = ()
+    figure: Figure, styles: Collection[MethodStyle], keys: Sequence[Line2D] = ()
 ) -> None:
     """Put the legend above everything, with as many columns as fit."""
-    handles = [Line2D([], [], label=look.name, **_style(look)) for look in looks]
+    handles = [Line2D([], [], label=look.name, **_style(look)) for look in styles]
     handles += keys
     inches = 0.55 + 0.075 * max(len(str(handle.get_label())) for handle in handles)
     figure.legend(

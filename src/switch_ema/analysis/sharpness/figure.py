@@ -38,9 +38,9 @@ def draw_sharpness(
     with paper_style():
         figure = Figure(figsize=(PAGE, 0.4 * PAGE))
         left, right = figure.subplots(1, 2)
-        for name, look in method_styles(eigenvalues).items():
-            _spectrum(left, look, eigenvalues[name])
-            _increase(right, look, curves[name])
+        for name, style in method_styles(eigenvalues).items():
+            _spectrum(left, style, eigenvalues[name])
+            _increase(right, style, curves[name])
         longest = max(len(values) for values in eigenvalues.values())
         left.set(
             xlabel="rank",
@@ -56,26 +56,26 @@ def draw_sharpness(
         return figure
 
 
-def _spectrum(axes: Axes, look: MethodStyle, values: Sequence[float]) -> None:
+def _spectrum(axes: Axes, style: MethodStyle, values: Sequence[float]) -> None:
     axes.plot(
         range(1, len(values) + 1),
         values,
-        label=look.name,
-        marker=MARKERS[look.marker],
+        label=style.name,
+        marker=MARKERS[style.marker],
         markersize=4,
-        **line_of(look),
+        **line_of(style),
     )
 
 
-def _increase(axes: Axes, look: MethodStyle, curve: NoiseCurve) -> None:
+def _increase(axes: Axes, style: MethodStyle, curve: NoiseCurve) -> None:
     mean = np.array([increase.mean for increase in curve.increases])
     error = np.array([increase.error for increase in curve.increases])
-    axes.plot(curve.sigmas, mean, **line_of(look))
+    axes.plot(curve.sigmas, mean, **line_of(style))
     axes.fill_between(
         curve.sigmas,
         mean - error,
         mean + error,
-        color=line_of(look)["color"],
+        color=line_of(style)["color"],
         alpha=0.2,
         linewidth=0,
     )

@@ -24,7 +24,7 @@ from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted
 
 
-def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:
+def convergence(task: TaskSummary, metric: Metric, styles: Looks, key: str) -> Figure:
     """Draw one metric against the epochs: mean and standard error per method."""
     curves = task.curves[metric.name]
     results = task.results[metric.name]
@@ -33,7 +33,7 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
     traces: list[Json] = []
     for method, own in bands.items():
         if own:
-            traces += _curve(method, own, looks[method], digits)
+            traces += _curve(method, own, styles[method], digits)
     drawn = [own for own in bands.values() if own]
     shown = visible_range(drawn, bands[baseline_of(results)])
     last = max((own.epochs[-1] for own in drawn), default=1)
@@ -55,12 +55,12 @@ def convergence(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
         height=360,
         traces=traces,
         layout={"xaxis": x_axis, "yaxis": y_axis},
-        legend=[(display_name(method), looks[method]) for method in bands],
+        legend=[(display_name(method), styles[method]) for method in bands],
         is_cut=shown is not None,
     )
 
 
-def _curve(method: str, own: Band, look: PageStyle, digits: int) -> list[Json]:
+def _curve(method: str, own: Band, style: PageStyle, digits: int) -> list[Json]:
     hover = [
         typographic(
             f"epoch {e}: {fixed(mean, digits)} ± {fixed(error, digits)}, n = {n}"
@@ -71,7 +71,7 @@ def _curve(method: str, own: Band, look: PageStyle, digits: int) -> list[Json]:
     ]
     is_short = len(own.epochs) <= 3
     return band_and_line(
-        method, look, own.epochs, own.mean, own.error, hover, markers=is_short
+        method, style, own.epochs, own.mean, own.error, hover, markers=is_short
     )
 
 

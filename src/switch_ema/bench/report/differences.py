@@ -31,7 +31,7 @@ from switch_ema.bench.stats.paired import (
 from switch_ema.bench.stats.summary import TaskSummary
 
 
-def differences(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Figure:
+def differences(task: TaskSummary, metric: Metric, styles: Looks, key: str) -> Figure:
     """Draw the difference to the baseline, seed by seed, with mean and interval."""
     results = task.results[metric.name]
     baseline = baseline_of(results)
@@ -44,9 +44,9 @@ def differences(task: TaskSummary, metric: Metric, looks: Looks, key: str) -> Fi
         name = result.method
         pairs = paired_differences(curves, name, baseline, higher_is_better=better)
         dots = {heights[seed] - row: (seed, pairs[seed]) for seed in sorted(pairs)}
-        traces.append(_dots(dots, looks[name], name, digits_for(results)))
+        traces.append(_dots(dots, styles[name], name, digits_for(results)))
         if result.difference is not None:
-            mean = _mean(result.difference, looks[name], name, digits_for(results))
+            mean = _mean(result.difference, styles[name], name, digits_for(results))
             traces.append({**mean, "y": [-row - 0.26]})
         labels.append(name if pairs else f"{name}: no paired seed")
     unit = difference_unit(metric)
@@ -94,7 +94,7 @@ def _heights(seeds: list[int]) -> dict[int, float]:
 
 
 def _dots(
-    dots: Mapping[float, tuple[int, float]], look: PageStyle, method: str, digits: int
+    dots: Mapping[float, tuple[int, float]], style: PageStyle, method: str, digits: int
 ) -> Json:
     return {
         "x": [value for _, value in dots.values()],
@@ -107,11 +107,11 @@ def _dots(
             for seed, value in dots.values()
         ],
         "hovertemplate": HOVER,
-        "meta": {"colour": look.colour, "method": look.index, "role": "dots"},
+        "meta": {"colour": style.colour, "method": style.index, "role": "dots"},
     }
 
 
-def _mean(difference: Difference, look: PageStyle, method: str, digits: int) -> Json:
+def _mean(difference: Difference, style: PageStyle, method: str, digits: int) -> Json:
     low, mean, high = difference.low, difference.mean, difference.high
     interval, text = {}, f"mean {fixed(mean, digits, '+')} (n = {difference.n})"
     if difference.sd:
@@ -137,5 +137,5 @@ def _mean(difference: Difference, look: PageStyle, method: str, digits: int) -> 
         "name": label(method),
         "customdata": [typographic(text)],
         "hovertemplate": HOVER,
-        "meta": {"colour": look.colour, "method": look.index, "role": "mean"},
+        "meta": {"colour": style.colour, "method": style.index, "role": "mean"},
     }

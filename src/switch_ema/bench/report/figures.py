@@ -68,7 +68,7 @@ def rows_layout(labels: list[str], title: str) -> Json:
 
 def band_and_line(
     method: str,
-    look: PageStyle,
+    style: PageStyle,
     x: Sequence[float] | Sequence[str],
     mean: Sequence[float],
     half: Sequence[float],
@@ -80,14 +80,14 @@ def band_and_line(
 
     Args:
         method: whose values these are.
-        look: the method's.
+        style: the method's.
         x: where they were measured.
         mean: the line.
         half: half of the band's width; without any there is no band.
         hover: what is told of each point.
         markers: whether the points are marked.
     """
-    meta = {"colour": look.colour, "method": look.index}
+    meta = {"colour": style.colour, "method": style.index}
     high = [value + width for value, width in zip(mean, half, strict=True)]
     low = [value - width for value, width in zip(mean, half, strict=True)]
     outline = {
@@ -105,7 +105,7 @@ def band_and_line(
         "y": list(mean),
         "name": label(method),
         "mode": "lines+markers" if markers else "lines",
-        "line": {"width": 2, "dash": look.plotly_dash},
+        "line": {"width": 2, "dash": style.plotly_dash},
         "customdata": list(hover),
         "hovertemplate": HOVER,
         "meta": {**meta, "role": "line"},

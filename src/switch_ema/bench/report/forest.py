@@ -23,7 +23,7 @@ class ForestRow:
     """One method; places are percentages of the axis."""
 
     method: str
-    look: PageStyle
+    style: PageStyle
     verdict: str
     mean: float
     low: float
@@ -42,7 +42,7 @@ class Forest:
     """Place of zero, as a percentage of the axis."""
 
 
-def forest(task: TaskSummary, looks: Looks) -> Forest:
+def forest(task: TaskSummary, styles: Looks) -> Forest:
     """Place the differences of the metric that decides."""
     metric = task.metrics[0]
     results = task.results[metric.name]
@@ -68,7 +68,7 @@ def forest(task: TaskSummary, looks: Looks) -> Forest:
         rows.append(
             ForestRow(
                 method=result.method,
-                look=looks[result.method],
+                style=styles[result.method],
                 verdict=result.verdict,
                 mean=place(difference.mean),
                 low=place(first),

@@ -34,13 +34,13 @@ class PageStyle:
 
 
 def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, PageStyle]:
-    """Give every method of a comparison its look, whichever tasks it appears in."""
+    """Give every method of a comparison its style, whichever tasks it appears in."""
     names: dict[str, None] = {}
     for task in tasks:
         results = task.results[task.metrics[0].name]
         names |= dict.fromkeys([baseline_of(results)] if not names else [])
         names |= dict.fromkeys(result.method for result in results)
     return {
-        name: PageStyle(index, look.colour, _DASHES[look.dash])
-        for index, (name, look) in enumerate(method_styles(names).items())
+        name: PageStyle(index, style.colour, _DASHES[style.dash])
+        for index, (name, style) in enumerate(method_styles(names).items())
     }
