@@ -18,7 +18,7 @@ COLOURS = (
     *("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4"),
     *("#7a2fe0", "#664c19", "#b3202c", "#00808a", "#7d7a00"),
 )
-"""``analysis.method_style`` says whose they are. The same as in the style sheet of pages."""
+"""``analysis.method_style`` says whose they are; pages have the same colours."""
 DASHES: tuple[Any, ...] = (
     *("-", (0, (7, 3)), (0, (2, 2)), (0, (8, 2, 2, 2))),
     *((0, (4, 1)), (0, (10, 3))),
