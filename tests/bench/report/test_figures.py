@@ -15,7 +15,7 @@ from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.curves import Band, visible_range
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure
-from switch_ema.bench.report.page_style import make_looks
+from switch_ema.bench.report.page_style import page_styles
 from switch_ema.bench.stats.paired import paired_differences
 from switch_ema.bench.task import Metric
 from tests.bench.report.synthetic import (
@@ -29,7 +29,7 @@ from tests.bench.report.synthetic import (
 
 def all_figures() -> list[Figure]:
     summary = make_summary()
-    looks = make_looks(summary.tasks)
+    looks = page_styles(summary.tasks)
     figures = []
     for task in summary.tasks:
         figures += [convergence(task, m, looks, m.name) for m in task.metrics]
@@ -62,7 +62,7 @@ def test_captions_say_n_and_what_the_band_is() -> None:
 
 def test_a_diverged_seed_leaves_the_mean_and_is_told() -> None:
     task = make_diverged_task()
-    figure = convergence(task, ACCURACY, make_looks([task]), "x")
+    figure = convergence(task, ACCURACY, page_styles([task]), "x")
     line = next(t for t in figure.traces if t.get("name") == "Lookahead")
     assert all(map(math.isfinite, line["y"]))
     assert "n = 8" in line["customdata"][0].replace("\xa0", " ")
@@ -106,7 +106,7 @@ def test_a_method_that_was_better_before_it_over_trained_is_not_cut() -> None:
 def test_methods_look_different_and_the_same_in_all_tasks() -> None:
     methods = {"plain": 0.0} | {f"method {i}": 0.0 for i in range(20)}
     tasks = [make_task("a", methods), make_task("b", dict(reversed(methods.items())))]
-    looks = make_looks(tasks)
+    looks = page_styles(tasks)
     assert looks["plain"].colour == 0
     assert len({(look.colour, look.dash) for look in looks.values()}) == 21
 

@@ -3,13 +3,13 @@
 import pytest
 
 from switch_ema.bench.report.forest import forest
-from switch_ema.bench.report.page_style import make_looks
+from switch_ema.bench.report.page_style import page_styles
 from switch_ema.bench.stats.summary import TaskSummary
 from tests.bench.report.synthetic import make_diverged_task, make_task
 
 
 def of(task: TaskSummary):
-    return forest(task, make_looks([task]))
+    return forest(task, page_styles([task]))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -6,7 +6,7 @@ from switch_ema.bench.report.curves import Band, band, visible_range
 from switch_ema.bench.report.figures import (
     Figure,
     Json,
-    Looks,
+    PageStyles,
     band_and_line,
     plain,
     range_of,
@@ -24,7 +24,9 @@ from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted
 
 
-def convergence(task: TaskSummary, metric: Metric, styles: Looks, key: str) -> Figure:
+def convergence(
+    task: TaskSummary, metric: Metric, styles: PageStyles, key: str
+) -> Figure:
     """Draw one metric against the epochs: mean and standard error per method."""
     curves = task.curves[metric.name]
     results = task.results[metric.name]

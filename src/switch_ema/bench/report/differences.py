@@ -8,7 +8,7 @@ from switch_ema.bench.report.figures import (
     ROW_HEIGHT,
     Figure,
     Json,
-    Looks,
+    PageStyles,
     label,
     range_of,
     rows_layout,
@@ -31,7 +31,9 @@ from switch_ema.bench.stats.paired import (
 from switch_ema.bench.stats.summary import TaskSummary
 
 
-def differences(task: TaskSummary, metric: Metric, styles: Looks, key: str) -> Figure:
+def differences(
+    task: TaskSummary, metric: Metric, styles: PageStyles, key: str
+) -> Figure:
     """Draw the difference to the baseline, seed by seed, with mean and interval."""
     results = task.results[metric.name]
     baseline = baseline_of(results)

@@ -11,7 +11,7 @@ from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.text import printable
 
-Looks = Mapping[str, PageStyle]
+PageStyles = Mapping[str, PageStyle]
 """By method."""
 Json = dict[str, Any]
 ROW_HEIGHT = 62

@@ -7,7 +7,7 @@ script, at any width, on paper too.
 import math
 from dataclasses import dataclass
 
-from switch_ema.bench.report.figures import Looks
+from switch_ema.bench.report.figures import PageStyles
 from switch_ema.bench.report.numbers import digits_of, fixed
 from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.report.rows import NEAR_TIES
@@ -42,7 +42,7 @@ class Forest:
     """Place of zero, as a percentage of the axis."""
 
 
-def forest(task: TaskSummary, styles: Looks) -> Forest:
+def forest(task: TaskSummary, styles: PageStyles) -> Forest:
     """Place the differences of the metric that decides."""
     metric = task.metrics[0]
     results = task.results[metric.name]

@@ -20,7 +20,7 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
-from switch_ema.bench.report.figures import Figure, Looks
+from switch_ema.bench.report.figures import Figure, PageStyles
 from switch_ema.bench.report.forest import Forest, forest
 from switch_ema.bench.report.numbers import (
     difference_unit,
@@ -29,7 +29,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
-from switch_ema.bench.report.page_style import make_looks
+from switch_ema.bench.report.page_style import page_styles
 from switch_ema.bench.report.pictures import Pictures, arrange
 from switch_ema.bench.report.rows import (
     Row,
@@ -108,14 +108,14 @@ class SweepPart:
     figure: Figure | None
 
     @classmethod
-    def of(cls, sweep: Sweep, looks: Looks, key: str) -> "SweepPart":
+    def of(cls, sweep: Sweep, styles: PageStyles, key: str) -> "SweepPart":
         """Make the part of one sweep."""
         return cls(
             id=key,
             title=sweep_title(sweep),
             sentences=sweep_sentences(sweep, display_name),
             sheets=sweep_sheets(sweep, display_name),
-            figure=sweep_figure(sweep, looks, f"{key}-figure"),
+            figure=sweep_figure(sweep, styles, f"{key}-figure"),
         )
 
 
@@ -172,13 +172,13 @@ def render_page(
     analyses: Sequence[AnalysisSection] = (),
 ) -> str:
     """Return the report as HTML."""
-    looks = make_looks(summary.tasks)
+    styles = page_styles(summary.tasks)
     sections = [
-        _section(task, looks, f"task-{number}")
+        _section(task, styles, f"task-{number}")
         for number, task in enumerate(summary.tasks, 1)
     ]
     parts = [
-        SweepPart.of(sweep, looks, f"sweep-{number}")
+        SweepPart.of(sweep, styles, f"sweep-{number}")
         for number, sweep in enumerate(summary.sweeps, 1)
         if sweep.points
     ]
@@ -192,7 +192,7 @@ def render_page(
         sections=sections,
         sweeps=parts,
         analyses=analyses,
-        looks=looks,
+        styles=styles,
         rule=RULE,
         confidence=CONFIDENCE,
         command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),
@@ -205,7 +205,7 @@ def render_page(
     )
 
 
-def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
+def _section(task: TaskSummary, styles: PageStyles, key: str) -> Section:
     decisive = task.metrics[0]
     several = len(task.results[decisive.name]) > 1
     return Section(
@@ -214,7 +214,7 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
         baseline=baseline_of(task.results[decisive.name]),
         seeds=number_of_seeds(task),
         best=best_sentence(task, display_name),
-        forest=forest(task, looks),
+        forest=forest(task, styles),
         verdicts=verdicts(task, display_name),
         baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),
@@ -222,10 +222,10 @@ def _section(task: TaskSummary, looks: Looks, key: str) -> Section:
             MetricTable(metric, make_rows(task, metric)) for metric in task.metrics
         ],
         curves=[
-            convergence(task, metric, looks, f"{key}-curve-{number}")
+            convergence(task, metric, styles, f"{key}-curve-{number}")
             for number, metric in enumerate(task.metrics, 1)
         ],
-        pairs=differences(task, decisive, looks, f"{key}-pairs") if several else None,
+        pairs=differences(task, decisive, styles, f"{key}-pairs") if several else None,
         costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,
         cost_note=shared_cost_sentence(task, display_name),
         trivial=trivial_sentence(task),

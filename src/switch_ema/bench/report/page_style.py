@@ -33,7 +33,7 @@ class PageStyle:
         return " ".join(map(str, self.dash)) or "none"
 
 
-def make_looks(tasks: Sequence[TaskSummary]) -> dict[str, PageStyle]:
+def page_styles(tasks: Sequence[TaskSummary]) -> dict[str, PageStyle]:
     """Give every method of a comparison its style, whichever tasks it appears in."""
     names: dict[str, None] = {}
     for task in tasks:

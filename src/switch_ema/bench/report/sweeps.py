@@ -6,7 +6,7 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.figures import (
     Figure,
     Json,
-    Looks,
+    PageStyles,
     band_and_line,
     plain,
 )
@@ -146,7 +146,7 @@ def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
     return [(verdict, printable(text)) for verdict, text in lines]
 
 
-def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
+def sweep_figure(sweep: Sweep, styles: PageStyles, key: str) -> Figure | None:
     """Draw the metric against the option, one line per method, with intervals."""
     if sweep.is_tuned:
         return None
@@ -167,7 +167,7 @@ def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
         ]
         means, halves = [s.mean for s in summaries], [_half(s) for s in summaries]
         traces += band_and_line(
-            method, looks[method], x, means, halves, hover, markers=True
+            method, styles[method], x, means, halves, hover, markers=True
         )
     x_axis: Json = {"title": {"text": plain(option)}}
     if is_logarithmic:
@@ -186,7 +186,7 @@ def sweep_figure(sweep: Sweep, looks: Looks, key: str) -> Figure | None:
         height=360,
         traces=traces,
         layout={"xaxis": x_axis, "yaxis": {"title": {"text": name}}},
-        legend=[(display_name(method), looks[method]) for method in methods],
+        legend=[(display_name(method), styles[method]) for method in methods],
     )
 
 
