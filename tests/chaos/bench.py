@@ -34,6 +34,7 @@ from switch_ema.bench.report.sections import (
 )
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_spec, parse_task
+from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.train import checkpoints, loop
 from tests.chaos.outcomes import DAMAGE, Outcome, Times, in_child
 
@@ -208,6 +209,50 @@ def damaged_sections(count: int, seed: int = 0) -> Outcome:
                 broken += 1
                 print(f"  {text[:200]!a}: {type(error).__name__}: {error}")
     return Outcome("analysis sections, damaged", count, broken)
+
+
+def exploded_seeds(count: int, seed: int = 0) -> Outcome:
+    """A seed that explodes changes what is found about its own method alone."""
+    rng, broken = random.Random(seed), 0
+    for _ in range(count):
+        curves, better = _comparison(rng), rng.random() < 0.5
+        whole = {r.method: r for r in compare(curves, higher_is_better=better)}
+        victim = rng.choice([method for method in curves if method != "plain"])
+        value = rng.choice((-1, 1)) * 10 ** rng.uniform(3, 20)
+        if rng.random() < 0.5:  # the baseline's, of a seed that the victim has lost
+            for method, own in curves.items():
+                own[99] = [value if method == "plain" else float("nan")]
+        else:
+            curves[victim][rng.choice(list(curves[victim]))] = [value]
+            del whole[victim]
+        for result in compare(curves, higher_is_better=better):
+            before = whole.get(result.method)
+            if before is None or before.difference is None:
+                continue
+            after = result.difference
+            same = after is not None and (after.p, after.mean, after.sd, after.n) == (
+                before.difference.p,
+                before.difference.mean,
+                before.difference.sd,
+                before.difference.n,
+            )
+            broken += not same
+    return Outcome("comparisons with an exploded seed", count, broken)
+
+
+def _comparison(rng: random.Random) -> dict[str, dict[int, list[float]]]:
+    """Draw losses, or accuracies on a number of samples, of several methods."""
+    seeds, samples = rng.randrange(3, 17), rng.choice((0, 0, 360, 10_000))
+    level, noise = 10 ** rng.uniform(-3, 2), 10 ** rng.uniform(-4, -1)
+    plain = [level * rng.gauss(1, noise) for _ in range(seeds)]
+    curves = {}
+    for method in ("plain", "ema", "swa", "lookahead")[: rng.randrange(3, 5)]:
+        gain = 0 if method == "plain" else level * noise * rng.uniform(-1, 1)
+        values = [v + gain * rng.gauss(1, 0.2) for v in plain]
+        if samples:
+            values = [round(v / level * samples) / samples for v in values]
+        curves[method] = {number: [value] for number, value in enumerate(values)}
+    return curves
 
 
 def kills_at_writes(count: int) -> Outcome:
@@ -394,6 +439,7 @@ def everything(times: Times) -> Iterator[Outcome]:
         yield damaged_stores(times(400), kind)
     yield mutated_configurations(times(4000))
     yield damaged_sections(times(1000))
+    yield exploded_seeds(times(4000))
     yield full_disks(times(100))
     yield kills_at_writes(times(14))
     yield power_cuts(times(60))

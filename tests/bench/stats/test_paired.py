@@ -181,6 +181,63 @@ def test_values_without_steps_are_tested_by_t():
         assert found.p == pytest.approx(ttest_rel(ema, plain).pvalue)
 
 
+def small_gains(rng, seeds=8):
+    """Losses in which two methods are a little better than plain, in every seed."""
+    plain = rng.normal(0.3, 0.001, size=seeds)
+    gains = rng.normal(0.002, 0.0005, size=(2, seeds))
+    return {
+        "plain": ends(*plain),
+        "ema": ends(*plain - gains[0]),
+        "swa": ends(*plain - gains[1]),
+        "lookahead": ends(*plain + rng.normal(0, 0.001, size=seeds)),
+    }
+
+
+@pytest.mark.parametrize("value", [4321.0, 3e7, -3e7])
+def test_an_exploded_seed_of_one_method_changes_no_other_verdict(value):
+    """It was "no difference found" for everybody: the losses looked like ties."""
+    curves = small_gains(np.random.default_rng(5))
+    whole = compare(curves, higher_is_better=False)
+    assert [r.verdict for r in whole[1:3]] == ["helps"] * 2
+    curves["lookahead"][3] = [value]
+    results = compare(curves, higher_is_better=False)
+    assert [r.difference.p for r in results[1:3]] == [
+        r.difference.p for r in whole[1:3]
+    ]
+    assert [r.verdict for r in results[1:]] == ["helps", "helps", NOTHING]
+
+
+@pytest.mark.parametrize("sides", [("plain", "ema"), ("ema", "plain")])
+def test_an_exploded_seed_without_a_partner_decides_nothing(sides):
+    curves = small_gains(np.random.default_rng(5))
+    whole = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    for side, value in zip(sides, (3e7, NAN), strict=True):
+        curves[side][8] = [value]
+    found = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    assert (found.difference, found.verdict) == (whole.difference, "helps")
+
+
+def test_a_seed_in_which_both_explode_is_a_tie_beside_the_others():
+    """Its difference is not known to a unit; those of the others are."""
+    curves = small_gains(np.random.default_rng(5))
+    curves["plain"][8] = curves["ema"][8] = [3e7]
+    found = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    assert (found.difference.p, found.verdict) == (2 * 0.5**8, "helps")
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_an_exploded_seed_is_not_taken_for_the_step_of_its_own_metric(higher_is_better):
+    """31 seeds gain a little and one loses everything: the mean decides, not signs."""
+    rng = np.random.default_rng(6)
+    plain = rng.normal(0.3, 0.01, size=32)
+    sign = 1 if higher_is_better else -1
+    ema = plain + sign * rng.normal(0.002, 0.0005, size=32)
+    ema[7] = -sign * 4321
+    found = against_plain(ends(*plain), ends(*ema), higher_is_better)
+    assert found.difference.sd > 700 and found.difference.mean < 0
+    assert found.verdict == NOTHING
+
+
 @pytest.mark.parametrize("methods", [1, 2, 5])
 def test_an_interval_leaves_out_zero_if_and_only_if_there_is_a_verdict(methods):
     """It was "no difference found" beside a 95% interval without zero."""

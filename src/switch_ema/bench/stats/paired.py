@@ -10,7 +10,7 @@ tell apart (one test sample, or the rounding of float32), their standard deviati
 nothing, and the exact sign test takes the place of the t-test.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -121,8 +121,7 @@ def compare(
     base = finished[baseline]
     others = {method: own for method, own in finished.items() if method != baseline}
     paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
-    step = _resolution(c[-1] for own in finished.values() for c in own.values())
-    found = {m: _difference(own, base, len(paired), step) for m, own in paired.items()}
+    found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
     corrected = holm([difference.p for difference in found.values()])
     for method, p_holm in zip(found, corrected, strict=True):
         found[method] = _with_interval(replace(found[method], p_holm=p_holm))
@@ -201,17 +200,19 @@ def _differences(own: Seeds, base: Seeds) -> dict[int, float]:
     return {seed: own[seed][-1] - base[seed][-1] for seed in own if seed in base}
 
 
-def _difference(
-    own: Seeds, base: Seeds, comparisons: int, resolution: float
-) -> Difference:
-    """Test the seeds that both have; p_holm is still p, and there is no interval."""
+def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
+    """Test the seeds that both have; p_holm is still p, and there is no interval.
+
+    Only their values count: a seed that explodes is its own method's affair.
+    """
     differences = list(_differences(own, base).values())
     n, mean, sd = len(differences), fmean(differences), stdev(differences)
-    ends = [abs(seeds[seed][-1]) for seeds in (own, base) for seed in seeds]
-    rounding = _ROUNDING * max(ends)
+    pairs = [(own[seed][-1], base[seed][-1]) for seed in own if seed in base]
+    roundings = [_ROUNDING * max(map(abs, pair)) for pair in pairs]
+    step = _resolution([value for pair in pairs for value in pair])
     # A hair less than one step, since both are known up to rounding.
-    if sd <= max(rounding, 0.999 * resolution):
-        p = _sign_test(differences, rounding)
+    if sd <= max(*roundings, 0.999 * step):
+        p = _sign_test(differences, roundings)
         return Difference(mean, 0.0, n, nan, nan, p, p, nan)
     p = float(2 * t.sf(abs(mean) / sd * sqrt(n), n - 1))
     detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
@@ -229,20 +230,25 @@ def _with_interval(difference: Difference) -> Difference:
     return replace(d, low=d.mean - half, high=d.mean + half)
 
 
-def _sign_test(differences: Sequence[float], rounding: float) -> float:
+def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> float:
     """Return the exact two-sided p of the signs; ties say nothing.
 
-    >>> _sign_test([0.3, 0.3, 0.3], 0.0), _sign_test([0.3, -0.3, 0.0], 0.0)
+    Args:
+        differences: one of each seed.
+        roundings: the size up to which each of them is a tie.
+
+    >>> _sign_test([0.3, 0.3, 0.3], [0.0] * 3), _sign_test([0.3, -0.3, 0.0], [0.0] * 3)
     (0.25, 1.0)
     """
-    above = sum(value > rounding for value in differences)
-    below = sum(value < -rounding for value in differences)
+    both = list(zip(differences, roundings, strict=True))
+    above = sum(value > rounding for value, rounding in both)
+    below = sum(value < -rounding for value, rounding in both)
     n, most = above + below, max(above, below)
     tail = sum(comb(n, count) for count in range(most, n + 1))
     return min(1.0, tail / 2.0 ** (n - 1))
 
 
-def _resolution(values: Iterable[float]) -> float:
+def _resolution(values: Sequence[float]) -> float:
     """Return the step that all values are multiples of, as of counts; 0 if none.
 
     The accuracy on 360 samples has steps of 1 / 360. It is the greatest common divisor
@@ -251,14 +257,18 @@ def _resolution(values: Iterable[float]) -> float:
     >>> round(_resolution([0.25, 0.75, 1.0, 2.0]), 6)
     0.25
     """
-    ordered = sorted(values)
-    rounding = _ROUNDING * max(map(abs, ordered), default=0.0)
-    step = 0.0
-    for low, high in pairwise(ordered):
-        if high - low > rounding:
-            step = _common_divisor(high - low, step, rounding)
+    # Not the largest: beside one that has exploded all others would look alike.
+    usual, step = _ROUNDING * median(map(abs, values)), 0.0
+    gaps = [
+        (high - low, max(usual, _ROUNDING * max(abs(low), abs(high))))
+        for low, high in pairwise(sorted(values))
+    ]
+    for gap, rounding in sorted(gaps):
+        # A gap that is known less well than the step says nothing about it.
+        if gap > rounding and not 0 < step <= rounding:
+            step = _common_divisor(gap, step, rounding)
     # Divisors near the rounding are found for any numbers.
-    return step if step > 50 * rounding else 0.0
+    return step if step > 50 * usual else 0.0
 
 
 def _common_divisor(a: float, b: float, rounding: float) -> float:
