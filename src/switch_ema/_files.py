@@ -1,8 +1,9 @@
-"""Writes files so that a reader finds a whole one or none."""
+"""Writes files so that a reader finds a whole one or none; reads without links."""
 
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Union
@@ -37,6 +38,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
     """
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    unfinished.unlink(missing_ok=True)  # a link of this name would lead elsewhere
     try:
         if callable(content):
             content(unfinished)
@@ -75,6 +77,48 @@ def write_folder_atomically(
         shutil.rmtree(unfinished, ignore_errors=True)
     _force_folder_to_disk(path.parent)
     return path
+
+
+def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
+    """Read a regular file below a folder without following any link on the way.
+
+    Nothing outside of the folder is read, whatever somebody has put into it. The folder
+    itself may be a link.
+
+    Args:
+        folder: where to begin.
+        names: of the folders below it and, last, of the file.
+
+    Raises:
+        OSError: there is no such file, or a name belongs to a link, a pipe or a device,
+            or leads out of the folder.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "note.txt").write_text("text")
+        >>> read_inside(folder, "note.txt")
+        b'text'
+    """
+    for name in names:
+        if name != os.path.basename(name) or name in ("", os.curdir, os.pardir):
+            raise OSError(errno.EINVAL, "not the name of a file", name)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            inner = os.open(name, flags, dir_fd=place)
+            os.close(place)
+            place = inner
+        # Without O_NONBLOCK a pipe would wait for a writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(names[-1], flags, dir_fd=place)
+    finally:
+        os.close(place)
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", names[-1])
+        return opened.read()
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -44,3 +44,14 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path):
         (cells / name).touch()
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in cells.iterdir()) == ["a.pt", "a.values"]
+
+
+def test_files_of_a_script_are_never_removed(tmp_path):
+    """A script writes what it likes into its {folder}, under any name."""
+    own = tmp_path / "logs" / "train-seed-0-ab.files" / "cells"
+    own.mkdir(parents=True)
+    names = [".best.pt.partial", ".tmp-weights", "download.partial", "partial"]
+    for name in names:
+        (own / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in own.iterdir()) == names

@@ -1,15 +1,18 @@
 """The folder of a run: the names of its files, its owner and its lock."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from fnmatch import fnmatch
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.scripts import LOGS
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts
 from switch_ema.bench.plan.points import (
@@ -25,6 +28,7 @@ from switch_ema.bench.train.place import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
+_LEFTOVERS = (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*")
 WORKERS = "workers per training"
 """Name of the note on how many workers each training of a run has."""
 
@@ -63,12 +67,15 @@ def locked(folder: Path) -> Iterator[None]:
 def remove_leftovers(folder: Path) -> None:
     """Delete what killed processes have left; only the owner of the lock may call it.
 
-    These are files that were being written, and the marks of a Ray cluster.
+    These are files that were being written, and the marks of a Ray cluster. Below
+    ``logs`` scripts write under names of their own, and everything stays.
     """
-    for pattern in (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*"):
-        for path in folder.rglob(pattern):
-            if path.is_file():
-                path.unlink(missing_ok=True)
+    for root, folders, files in os.walk(folder):
+        if Path(root) == folder and LOGS in folders:
+            folders.remove(LOGS)
+        for name in files:
+            if any(fnmatch(name, pattern) for pattern in _LEFTOVERS):
+                Path(root, name).unlink(missing_ok=True)
 
 
 def claim(
