@@ -126,6 +126,8 @@ class LAWA(Averager):
 
     @torch.no_grad()
     def _take(self) -> None:
+        for shot in self._snapshots:
+            shot.follow_buffers()
         self._snapshots.append(self._new_shadow())
         # Tensors that are not averaged take the newest value, the rest the mean.
         self._shadow.read_()

@@ -221,11 +221,13 @@ class Shadow:
     @torch.no_grad()
     def swap_out(self) -> None:
         """Put the live weights back, bit for bit."""
-        if self._swap is not None:
+        if (swap := self._swap) is not None:
             try:
-                insist(self._swap.leave)
+                insist(swap.leave)
             finally:
                 self._swap = None
+            if swap.left_out:
+                self.follow_buffers()
 
     def averages(self) -> list[Tensor]:
         """Return the tensors that hold the average now: the model's, if swapped in."""
@@ -268,6 +270,12 @@ class Shadow:
                 if old is not None and old.shape == tensor.shape and not old.is_meta:
                     tensor.copy_(old)
 
+    def follow_buffers(self) -> None:
+        """Take buffers that have another shape by now as they are."""
+        changed = map(_begins_anew, self.slots, self.tensors)
+        if self._swap is None and any(changed):
+            self._adapt()
+
     @property
     def averaged_indices(self) -> list[int]:
         """The indices of the tensors that are averaged, not copied."""
@@ -285,10 +293,17 @@ class Shadow:
 
     @torch.no_grad()
     def _copy_what_is_not_averaged(self) -> None:
-        """Copy once after averaging, instead of at every step."""
+        """Copy once after averaging, instead of at every step.
+
+        A buffer that has got another shape is taken as it is; one that the model has
+        given up keeps its last value.
+        """
         if self._copies_are_stale:
-            live = [self.slots[i].local for i in self._copied]
-            torch_ops.copy_([self.tensors[i] for i in self._copied], live)
+            present = [i for i in self._copied if not self.slots[i].is_gone]
+            if any(map(self._has_changed, present)):
+                self.follow_buffers()
+            live = [self.slots[i].local for i in present]
+            torch_ops.copy_([self.tensors[i] for i in present], live)
             self._copies_are_stale = False
 
     @torch.inference_mode(False)
@@ -330,11 +345,13 @@ class Shadow:
             and not any(self._has_changed(i) for i in self._copied)
         ):
             return
-        if any(map(_begins_anew, self.slots, self.tensors)):
-            self.renew(self.slots)
         # Groups average the tensors they were given, so whoever replaces one regroups.
         self._is_grouped = False
         for i, slot in enumerate(self.slots):
+            if slot.is_gone and i in self._copied:
+                continue
+            if _begins_anew(slot, self.tensors[i]):
+                self.tensors[i] = self._new(slot)
             live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
                 raise RuntimeError(

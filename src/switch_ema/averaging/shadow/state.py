@@ -53,6 +53,7 @@ def _copy(value: Any, full: bool) -> Any:
 
 def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
     """Copy a shadow's averages by name, without buffers that are not persistent."""
+    shadow.follow_buffers()
     averages = zip(shadow.slots, shadow.averages(), strict=True)
     return {
         slot.name: average.detach().clone()
@@ -65,6 +66,7 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
+    shadow.follow_buffers()
     pairs = zip(shadow.slots, shadow.tensors, strict=True)
     expected = {
         slot.name: fsdp.like_model_tensor(slot.tensor, tensor)

@@ -31,6 +31,8 @@ class Storage:
 
     def averages(self, slot: Slot) -> bool:
         """Whether the slot's tensor is averaged, not copied."""
+        if slot.is_gone:
+            return False
         tensor = slot.tensor
         number = tensor.is_floating_point() or tensor.is_complex()
         return number and (self.average_buffers or not slot.is_buffer)
