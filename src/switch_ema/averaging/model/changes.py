@@ -1,8 +1,9 @@
 """Notices when a model gains or loses tensors, at the price of one comparison."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import torch
 from torch import nn
@@ -26,10 +27,13 @@ from switch_ema.averaging.model.slots import (
 
 
 class Watch:
-    """Counts assignments to modules anywhere in the process.
+    """Counts assignments to the modules of averaged models.
 
-    torch calls registration hooks for each of them, so that an unchanged count means
-    an unchanged model, without a walk through its modules at every update.
+    torch calls registration hooks for each assignment in the process, so an unchanged
+    count means an unchanged model, without a walk through its modules at every update.
+    Modules of no averaged model are ignored: a forward pass may make them at every
+    step, as ``self.layers[:n]`` makes a ModuleList. One that joins a model later does
+    so by an assignment to a module that is watched.
     """
 
     def __init__(self) -> None:
@@ -40,21 +44,43 @@ class Watch:
         self.is_blind = False
         """Whether compiled code assigns buffers, which is not counted."""
         self._started = False
+        # By id, since a module may compare by value; the reference frees the id.
+        self._watched: dict[int, ref[nn.Module]] = {}
 
     def start(self) -> None:
         """Begin to count, once per process."""
         if not self._started:
             self._started = True
-            register_module_parameter_registration_hook(self._changed)
-            register_module_module_registration_hook(self._changed)
+            register_module_parameter_registration_hook(self._parameter_changed)
+            register_module_module_registration_hook(self._child_changed)
             register_module_buffer_registration_hook(self._buffer_changed)
 
-    def _changed(self, module: nn.Module, name: str, value: Any) -> None:
-        self.changes += 1
+    def add(self, modules: Iterable[nn.Module]) -> None:
+        """Count assignments to these modules, too, for as long as they exist."""
+        watched = self._watched
+        for module in modules:
+            key = id(module)
+            if key not in watched:
+                watched[key] = ref(module, partial(_forget, watched, key))
+
+    def _parameter_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        # Compiled code would have to guard the id and the count.
+        if torch.compiler.is_compiling() or id(module) not in self._watched:
+            return
+        if parameters_of(module).get(name) is not value:
+            self.changes += 1
+
+    def _child_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        if torch.compiler.is_compiling() or id(module) not in self._watched:
+            return
+        if children_of(module).get(name) is not value:
+            self.changes += 1
 
     def _buffer_changed(self, module: nn.Module, name: str, value: Any) -> None:
         if torch.compiler.is_compiling():
             self.is_blind = True  # to read a count here would compile at every step
+            return
+        if id(module) not in self._watched:
             return
         known = buffers_of(module).get(name)
         if known is not value:  # they are the same after an assignment such as +=
@@ -62,6 +88,14 @@ class Watch:
         # Modules replace buffers in forward; slots follow that by themselves.
         if known is None and value is not None:
             self.changes += 1
+
+
+def _forget(
+    watched: "dict[int, ref[nn.Module]]", key: int, reference: "ref[nn.Module]"
+) -> None:
+    # The id may belong to a new module by now.
+    if watched.get(key) is reference:
+        del watched[key]
 
 
 watch = Watch()
@@ -145,6 +179,7 @@ class Structure:
         """Keep the modules and how many tensors each has, to notice a removal."""
         self.changes = watch.changes
         modules = list(self._model.modules())
+        watch.add(modules)
         self._tree = [
             (dict_, list(dict_.values())) for dict_ in map(children_of, modules)
         ]
