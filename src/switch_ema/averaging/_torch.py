@@ -83,6 +83,25 @@ def can_be_hooked(optimizer: object) -> bool:
     return hasattr(optimizer, "_optimizer_step_post_hooks")
 
 
+def optimizer_inside(optimizer: Any) -> Any:
+    """Return the optimizer that a wrapper passes everything on to, or the given one.
+
+    The wrappers of Lightning and Fabric show the hooks of the optimizer inside as their
+    own. Hooked themselves, torch would run the hooks around both steps.
+    """
+    own = getattr(optimizer, "__dict__", {})
+    hooks = getattr(optimizer, "_optimizer_step_post_hooks", None)
+    if hooks is None or "_optimizer_step_post_hooks" in own:
+        return optimizer
+    for value in own.values():
+        # By type, since Lightning holds a proxy of its strategy beside the optimizer.
+        if issubclass(type(value), Optimizer):
+            inside = optimizer_inside(value)
+            if inside._optimizer_step_post_hooks is hooks:
+                return inside
+    return optimizer
+
+
 def wrap_step(optimizer: Any) -> None:
     """Have torch wrap ``step`` now, so that its hooks run at the first step.
 

@@ -289,6 +289,8 @@ def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
         if not _torch.can_be_hooked(candidate):
             raise TypeError(
                 "optimizer must be a torch.optim.Optimizer (or several), got "
-                f"{type(candidate).__name__}; pass the optimizer inside a wrapper."
+                f"{type(candidate).__name__}; if it is wrapped, pass the torch "
+                "optimizer inside the wrapper, or pass none and call update() after "
+                "each step."
             )
-    return optimizers
+    return [_torch.optimizer_inside(candidate) for candidate in optimizers]
