@@ -113,13 +113,13 @@ def read_header(path: Path, user: str) -> dict[str, StoredTensor]:
     try:
         with files.safe_open(path, framework="pt"):
             pass  # it checks that the tensors cover the file without gaps
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
     except OSError:
         raise
     except Exception as error:  # SafetensorError derives from Exception alone
         raise ValueError(f"{path} is not a whole safetensors file: {error}.") from error
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     unknown = sorted({entry["dtype"] for entry in header.values()} - set(DTYPES))
     if unknown:
