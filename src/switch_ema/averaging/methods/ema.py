@@ -8,7 +8,7 @@ from torch import nn
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecaySchedule
+from switch_ema.averaging.schedules.decay import DecaySchedule, merged_weight
 from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
@@ -18,6 +18,9 @@ from switch_ema.averaging.step.hooks import Optimizers
 
 class EMA(Averager):
     """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
+
+    Where ``1 - d`` is below 8e-5, several such updates are taken as one, which rounding
+    cannot discard (see docs/long-runs.md).
 
     Args:
         model: see :class:`Averager`, which also says more about the options from
@@ -101,7 +104,7 @@ class EMA(Averager):
 
     def _after_step(self) -> None:
         if self.steps % self._update_every == 0:
-            weight = 1 - self.current_decay**self._update_every
+            weight = self._weight_at(self.steps)
             is_done = self._in_step is not None and self._in_step.is_finished
             self._shadow.average_(weight, self.steps, in_step=is_done)
         self._in_step = None
@@ -113,20 +116,23 @@ class EMA(Averager):
         shadow has moved by this share of all of it: with a constant decay about
         ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
         """
-        moved, length = 0.0, self._counters.steps_per_epoch
-        for n in range(since, self.steps):
-            if (n + 1) % self._update_every == 0:
-                decay = self._decay(n, length) ** self._update_every
-                moved = decay * moved + (1 - decay) * (n + 1 - since)
+        moved = 0.0
+        for step in range(since + 1, self.steps + 1):
+            if step % self._update_every == 0:
+                moved += self._weight_at(step) * (step - since - moved)
         return moved / (self.steps - since)
+
+    def _weight_at(self, step: int) -> float:
+        """Return the weight of the live tensors at a step that averages."""
+        decay = self._decay(step - 1, self._counters.steps_per_epoch)
+        every = self._update_every
+        return merged_weight(1 - decay**every, step // every)
 
     def _next_average(self) -> StepAverage | None:
         """Say what the coming step is to average, if the optimizer can do that."""
         self._in_step = None
         if (self.steps + 1) % self._update_every == 0:
-            counters = self._counters
-            decay = self._decay(counters.steps, counters.steps_per_epoch)
-            weight = 1 - decay**self._update_every
+            weight = self._weight_at(self.steps + 1)
             pairs = self._shadow.pairs_in_step() if weight else {}
             self._in_step = StepAverage(weight, pairs) if pairs else None
         return self._in_step

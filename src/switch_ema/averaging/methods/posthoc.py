@@ -23,6 +23,7 @@ from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import synthesis
 from switch_ema.averaging.offline.profiles import Profile
 from switch_ema.averaging.offline.streams import require_safetensors
+from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 from switch_ema.averaging.shadow.shadow import Shadow
@@ -163,7 +164,8 @@ class PostHocEMA(Averager):
 
     def _after_step(self) -> None:
         for gamma, shadow in self._pairs(self._gammas.values()):
-            shadow.average_(1 - self._decay(gamma), self.steps)
+            weight = merged_weight(1 - self._decay(gamma), self.steps)
+            shadow.average_(weight, self.steps)
         if self._every.due_after_step(self.position):
             self.snapshot()
 

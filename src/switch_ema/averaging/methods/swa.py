@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from switch_ema._checks import check_count, check_positive
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
@@ -104,7 +105,8 @@ class SWA(Averager):
         if self._count == 1:
             self._shadow.read_()
         else:
-            self._shadow.average_(1 / self._count, self.steps)
+            weight = merged_weight(1 / self._count, self._count)
+            self._shadow.average_(weight, self.steps)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"averaged_models": self._count}
