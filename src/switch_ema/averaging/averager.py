@@ -656,8 +656,13 @@ class Averager(ABC):
             self.refresh()
 
     def _follow_until_first_step(self) -> None:
-        """Keep the average equal to the model until the first step is taken."""
-        if not self._has_started and not self._stage.blocks:
+        """Keep the average equal to the model until the first step is taken.
+
+        Without an optimizer nothing tells weights that were set from weights that a
+        step has moved, so there only :meth:`_follow_load` follows.
+        """
+        is_hooked = self._hook is not None
+        if is_hooked and not self._has_started and not self._stage.blocks:
             for shadow in self._shadows().values():
                 shadow.read_if_loaded_()
 
