@@ -1,16 +1,22 @@
 """A command of the user's is a training of a comparison like any other."""
 
+import fcntl
 import json
 import runpy
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from switch_ema.bench.compare import run_comparison, summarize_run
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.local import Pool
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.execute.scripts import run_script
+from switch_ema.bench.execute.scripts import _Files, run_script
 from switch_ema.bench.judge import judge
 from switch_ema.bench.logs.naming import group_logs
 from switch_ema.bench.plan.cells import Cell, make_plan
@@ -20,6 +26,7 @@ from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.tasks.loading import load_task_class
 from switch_ema.bench.train.place import Place
+from tests.bench.execute.test_guard import FAMILY, family, survivors, wait_for
 
 TRAIN = """
 import argparse, os
@@ -276,6 +283,66 @@ def test_an_edited_script_is_another_comparison(script):
     assert script(REPORT).error is None
     with pytest.raises(UsageError, match="has changed since"):
         script(REPORT + "\n")
+
+
+@pytest.fixture
+def hangs(tmp_path):
+    """A script that starts processes and hangs before it calls a trial."""
+    (tmp_path / "family.py").write_text(
+        f"import os\nos.chdir({str(tmp_path)!r})\n{FAMILY}"
+    )
+    return f"{sys.executable} -S {tmp_path / 'family.py'} {{seed}}"
+
+
+def test_no_process_of_a_script_outlives_the_timeout(hangs, tmp_path, monkeypatch):
+    def silent(pool):  # it is over once the script hangs, however long that took
+        hung = len(family(tmp_path)) == 4
+        return [w for w in pool._workers if hung and w.cell is not None]
+
+    monkeypatch.setattr(Pool, "_silent", silent)
+    cell = Cell(f"script:{hangs}", None, Recipe(), ("plain",), (0,))
+    place = Place(tmp_path / "run", "cpu")
+    results = train_cells([cell], lambda _: place, 1, lambda *_: None, timeout=0.4)
+    [(_, result)] = results
+    assert result.message == "no epoch was finished within 0.4 s"
+    assert survivors(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_of_a_script_outlives_the_comparison(hangs, tmp_path, how):
+    command = [
+        *(sys.executable, "-m", "switch_ema", "compare", "--script", hangs),
+        *("--methods", "plain", "--seeds", "1", "--out", str(tmp_path / "runs")),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: len(family(tmp_path)) == 4)
+    process.send_signal(how)
+    process.wait(timeout=120)
+    if how == signal.SIGKILL:  # nobody is left who could wait for the guard
+        wait_for(lambda: not survivors(tmp_path))
+    assert survivors(tmp_path) == []
+
+
+def test_an_attempt_waits_for_what_is_left_of_an_earlier_one(script, tmp_path):
+    """The guard of a worker that was killed holds the lock until all is quiet."""
+    assert script(REPORT).error is None
+    cell = Cell(
+        f"script:{sys.executable} report.py {{seed}}", None, Recipe(), ("plain",), (0,)
+    )
+    place = Place(tmp_path / "again")
+    lock = _Files.of(place.folder, cell).lock
+    lock.parent.mkdir(parents=True)
+    held = lock.open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run_script(cell, place)))
+    thread.start()
+    assert not _Files.of(place.folder, cell).values.exists() and results == []
+    held.close()
+    thread.join(timeout=120)
+    assert results[0].status == "done"
 
 
 def test_the_configuration_of_a_script_is_repeated():
