@@ -21,7 +21,11 @@ from switch_ema.bench.usable import is_usable
 _AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
 _AXES |= {"wall_time", "lr", "learning_rate"}
 _AXES |= {
-    f"trial/{name}" for name in ("train_seconds", "evaluate_seconds", "memory_mb")
+    f"trial/{name}"
+    for name in (
+        *("train_seconds", "evaluate_seconds", "memory_mb"),
+        *("process", "attempt", "counts_updates"),
+    )
 }
 """Columns that no comparison is about."""
 

@@ -82,7 +82,9 @@ import json, os, sys
 told = json.loads(os.environ["SWITCH_EMA_TRIAL"])
 seed = int(sys.argv[1])
 notes = {"train_seconds": 1.0, "evaluate_seconds": 0.5, "memory_mb": 7.0}
-rows = [{"trial": {"trained": {"Network": "N"}}}]
+notes["counts_updates"] = 0
+attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+rows = [{"trial": {"trained": {"Network": "N"}, "attempt": attempt, "process": 7}}]
 rows[0]["options"] = dict.fromkeys(told["methods"], "")
 for epoch in (1, 2):
     values = {m: {"%s": epoch + (1.0137 + 0.0173 * seed) ** (i + 2) + i * len(m)}
@@ -126,6 +128,30 @@ def test_under_torchrun_rank_0_reports(train, tmp_path):
     assert (result.status, result.message) == ("done", "")
     assert len(result.values["switch-ema"]["accuracy"]) == 2
     assert result.trained["Processes"] == "2"
+
+
+CHILD = """
+import subprocess, sys
+import torch
+import switch_ema
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+trial = switch_ema.trial(model, optimizer)
+is_child = len(sys.argv) > 3
+trial.evaluate(lambda: {"score": -1.0 if is_child else 1.0})
+if not is_child:
+    subprocess.run([sys.executable, *sys.argv, "child"])
+"""
+
+
+def test_a_child_process_cannot_replace_the_values_of_its_parent(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(CHILD)
+    result = run_script(cell_of(path, "plain"), Place(tmp_path / "run"))
+    assert result.status == "failed" and result.values == {}
+    assert "switch_ema.trial was called in 2 of its processes" in result.message
+    assert "without SWITCH_EMA_TRIAL in their environment" in result.message
 
 
 @pytest.fixture
@@ -179,7 +205,8 @@ def test_killed_and_continued_gives_the_same_table(script, tmp_path):
 
 def test_a_launcher_may_start_a_script_anew(script):
     whole = script(REPORT).summary.tasks[0]
-    again = script(REPORT + REPORT, name="again").summary.tasks[0]
+    text = f"{REPORT}os.environ['TORCHELASTIC_RESTART_COUNT'] = '1'\n{REPORT}"
+    again = script(text, name="again").summary.tasks[0]
     assert again.curves == whole.curves
 
 
@@ -210,6 +237,17 @@ def test_a_launcher_may_start_a_script_anew(script):
             {},
             "never called trial.end_epoch, which switch-ema waited for; call it after "
             "each epoch, or count steps, as in switch-ema:switch_every=100it",
+        ),
+        (
+            REPORT.replace('"attempt":', '"counts_updates": True, "attempt":'),
+            {},
+            "never called trial.update, which counts the steps of a trial without an",
+        ),
+        (
+            REPORT + REPORT.replace("sys.argv[1]", "sys.argv[1] + '0'"),
+            {},
+            "switch_ema.trial was called in 2 of its processes (numbers 7 and 7), and "
+            "whose values count is not known; call it in one, and start others without",
         ),
         (REPORT.replace("1.0137", "float('nan')"), {}, None),
     ],

@@ -23,7 +23,7 @@ from switch_ema.bench.tasks.loading import check_unchanged
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.place import Place, check_kernels
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
+from switch_ema.bench.train.trial import COUNTING, NOTES, TRIAL, WAITING, processes_of
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 from switch_ema.bench.usable import is_usable
 
@@ -109,9 +109,13 @@ def run_script(
         words = command_of(cell.task, cell.seeds[0], files.folder.absolute())
         code = _run(words, environment, files, lock, progress, cell.methods[0])
     files.lock.unlink(missing_ok=True)
+    rows = _read_rows(files.values)
+    processes = processes_of(rows)
+    if len(processes) > 1:
+        return CellResult("failed", _several(processes))
     if code != 0:
         return CellResult("failed", f"{_how_it_ended(code)}; {_last_words(files)}")
-    return _read_result(files.values)
+    return _result_of(rows)
 
 
 def with_known_metric(
@@ -237,8 +241,22 @@ def _never_ended(methods: Sequence[str]) -> str:
     )
 
 
-def _read_result(path: Path) -> CellResult:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _several(processes: Sequence[int]) -> str:
+    """Say that nobody knows whose values count."""
+    return (
+        f"switch_ema.trial was called in {len(processes)} of its processes (numbers "
+        f"{listed(map(str, processes))}), and whose values count is not known; call it "
+        f"in one, and start others without {TRIAL} in their environment"
+    )
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a script's values; a killed one may leave half of one."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _result_of(rows: list[dict[str, Any]]) -> CellResult:
     if not rows:
         return CellResult(
             "failed",
@@ -256,6 +274,12 @@ def _read_result(path: Path) -> CellResult:
     if waiting and not rows[-1]["epoch"]:
         return CellResult("failed", _never_ended(waiting))
     notes: dict[str, Any] = rows[-1].pop(NOTES)
+    if header[NOTES].get(COUNTING) and not notes.get(COUNTING):
+        return CellResult(
+            "failed",
+            "the script never called trial.update, which counts the steps of a trial "
+            "without an optimizer; call it after each step, or give it the optimizer",
+        )
     result = CellResult(
         trained=header[NOTES]["trained"],
         options=header["options"],
