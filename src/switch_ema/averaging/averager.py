@@ -27,7 +27,7 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import export
 from switch_ema.averaging.schedules.progress import COUNTERS, Counters, Position
-from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.shadow import Mark, Shadow
 from switch_ema.averaging.shadow.state import (
     StateMismatch,
     check_shadow_state,
@@ -133,7 +133,7 @@ class Averager(ABC):
         # Why training cannot go on with this average, after a failed switch.
         self._failure: str | None = None
         # One number of each parameter at the last end of an epoch, if known.
-        self._mark: list[complex] | None = self._shadow.mark()
+        self._mark: Mark | None = self._shadow.mark()
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
@@ -244,6 +244,8 @@ class Averager(ABC):
     def end_epoch(self) -> bool:
         """Count one epoch and do what is due at its end.
 
+        Steps never wait for an accelerator; this does so once if it switches.
+
         Returns:
             Whether the live weights changed.
 
@@ -258,7 +260,8 @@ class Averager(ABC):
         has_missed_steps = (
             self.needs_steps
             and self.position.step_in_epoch == 0
-            and self._mark not in (None, self._shadow.mark())
+            and self._mark is not None
+            and not self._mark.equals(self._shadow.mark())
         )
         if has_missed_steps:
             warnings.warn(_MISSED_STEPS, stacklevel=2)

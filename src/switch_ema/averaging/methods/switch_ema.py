@@ -126,7 +126,8 @@ class SwitchEMA(EMA):
         """Continue training from the average, now.
 
         A switch that keeps less than a tenth of the progress since the last one warns,
-        once: training then hardly moves.
+        once: training then hardly moves. With a model on an accelerator the host waits
+        for it once, to learn whether the average is finite.
 
         Raises:
             FloatingPointError: the average is not finite; nothing has changed.

@@ -61,7 +61,7 @@ class FlatPair:
         dtype = self.live.dtype
         if self.live.is_cpu and native.is_available(dtype):
             native.lerp_(self.table, dtype, weight, finite_only)
-        elif finite_only:
+        elif finite_only and self.live.is_cpu:
             torch_ops.lerp_finite_([self.shadow], [self.live], weight)
         else:
             self.shadow.lerp_(self.live, weight)
@@ -106,6 +106,7 @@ class FlatGroup(Group):
         self._laid = [tensor.detach() for tensor in self._seen]
         self._addresses = list(map(Tensor.data_ptr, self._seen))
         self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}
+        self._may_have_nan = False
         self._know_strays(set())
 
     def live(self) -> list[Tensor] | None:
@@ -139,6 +140,15 @@ class FlatGroup(Group):
             torch_ops.copy_(laid, [live[i] for i in self._strays])
         for pair in self._pairs:
             pair.average_(weight, self._finite_only)
+        self._may_have_nan = self._finite_only and not self.shadow[0].is_cpu
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Take the live values where an infinity was averaged; see DeviceGroup."""
+        if self._may_have_nan:
+            for pair in self._pairs:
+                torch_ops.replace_nan_([pair.shadow], [pair.live])
+            self._may_have_nan = False
 
     def _outside(self) -> set[int]:
         places = enumerate(zip(self._seen, self._addresses, strict=True))

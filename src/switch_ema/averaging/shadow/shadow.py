@@ -8,6 +8,8 @@ sharded, the shadow has the part that this process holds.
 
 import operator
 import warnings
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from switch_ema.averaging.shadow.flat import FlatGroup
 from switch_ema.averaging.shadow.groups import (
     CastGroup,
     DenseGroup,
+    DeviceGroup,
     Group,
     PackedGroup,
     RoundedGroup,
@@ -40,6 +43,7 @@ GROUPS: tuple[type[Group], ...] = (
     WidenedGroup,
     FlatGroup,
     DenseGroup,
+    DeviceGroup,
     PackedGroup,
     SameGroup,
     CastGroup,
@@ -131,11 +135,33 @@ class Shadow:
         Buffers alone do not count: the first forward pass changes them, too.
         """
         self._adapt()
+        devices = {tensor.device.type for tensor in self.tensors}
+        if devices.isdisjoint(("cpu", "meta")):
+            self._read_where_loaded_()
+            return
         for slot, shadow in zip(self.slots, self.tensors, strict=True):
+            if slot.is_buffer:
+                continue
             live = slot.local.to(shadow.device, shadow.dtype)
-            if not slot.is_buffer and not torch.equal(live, shadow):
+            if not torch.equal(live, shadow):
                 self.read_()
                 return
+
+    def _read_where_loaded_(self) -> None:
+        """Do the same on accelerators, which nobody waits for: they decide."""
+        lives = [slot.local for slot in self.slots]
+        rows = list(zip(self.slots, lives, self.tensors, strict=True))
+        changed = [
+            (live.to(own.device, own.dtype) != own).any()
+            for slot, live, own in rows
+            if not slot.is_buffer
+        ]
+        for slot, live, own in rows:
+            if slot.is_buffer:
+                is_loaded = torch.stack([c.to(own.device) for c in changed]).any()
+                own.copy_(torch.where(is_loaded, live.to(own.device, own.dtype), own))
+        parameters = [row for row in rows if not row[0].is_buffer]
+        torch_ops.copy_([own for *_, own in parameters], [r[1] for r in parameters])
 
     @torch.no_grad()
     def read_module_(self, module: nn.Module) -> None:
@@ -162,14 +188,25 @@ class Shadow:
         self._swap, self._seen_in_step, self._pairs_in_step = None, [], {}
         self._ungroup()
 
-    def mark(self) -> list[complex]:
-        """Return one live number of each parameter; training changes them."""
-        lives = [slot.local for slot in self.slots if not slot.is_buffer]
-        return [
-            live[(0,) * live.ndim].item()
-            for live in lives
-            if type(live) in torch_ops.PLAIN_TYPES and live.numel() and not live.is_meta
-        ]
+    @torch.no_grad()
+    def mark(self) -> "Mark":
+        """Copy one live number of each parameter; training changes them."""
+        kinds: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
+        for slot in self.slots:
+            live = slot.local
+            is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
+            if is_plain and live.numel() and not slot.is_buffer:
+                members = kinds.setdefault((live.dtype, live.device), [])
+                members.append((slot.name, live[(0,) * live.ndim]))
+        return Mark(
+            [
+                (
+                    [name for name, _ in kind],
+                    torch.stack([number for _, number in kind]),
+                )
+                for kind in kinds.values()
+            ]
+        )
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -390,8 +427,8 @@ class Shadow:
             slot = self.slots[i]
             kind = group_class(slot, self.storage)
             # A group looks up sharded tensors or plain ones, not both.
-            alike = slot.is_buffer, slot.is_shared, is_sharded(slot.tensor)
-            place = self.tensors[i].dtype, slot.local.dtype, slot.local.device
+            alike = *kind.kind_of(slot), is_sharded(slot.tensor)
+            place = self.tensors[i].dtype, slot.local.device
             members.setdefault((kind, alike + place), []).append(i)
         self._indices = list(members.values())
         for (kind, _), indices in members.items():
@@ -400,6 +437,21 @@ class Shadow:
             for i, tensor in zip(indices, shadow, strict=True):
                 self.tensors[i] = tensor
         self._is_grouped = True
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One number of each parameter, left on its device so that nobody waits for it."""
+
+    kinds: list[tuple[list[str], Tensor]]
+
+    def equals(self, other: "Mark") -> bool:
+        """Whether the numbers are the same; this waits for an accelerator."""
+        return self._numbers() == other._numbers()
+
+    def _numbers(self) -> dict[str, complex]:
+        pairs = [zip(names, kept.tolist(), strict=True) for names, kept in self.kinds]
+        return dict(chain.from_iterable(pairs))
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:

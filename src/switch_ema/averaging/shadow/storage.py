@@ -68,7 +68,8 @@ def as_storage(
             "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
             f"got {dtype}."
         )
-    device = None if device is None else torch.device(device)
+    # "cuda" alone is the current one of them; tensors say which one they are on.
+    device = None if device is None else torch.empty(0, device=device).device
     return Storage(dtype, device, buffers == "average", flat)
 
 
