@@ -76,8 +76,10 @@ class Averager(ABC):
             several optimizers it runs once each of them has stepped. Several averagers
             of one optimizer run in the order of their construction. Without an
             optimizer, call ``update`` yourself.
-        buffers: "average" averages floating-point buffers with the weights, "copy"
-            takes the live ones. Buffers of other dtypes are always copied.
+        buffers: "statistics" averages the running statistics of normalisation layers
+            with the weights and copies all other buffers, such as queues; "average"
+            averages every floating-point buffer, "copy" none. Buffers of other dtypes
+            are always copied.
         dtype: the dtype of the averaged parameters; None is the model's, but at least
             float32. bfloat16 halves the memory and is rounded so that it does not
             stall.
@@ -105,7 +107,7 @@ class Averager(ABC):
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
@@ -124,6 +126,11 @@ class Averager(ABC):
         self._stage = stage_of(self._model)
         self._open_blocks: list[Block[nn.Module]] = []
         self._structure = Structure(self._model, include, exclude)
+        if not (self._structure.slots or self._structure.lazy):
+            raise ValueError(
+                f"model must have tensors to average, but this {type(model).__name__} "
+                "has neither parameters nor buffers that can be averaged."
+            )
         self._shadow = Shadow(self._structure.slots, storage)
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)

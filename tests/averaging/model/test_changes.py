@@ -137,7 +137,7 @@ def test_a_compiled_model_that_assigns_buffers_is_compiled_once(flat):
     torch._dynamo.reset()
     counters.clear()
     model = Counting()
-    ema = EMA(model, decay=constant(0.5), flat=flat)
+    ema = EMA(model, decay=constant(0.5), flat=flat, buffers="average")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     average = 0.0
     for step in range(1, 12):

@@ -10,7 +10,13 @@ from tests.averaging.programs import growing_positions as program
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
-OPTIONS = [{}, {"buffers": "copy"}, {"flat": True}, {"dtype": torch.bfloat16}]
+OPTIONS = [
+    {},
+    {"buffers": "copy"},
+    {"buffers": "average"},
+    {"buffers": "average", "flat": True},
+    {"buffers": "average", "dtype": torch.bfloat16},
+]
 
 
 def trained(lengths=(4, 5), **options):

@@ -188,7 +188,7 @@ def test_a_copy_of_a_cast_model_goes_on_to_be_averaged(make_copy, buffers, dtype
 def test_a_buffer_that_becomes_a_floating_point_one_is_averaged():
     model = nn.Linear(1, 1)
     model.register_buffer("seen", torch.tensor([4]))
-    ema = EMA(model, decay=constant(0.5))
+    ema = EMA(model, decay=constant(0.5), buffers="average")
     ema.update()
     model.seen = torch.tensor([4.0])
     ema.averaged_state_dict()

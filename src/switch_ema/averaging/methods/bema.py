@@ -29,7 +29,7 @@ class BEMA(Derived):
         rho: the age at the beginning, at least 1.
         gamma: how fast it grows.
         update_every: average only every k-th step, with ``(1 - weight) ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -55,7 +55,7 @@ class BEMA(Derived):
         rho: float = 10.0,
         gamma: float = 1.0,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

@@ -34,7 +34,7 @@ class ElasticReset(SwitchEMA):
         switch_stop: no reset after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a reset.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -63,7 +63,7 @@ class ElasticReset(SwitchEMA):
         switch_stop: float | None = None,
         live_share: float = 0.0,
         optimizer_state: OptimizerState = "keep",
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

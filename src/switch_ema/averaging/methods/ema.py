@@ -34,7 +34,7 @@ class EMA(Averager):
             warm-ups, also as a text such as "half_life(500it)"; a callable gets the
             step (0 is the first).
         update_every: average only every k-th step, with ``d ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -61,7 +61,7 @@ class EMA(Averager):
         *,
         decay: DecayLike = AUTO,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

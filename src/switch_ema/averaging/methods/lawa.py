@@ -36,7 +36,7 @@ class LAWA(Averager):
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs.
         start: no snapshot up to here, in the unit of ``every``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -62,7 +62,7 @@ class LAWA(Averager):
         k: int = 5,
         every: ScheduleLike = 1,
         start: float = 0,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

@@ -30,7 +30,7 @@ class LiteralEq3(Averager):
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old weights in [0, 1), as for :class:`EMA`.
         every: T as ``Steps(n)``: a step is averaged or not, so an epoch cannot count.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.

@@ -26,7 +26,7 @@ class Lookahead(Averager):
         k: steps between synchronisations (the Switch EMA paper uses 100).
         alpha: the slow weights' step, in (0, 1].
         optimizer_state: "keep" or "reset" the moments at a synchronisation.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.

@@ -39,7 +39,7 @@ class PACE(Averager):
         strength: ``c``, how hard the average pulls.
         kappa: how the weight of the newest weights falls with the steps.
         rate: the learning rate in the pull; None: that of the optimizer's groups.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -67,7 +67,7 @@ class PACE(Averager):
         strength: float = 0.15,
         kappa: float = 0.2,
         rate: float | None = None,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

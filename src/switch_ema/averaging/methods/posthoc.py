@@ -58,7 +58,7 @@ class PostHocEMA(Averager):
             numbers in (0, 0.2886]. Two are enough.
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs. More snapshots allow narrower profiles.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -89,7 +89,7 @@ class PostHocEMA(Averager):
         folder: str | Path,
         sigma_rel: Sequence[float] = (0.05, 0.10),
         every: ScheduleLike = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

@@ -27,7 +27,7 @@ class PSWA(SWA):
         every: epochs, ``Steps(n)`` or a callable: when weights join the mean.
         start: nothing is averaged up to here, in the unit of ``every``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a write-back.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -52,7 +52,7 @@ class PSWA(SWA):
         every: ScheduleLike = 1,
         start: float = 0,
         optimizer_state: OptimizerState = "keep",
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

@@ -38,7 +38,7 @@ class Snoo(Averager):
         alpha: the outer learning rate.
         momentum: of the outer step, in [0, 1).
         optimizer_state: "keep" or "reset" the moments at an outer step.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.

@@ -29,7 +29,7 @@ class SWA(Averager):
         start: nothing is averaged up to here, in the unit of ``every``.
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -53,7 +53,7 @@ class SWA(Averager):
         *,
         start: float = 0,
         every: ScheduleLike = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

@@ -43,7 +43,7 @@ class SWAG(SWA):
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
         rank: how many deviations are kept, at least 2.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -68,7 +68,7 @@ class SWAG(SWA):
         start: float = 0,
         every: ScheduleLike = 1,
         rank: int = 20,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,

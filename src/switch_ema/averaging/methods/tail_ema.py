@@ -24,7 +24,7 @@ class TailEMA(Derived):
         share: of the average, in [0, 1]; 1 is :class:`EMA`.
         decay: the weight of the old average, as for :class:`EMA`.
         update_every: average only every k-th step, with ``d ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
@@ -46,7 +46,7 @@ class TailEMA(Derived):
         share: float = 0.5,
         decay: DecayLike = AUTO,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
