@@ -1,6 +1,7 @@
 """Writes files so that a reader finds a whole one or none; reads without links."""
 
 import errno
+import glob
 import os
 import shutil
 import stat
@@ -70,8 +71,11 @@ def write_folder_atomically(
     unfinished.mkdir()
     try:
         fill(unfinished)
-        for file in unfinished.iterdir():
-            _force_to_disk(file)
+        for file in unfinished.rglob("*"):
+            if file.is_file():
+                _force_to_disk(file)
+            else:
+                _force_folder_to_disk(file)
         unfinished.rename(path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -125,6 +129,33 @@ def remove_unfinished(folder: Path) -> None:
     """Delete what killed writers have left behind in a folder that nobody writes to."""
     for path in folder.glob(f".*{_ENDING}"):
         path.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what killed processes have left of writing one file or folder."""
+    start = f".{path.name}."
+    for left in path.parent.glob(f"{glob.escape(start)}*{_ENDING}"):
+        writer = left.name[len(start) : -len(_ENDING)]
+        if writer.isdecimal() and not _is_running(int(writer)):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether another process of this number runs; if in doubt, yes."""
+    if process == os.getpid():
+        return False
+    if os.name != "posix":  # there, asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 _ENDING = ".partial"
