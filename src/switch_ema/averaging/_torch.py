@@ -7,7 +7,7 @@ that do arithmetic are in :mod:`switch_ema.averaging.kernels.torch_ops`.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -29,12 +29,12 @@ _STEP_WRAPPER_FILE = Optimizer.profile_hook_step.__code__.co_filename
 
 def parameters_of(module: nn.Module) -> dict[str, Any]:
     """Return the dictionary in which a module holds its own parameters."""
-    return module._parameters
+    return _as_dict(module._parameters)
 
 
 def buffers_of(module: nn.Module) -> dict[str, Any]:
     """Return the dictionary in which a module holds its own buffers."""
-    return module._buffers
+    return _as_dict(module._buffers)
 
 
 def is_persistent(module: nn.Module, buffer: str) -> bool:
@@ -44,7 +44,37 @@ def is_persistent(module: nn.Module, buffer: str) -> bool:
 
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the dictionary in which a module holds its children."""
-    return module._modules
+    return _as_dict(module._modules)
+
+
+class _Scripted(MutableMapping[str, Any]):
+    """What a TorchScript module has in the place of a dictionary, as a mapping."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getitem__(self, key: str) -> Any:
+        return self._held[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._held[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._held[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held.keys())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _as_dict(held: Any) -> dict[str, Any]:
+    """Return a module's dictionary; for a TorchScript module, the same view of it."""
+    if not isinstance(held, dict) and not hasattr(held, "_mapping"):
+        held._mapping = _Scripted(held)
+    mapping: dict[str, Any] = getattr(held, "_mapping", held)
+    return mapping
 
 
 def local_tensor(tensor: Any) -> Tensor | None:

@@ -1,6 +1,7 @@
 """Notices when a model gains or loses tensors, at the price of one comparison."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakMethod, ref
@@ -105,21 +106,29 @@ watch = Watch()
 class LoadNotice:
     """Calls back when a module has loaded a state dict, until its owner is gone.
 
-    torch copies and pickles hooks with a module; copies of this one do nothing.
+    TorchScript modules have no such hooks, so the module around one speaks for it.
     """
 
-    def __init__(self, call: Callable[[nn.Module], None] | None = None) -> None:
-        self._call = None if call is None else WeakMethod(call)
+    def __init__(self, call: Callable[[nn.Module], None]) -> None:
+        self._call = WeakMethod(call)
 
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
-        """Pass the module on that has loaded."""
-        call = None if self._call is None else self._call()
+        """Call back with the loaded module."""
+        call = self._call()
         if call is not None:
             call(module)
+            for child in module.children():
+                if isinstance(child, torch.jit.ScriptModule):
+                    for part in child.modules():
+                        call(part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy it without the one that it calls."""
-        return LoadNotice, ()
+        """Become a function that does nothing.
+
+        torch copies and pickles hooks with a module. What it saves is read where this
+        library is not installed, too, so it has to be one of the standard library.
+        """
+        return getattr, (nullcontext(), "__exit__")
 
 
 def on_load(
