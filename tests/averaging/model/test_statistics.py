@@ -92,8 +92,3 @@ def test_tied_statistics_are_averaged():
     model[0].running_mean.fill_(1.0)
     ema.update()
     assert ema.averaged_state_dict()["1.copy_of_mean"].tolist() == [0.5, 0.5]
-
-
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(ValueError, match="'statistics' or 'average' or 'copy'"):
-        EMA(nn.Linear(1, 1), buffers="all")
