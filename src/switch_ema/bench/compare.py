@@ -18,6 +18,7 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.points import Point, plan_points, sweep_points, trained
 from switch_ema.bench.results.folder import (
+    INPUTS,
     RESULTS,
     Arithmetic,
     claim,
@@ -116,6 +117,7 @@ def run_comparison(
             options,
             watcher or Watcher(),
             sources=results.meta()["sources"],
+            inputs=results.meta()[INPUTS],
             keeps_trajectory=keeps_trajectory,
             saves_every=saves_every,
             arithmetic=settle_arithmetic(
@@ -152,6 +154,8 @@ class _Rest:
     watcher: Watcher
     sources: str
     """Fingerprints of the tasks' files when the run began."""
+    inputs: str
+    """Those of other files that a script is given."""
     keeps_trajectory: bool
     saves_every: float
     arithmetic: Arithmetic
@@ -214,6 +218,7 @@ class _Rest:
             self.options.track,
             self._is_kept(cell) and self.keeps_trajectory,
             self.sources,
+            self.inputs,
             saves_every=self.saves_every,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,

@@ -16,7 +16,7 @@ from rich.text import Text
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
-from switch_ema.bench.spec import SCRIPT
+from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Compare:
         """Run it."""
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import plan_comparison, run_comparison
+            from switch_ema.bench.fingerprints import watched
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import estimate_seconds
             from switch_ema.bench.tuning import plan_trials
@@ -82,6 +83,9 @@ class Compare:
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
+        if is_script(settings.tasks[0]):
+            for sentence in watched(settings.tasks[0]):
+                console.print(Text(printable(sentence), style="dim"))
         console.print(_expected(estimate_seconds(cells, self.run.out)))
         if self.run.dry_run:
             return

@@ -317,6 +317,42 @@ def test_each_training_has_an_empty_folder_where_it_asks_for_one(script, tmp_pat
         assert run_script(cell, Place(tmp_path / "again")).status == "done"
 
 
+@pytest.mark.parametrize("launch", ["-m pkg.train", "run.sh"])
+def test_a_repaired_seed_is_not_stored_beside_those_of_the_old_code(
+    launch, tmp_path, monkeypatch
+):
+    """However the command names its code; a configuration file counts, too."""
+    monkeypatch.chdir(tmp_path)
+    code, conf = tmp_path / "pkg" / "train.py", tmp_path / "conf.yaml"
+    code.parent.mkdir()
+    fails = 'import sys\nif sys.argv[1] == "1":\n    sys.exit("broken")\n'
+    code.write_text(fails + REPORT)
+    conf.write_text("lr: 1")
+    Path("run.sh").write_text(f'exec {sys.executable} pkg/train.py "$@"')
+    program = sys.executable if launch.startswith("-m") else "bash"
+    task = f"script:{program} {launch} {{seed}} --config=conf.yaml"
+    config = CompareConfig(tasks=(task,), methods=("plain",), seeds=2)
+    options = RunOptions(out=tmp_path, name="run", executor="inline", device="cpu")
+    assert "broken" in str(run_comparison(config, options).error)
+    code.write_text(REPORT)
+    with pytest.raises(UsageError, match="has changed since"):
+        run_comparison(config, options)
+    code.write_text(fails + REPORT)
+    conf.write_text("lr: 2")
+    with pytest.raises(UsageError, match=r"conf\.yaml changed since .* was begun"):
+        run_comparison(config, options)
+    conf.write_text("lr: 1")
+    assert "broken" in str(run_comparison(config, options).error)
+
+
+def test_a_configuration_that_changes_during_the_run_stops_it(script):
+    Path("conf.yaml").write_text("lr: 1")
+    text = f"{REPORT}if sys.argv[1] == '1': open('conf.yaml', 'w').write('lr: 2')\n"
+    run = script(text, arguments="{seed} --config conf.yaml")
+    assert "conf.yaml changed while the run was going on" in str(run.error)
+    assert "let it write to {folder}" in str(run.error)
+
+
 def test_an_edited_script_is_another_comparison(script):
     assert script(REPORT).error is None
     with pytest.raises(UsageError, match="has changed since"):

@@ -79,7 +79,7 @@ def run_script(
     a script, so it is trained from the beginning, with an empty folder.
     """
     if place.sources is not None:
-        check_unchanged(cell.task, place.sources)
+        check_unchanged(cell.task, place.sources, place.inputs)
     check_kernels(place.kernels)
     files = _Files.of(place.folder, cell)
     files.values.parent.mkdir(parents=True, exist_ok=True)

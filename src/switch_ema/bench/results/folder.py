@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.scripts import LOGS
+from switch_ema.bench.fingerprints import changed_inputs
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.facts import FACTS, dump_facts
 from switch_ema.bench.plan.points import (
@@ -24,11 +25,15 @@ from switch_ema.bench.plan.points import (
 )
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
+from switch_ema.bench.spec import FOLDER
+from switch_ema.bench.text import listed
 from switch_ema.bench.train.place import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
 _LEFTOVERS = (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*")
+INPUTS = "inputs"
+"""Name of the note on files that a script is given besides its code."""
 WORKERS = "workers per training"
 """Name of the note on how many workers each training of a run has."""
 
@@ -100,6 +105,14 @@ def claim(
             f"the file of a task has changed since {folder} was begun, and results of "
             "both must not be mixed; choose another --name, or delete it."
         )
+    if changed := changed_inputs(stored.get(INPUTS)):
+        raise UsageError(
+            f"{listed(changed)} changed since {folder} was begun, and results of both "
+            "must not be mixed; choose another --name, or delete it. If the script "
+            f"writes there, let it write to {FOLDER}."
+        )
+    if INPUTS not in stored:
+        results.set_meta(INPUTS, config.inputs)
     results.set_meta("config", config.to_json())
     results.set_meta("sources", config.sources)
     results.set_meta(FACTS, dump_facts(trained(config, points).tasks))
