@@ -103,15 +103,14 @@ def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> Non
         average.copy_(torch.where(is_finite, moved, value))
 
 
-def replace_nan_(shadow: list[Tensor], live: list[Tensor]) -> None:
-    """``shadow = live`` where the shadow is NaN.
+def copy_where_not_finite_(shadow: list[Tensor], live: list[Tensor]) -> None:
+    """``shadow = live`` where the shadow is not finite.
 
-    After :func:`lerp_` this makes up for :func:`lerp_finite_`: a sum with an infinity
-    or a NaN is NaN, or it is the live value already.
+    After :func:`lerp_` this makes up for :func:`lerp_finite_`.
     """
     for average, value in zip(shadow, live, strict=True):
         value = value.to(average.device, average.dtype)
-        average.copy_(torch.where(average.isnan(), value, average))
+        average.copy_(torch.where(average.isfinite(), average, value))
 
 
 def sgd_step_(

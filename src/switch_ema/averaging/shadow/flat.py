@@ -106,7 +106,7 @@ class FlatGroup(Group):
         self._laid = [tensor.detach() for tensor in self._seen]
         self._addresses = list(map(Tensor.data_ptr, self._seen))
         self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}
-        self._may_have_nan = False
+        self._may_be_infinite = False
         self._know_strays(set())
 
     def live(self) -> list[Tensor] | None:
@@ -140,15 +140,15 @@ class FlatGroup(Group):
             torch_ops.copy_(laid, [live[i] for i in self._strays])
         for pair in self._pairs:
             pair.average_(weight, self._finite_only)
-        self._may_have_nan = self._finite_only and not self.shadow[0].is_cpu
+        self._may_be_infinite = self._finite_only and not self.shadow[0].is_cpu
 
     @torch.no_grad()
     def finish(self) -> None:
         """Take the live values where an infinity was averaged; see DeviceGroup."""
-        if self._may_have_nan:
+        if self._may_be_infinite:
             for pair in self._pairs:
-                torch_ops.replace_nan_([pair.shadow], [pair.live])
-            self._may_have_nan = False
+                torch_ops.copy_where_not_finite_([pair.shadow], [pair.live])
+            self._may_be_infinite = False
 
     def _outside(self) -> set[int]:
         places = enumerate(zip(self._seen, self._addresses, strict=True))

@@ -194,21 +194,23 @@ class DeviceGroup(Group):
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
         self._buffers = [i for i, slot in enumerate(slots) if slot.is_buffer]
-        self._may_have_nan = False
+        self._may_be_infinite = False
 
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Cast what has to be cast, then average, each with one call."""
         torch_ops.lerp_lists_(self.shadow, live, weight)
-        self._may_have_nan = bool(self._buffers)
+        self._may_be_infinite = bool(self._buffers)
 
     @torch.no_grad()
     def finish(self) -> None:
         """Take the live values where an infinity was averaged."""
-        if self._may_have_nan:
+        if self._may_be_infinite:
             shadow = [self.shadow[i] for i in self._buffers]
-            torch_ops.replace_nan_(shadow, [self._seen[i] for i in self._buffers])
-            self._may_have_nan = False
+            torch_ops.copy_where_not_finite_(
+                shadow, [self._seen[i] for i in self._buffers]
+            )
+            self._may_be_infinite = False
 
 
 class CastGroup(Group):
