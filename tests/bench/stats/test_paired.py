@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import nct, t, ttest_rel
+from scipy.stats import nct, skew, t, ttest_rel
 
 from switch_ema.bench.stats.paired import LEVEL, compare, head_to_head, holm
 
@@ -325,3 +325,84 @@ def test_head_to_head():
     for other in ("plain", "swa"):
         assert head_to_head(curves, "ema", other, higher_is_better=True) is None
         assert head_to_head(curves, other, "ema", higher_is_better=True) is None
+
+
+def skewed(sign, rng, seeds=16):
+    """Differences whose mean is on the other side of zero than their long tail."""
+    while True:
+        values = sign * (rng.lognormal(0, 0.8, size=seeds) - 2.2)
+        if sign * values.mean() < 0 and sign * skew(values, bias=False) > 1.2:
+            return values
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_tail_on_the_other_side_widens_p_and_interval(sign):
+    values = skewed(sign, np.random.default_rng(4))
+    found = against_plain(ends(*range(16)), ends(*values + range(16))).difference
+    assert found.skew == pytest.approx(skew(values, bias=False))
+    assert found.allows_for_skew and math.isnan(found.detectable)
+    by_t = ttest_rel(values, np.zeros(16))
+    assert found.p > by_t.pvalue
+    low, high = by_t.confidence_interval(1 - LEVEL)
+    assert (low, high)[sign < 0] == pytest.approx((found.low, found.high)[sign < 0])
+    assert found.high > high if sign > 0 else found.low < low
+
+
+def test_skew_on_the_side_of_the_mean_is_left_to_student():
+    """There the t-test is timid already; the numbers of stored runs stay."""
+    values = skewed(1, np.random.default_rng(4)) + 3
+    test = ttest_rel(values, np.zeros(16))
+    found = against_plain(ends(*range(16)), ends(*values + range(16))).difference
+    assert skew(values) > 1 and (found.mean > 0, found.skew) == (True, 0)
+    assert found.p == pytest.approx(test.pvalue)
+    interval = tuple(test.confidence_interval(1 - LEVEL))
+    assert (found.low, found.high) == pytest.approx(interval)
+
+
+@pytest.mark.parametrize("seeds", [5, 11, 12])
+def test_few_seeds_are_warned_of_skew_and_not_adjusted_for_it(seeds):
+    values = np.array([0.31, 0.32, 0.34, 0.35, 0.3, 0.29, 0.33, 0.28, 0.27, 0.36, 0.37])
+    values = np.append(values[: seeds - 1], -0.4)
+    found = against_plain(ends(*range(seeds)), ends(*values + range(seeds))).difference
+    assert found.skew < -1.5 and found.allows_for_skew == (seeds == 12)
+    by_t = ttest_rel(values, np.zeros(seeds)).pvalue
+    assert (found.p == pytest.approx(by_t)) == (seeds < 12)
+
+
+@pytest.mark.parametrize("methods", [1, 3])
+def test_intervals_of_skewed_differences_fit_their_verdicts(methods):
+    rng = np.random.default_rng(methods)
+    told = set()
+    for _ in range(200):
+        curves = {"plain": ends(*range(12))}
+        for shift in rng.uniform(0.3, 1.5, size=methods):
+            values = shift - rng.lognormal(0, 1, size=12) * rng.uniform(0.1, 1)
+            curves[str(shift)] = ends(*values + range(12))
+        for result in compare(curves, higher_is_better=True)[1:]:
+            d = result.difference
+            has_verdict = result.verdict != NOTHING
+            assert (d.low > 0 or d.high < 0) == has_verdict
+            assert not has_verdict or (d.mean > 0) == (result.verdict == "helps")
+            if d.allows_for_skew:
+                told.add(has_verdict)
+    assert told == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("draw", "seeds", "most"),
+    [
+        (lambda rng, shape: rng.exponential(size=shape) - 1, 16, 45),
+        (lambda rng, shape: rng.lognormal(size=shape) - math.exp(0.5), 32, 35),
+        (lambda rng, shape: rng.standard_t(3, size=shape), 16, 35),
+    ],
+)
+def test_skewed_differences_without_a_mean_are_rarely_called_a_difference(
+    draw, seeds, most
+):
+    """Of 1,000; by Student's t alone it was 71, 99 and 22."""
+    differences = draw(np.random.default_rng(7), (1_000, seeds))
+    plain = ends(*range(seeds))
+    found = [
+        against_plain(plain, ends(*row + range(seeds))).verdict for row in differences
+    ]
+    assert sum(verdict != NOTHING for verdict in found) <= most

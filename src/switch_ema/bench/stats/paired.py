@@ -8,6 +8,10 @@ an end without a usable value (finite, and not astronomical) are left out; n tel
 Near-ties are no evidence. Where the differences spread by less than the metric can
 tell apart (one test sample, or the rounding of float32), their standard deviation says
 nothing, and the exact sign test takes the place of the t-test.
+
+Skew is allowed for. Where the differences show a long tail on the other side of their
+mean, p and interval hold for Hall's test of ``skewed.py``, too, if there are enough
+seeds for it; with fewer, sentences give its p beside the verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +25,12 @@ from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.stats import nct, t  # type: ignore[import-untyped]
 
 from switch_ema.analysis.intervals import half_width
+from switch_ema.bench.stats.skewed import (
+    ALLOWED_FROM,
+    skew_against,
+    skewed_interval,
+    skewed_p,
+)
 from switch_ema.bench.usable import is_usable
 
 Seeds = Mapping[int, Sequence[float]]
@@ -71,7 +81,28 @@ class Difference:
     detectable: float
     """Smallest true difference that n seeds would have shown with 80% power,
     at ``LEVEL`` over the number of methods (as Holm asks of the smallest p) and with
-    the spread that was seen; nan without spread."""
+    the spread that was seen; nan without spread, and where the test allows for skew."""
+    skew: float = 0.0
+    """Skewness of differences with a long tail on the other side of their mean; 0 if
+    they do not show it."""
+
+    @property
+    def allows_for_skew(self) -> bool:
+        """Whether p and interval hold for skewed differences, too."""
+        return self.skew != 0 and self.n >= ALLOWED_FROM
+
+    @property
+    def p_if_skewed(self) -> float:
+        """Corrected p of the test that allows for skew, with few seeds, too."""
+        if not self.skew or self.allows_for_skew:
+            return self.p_holm
+        p = skewed_p(self.mean, self.sd, self.n, self.skew)
+        return max(self.p_holm, min(1.0, p * self._factor))
+
+    @property
+    def _factor(self) -> float:
+        """What Holm has multiplied p by."""
+        return self.p_holm / self.p if self.p > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +247,12 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
         return Difference(mean, 0.0, n, nan, nan, p, p, nan)
     p = float(2 * t.sf(abs(mean) / sd * sqrt(n), n - 1))
     detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
-    return Difference(mean, sd, n, nan, nan, p, p, detectable)
+    skew = skew_against(differences, mean, sd)
+    found = Difference(mean, sd, n, nan, nan, p, p, detectable, skew)
+    if not found.allows_for_skew:
+        return found
+    p = max(p, skewed_p(mean, sd, n, skew))
+    return replace(found, p=p, p_holm=p, detectable=nan)
 
 
 def _with_interval(difference: Difference) -> Difference:
@@ -224,10 +260,13 @@ def _with_interval(difference: Difference) -> Difference:
     d = difference
     if not d.sd:
         return d
-    # Holm has multiplied p by this; the level of the interval is divided by it.
-    factor = d.p_holm / d.p if d.p > 0 else 1.0
-    half = half_width(d.sd, d.n, LEVEL / factor)
-    return replace(d, low=d.mean - half, high=d.mean + half)
+    level = LEVEL / d._factor  # as p was multiplied
+    half = half_width(d.sd, d.n, level)
+    low, high = d.mean - half, d.mean + half
+    if d.allows_for_skew:  # p is the larger of two, so the interval holds both
+        ends = skewed_interval(d.mean, d.sd, d.n, d.skew, level)
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return replace(d, low=low, high=high)
 
 
 def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> float:
