@@ -105,6 +105,15 @@ def default_store() -> Any:
         return None
 
 
+def is_joining(replica: nn.Module) -> bool:
+    """Whether a DDP module has been used with ``join()``, for uneven data.
+
+    torch leaves this on after the block, alike on all ranks.
+    """
+    config = getattr(replica, "_join_config", None)
+    return config is not None and bool(config.enable)
+
+
 # Optimizers.
 
 

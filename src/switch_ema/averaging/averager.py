@@ -13,7 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema._checks import check_count
 from switch_ema.averaging._signals import Uninterrupted
-from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
+from switch_ema.averaging.distributed.ddp import (
+    find_replica,
+    has_uneven_data,
+    share_buffers,
+)
 from switch_ema.averaging.distributed.fsdp import like_model_tensor, refuse_fsdp1
 from switch_ema.averaging.distributed.ranks import (
     RankMismatch,
@@ -61,6 +65,12 @@ _STEPS_BETWEEN_COMPARISONS = 1000
 _MISSED_STEPS = (
     "The model was trained, but no step was counted in this epoch, so nothing is done "
     "at its end: pass the optimizer that is used, or call update() after each step."
+)
+
+
+_UNEVEN_STEPS = (
+    "With DDP's join() each rank averages the steps that it takes itself, so the ranks "
+    "have different averages: save that of a rank with the most batches."
 )
 
 
@@ -135,6 +145,7 @@ class Averager(ABC):
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
+        self._has_told_of_join = False
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
         # Why training cannot go on with this average, after a failed switch.
@@ -355,6 +366,12 @@ class Averager(ABC):
         wait for others.
         """
         counts = {**self._counters.state(), "decay": self.current_decay}
+        if not self.active and has_uneven_data(self._wrapped):
+            # Ranks whose data has ended take no more steps; DDP syncs the weights.
+            counts = {name: counts[name] for name in ("epochs", "switches")}
+            if not self._has_told_of_join:
+                self._has_told_of_join = True
+                warnings.warn(_UNEVEN_STEPS, stacklevel=3)
         self._ranks_now().compare(place, counts, wait=self.active)
         self._compared_at = self.steps
 
