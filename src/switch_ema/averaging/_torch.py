@@ -12,6 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn.modules.batchnorm import _NormBase
@@ -214,6 +215,16 @@ def _frames() -> Iterable[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def leave_graph() -> None:
+    """Have torch.compile end its graph here; with ``fullgraph=True`` say why."""
+    # Only a literal gets into the error of torch.
+    torch._dynamo.graph_break(
+        msg="switch-ema averages after the step, outside of its graph. With "
+        "fullgraph=True, give the averager no optimizer and call update() after each "
+        "compiled step."
+    )
 
 
 @_disable_dynamo

@@ -47,6 +47,7 @@ from switch_ema.averaging.step.hooks import (
     as_optimizers,
     check_parameters,
 )
+from switch_ema.averaging.step.rounds import Count, as_counting
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.stage import Block, stage_of
 from switch_ema.averaging.view.teacher import Teacher
@@ -62,9 +63,14 @@ _SHARDED_FAILURE = (
 _STEPS_BETWEEN_COMPARISONS = 1000
 """How often ranks compare their counters where nobody counts epochs."""
 
-_MISSED_STEPS = (
+_NO_STEPS = (
     "The model was trained, but no step was counted in this epoch, so nothing is done "
-    "at its end: pass the optimizer that is used, or call update() after each step."
+    "at its end:"
+)
+_MISSED_STEPS = "pass the optimizer that is used, or call update() after each step."
+_MISSED_ROUNDS = (
+    "other optimizers have stepped, but with this count a step counts only with {}; "
+    "choose count='round', 'any', or the number of an optimizer that steps."
 )
 
 
@@ -83,9 +89,9 @@ class Averager(ABC):
     Args:
         model: any module, also wrapped in DDP or torch.compile.
         optimizer: one or several; ``update`` then runs after each real step. With
-            several optimizers it runs once each of them has stepped. Several averagers
-            of one optimizer run in the order of their construction. Without an
-            optimizer, call ``update`` yourself.
+            several, ``count`` says which steps count. Several averagers of one
+            optimizer run in the order of their construction. Without an optimizer,
+            call ``update`` yourself.
         buffers: "statistics" averages the running statistics of normalisation layers
             with the weights and copies all other buffers, such as queues; "average"
             averages every floating-point buffer, "copy" none. Buffers of other dtypes
@@ -103,6 +109,13 @@ class Averager(ABC):
             their dtype.
         steps_per_epoch: the length of an epoch, which places fractions of an epoch
             within the first epoch too; later epochs are counted.
+        count: which steps count, where there are several optimizers. "round", the
+            default, counts one iteration of a loop: once when all have stepped, and
+            also when one of them is about to step again; those that did not step are
+            then not waited for until they do. "all" counts once each of them has
+            stepped, however often the others have. "any" counts every step of every
+            optimizer. An optimizer, or its number in the order given, counts the steps
+            of that one.
     """
 
     name: ClassVar[str]
@@ -124,6 +137,7 @@ class Averager(ABC):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model)}.")
@@ -131,6 +145,7 @@ class Averager(ABC):
             check_count("steps_per_epoch", steps_per_epoch)
         refuse_fsdp1(model)
         optimizers = as_optimizers(optimizer)
+        self._counting = as_counting(count, optimizers)
         storage = as_storage(buffers, dtype, device, flat)
         self._wrapped, self._model = model, unwrap(model)
         self._stage = stage_of(self._model)
@@ -273,6 +288,8 @@ class Averager(ABC):
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
+        if self._hook is not None and self._hook.close_round():
+            self._count_step()
         self._compare_ranks("end_epoch()")
         self._start()
         has_missed_steps = (
@@ -282,30 +299,37 @@ class Averager(ABC):
             and not self._mark.equals(self._shadow.mark())
         )
         if has_missed_steps:
-            warnings.warn(_MISSED_STEPS, stacklevel=2)
+            waits_for = None if self._hook is None else self._hook.missing()
+            advice = _MISSED_ROUNDS.format(waits_for) if waits_for else _MISSED_STEPS
+            warnings.warn(f"{_NO_STEPS} {advice}", stacklevel=2)
         with self._counters.end_epoch():
             has_written = not has_missed_steps and self._after_epoch()
         self._mark = self._shadow.mark()
         return has_written
 
-    def attach_to(self, optimizer: Optimizers) -> None:
+    def attach_to(self, optimizer: Optimizers, count: Count | None = None) -> None:
         """Run ``update`` after each step of another optimizer from now on.
 
         Call :meth:`detach` first. The average and all counters go on.
 
         Args:
             optimizer: one or several.
+            count: which steps count, as at construction; None is what was given there.
         """
         if self._hook is not None:
-            raise RuntimeError("attach_to() needs detach() first: one is hooked yet.")
+            raise RuntimeError("Already attached to an optimizer; call detach() first.")
         optimizers = as_optimizers(optimizer)
         if not optimizers:
             raise ValueError("optimizer must be one or several optimizers, got none.")
+        wanted = self._counting if count is None else count
+        self._counting = as_counting(wanted, optimizers)
         self._connect(optimizers)
 
     def _connect(self, optimizers: list[Any]) -> None:
         check_parameters(optimizers, self._wrapped)
-        self._hook = StepHook(optimizers, self._before_step, self._count_step)
+        self._hook = StepHook(
+            optimizers, self._before_step, self._count_step, self._counting
+        )
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the average stays as it is."""
@@ -569,7 +593,9 @@ class Averager(ABC):
         """
         self._follow_until_first_step()
         state: dict[str, Any] = {"method": self.name} | self._counters.state()
-        state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
+        state["waiting_for"] = self._hook.waiting_for if self._hook else []
+        if self._hook and (resting := self._hook.resting):
+            state["resting"] = resting
         for name, shadow in self._shadows().items():
             state[name] = shadow_state(shadow)
         return state | self._extra_state()
@@ -601,7 +627,7 @@ class Averager(ABC):
                 load_shadow_state(shadow, state[name])
             self._counters.load(state)
             if self._hook:
-                self._hook.wait_for(state["waiting_for"])
+                self._hook.wait_for(state["waiting_for"], state.get("resting", ()))
             self._start()
             self._failure = self._mark = None
 

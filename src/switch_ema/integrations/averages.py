@@ -17,6 +17,7 @@ from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.spelling import as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import as_counting
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.measures import describe_average, distance
@@ -36,7 +37,15 @@ LIVE = "_live"
 
 _BEST, _FURTHER = "best", "further"
 _OWN = ("best", "evaluate", "decays", "log_averaging")
-_SHARED = ("buffers", "dtype", "device", "include", "exclude", "steps_per_epoch")
+_SHARED = (
+    "buffers",
+    "dtype",
+    "device",
+    "include",
+    "exclude",
+    "steps_per_epoch",
+    "count",
+)
 
 
 class CallbackOptions(MethodOptions, total=False):
@@ -78,6 +87,8 @@ class AveragingSettings:
 
     def __post_init__(self) -> None:
         check_method(self.method, self.options)
+        if isinstance(count := self.options.get("count"), str):
+            as_counting(count, ())  # numbers wait until there are optimizers
         check_choice("evaluate", self.evaluate, ("averaged", "live", "both"))
         if self.evaluate == "live" and self.best is not None:
             raise ValueError(

@@ -9,6 +9,7 @@ from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class BEMA(Derived):
@@ -36,6 +37,7 @@ class BEMA(Derived):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> bema = BEMA(nn.Linear(1, 1))
     >>> bema.update()
@@ -62,6 +64,7 @@ class BEMA(Derived):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._kappa = check_positive("kappa", kappa)
         self._eta = check_positive("eta", eta)
@@ -80,6 +83,7 @@ class BEMA(Derived):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._keep_average()
         self._initial = self._new_shadow()

@@ -14,6 +14,7 @@ from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class EMA(Averager):
@@ -41,6 +42,7 @@ class EMA(Averager):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> from switch_ema.averaging.schedules.decay import constant
     >>> model = nn.Linear(1, 1, bias=False)
@@ -68,6 +70,7 @@ class EMA(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._decay = as_schedule(decay, auto=self._auto_decay())
         self._update_every = check_count("update_every", update_every)
@@ -82,6 +85,7 @@ class EMA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     def _auto_decay(self) -> DecaySchedule:

@@ -21,6 +21,7 @@ from switch_ema.averaging.shadow.state import (
 )
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class LAWA(Averager):
@@ -43,6 +44,7 @@ class LAWA(Averager):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> lawa = LAWA(nn.Linear(1, 1), k=2)
     >>> for _ in range(3):
@@ -69,6 +71,7 @@ class LAWA(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._snapshots: deque[Shadow] = deque(maxlen=check_count("k", k))
         self._every = as_schedule(every, name="every", start=start)
@@ -82,6 +85,7 @@ class LAWA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

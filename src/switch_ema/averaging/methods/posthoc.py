@@ -30,6 +30,7 @@ from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class PostHocEMA(Averager):
@@ -65,6 +66,7 @@ class PostHocEMA(Averager):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> import tempfile
     >>> from switch_ema.averaging.offline.profiles import power_profile
@@ -96,6 +98,7 @@ class PostHocEMA(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         # Better now than at the first snapshot, when an epoch has been trained.
         require_safetensors("PostHocEMA")
@@ -113,6 +116,7 @@ class PostHocEMA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         # Laid out flat a second time, the model would leave the first shadow's buffer.
         self._further = [self._new_shadow() for _ in range(1, len(self._gammas))]

@@ -12,6 +12,7 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+from switch_ema.averaging.step.rounds import Count
 
 
 class PSWA(SWA):
@@ -34,6 +35,7 @@ class PSWA(SWA):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> pswa = PSWA(nn.Linear(1, 1), period=2)
     >>> [pswa.end_epoch() for _ in range(4)]
@@ -59,6 +61,7 @@ class PSWA(SWA):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._period = as_schedule(period, name="period")
         self._resets = check_optimizer_state(optimizer_state, optimizer)
@@ -74,6 +77,7 @@ class PSWA(SWA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

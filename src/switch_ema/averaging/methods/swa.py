@@ -15,6 +15,7 @@ from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class SWA(Averager):
@@ -36,6 +37,7 @@ class SWA(Averager):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> model = nn.Linear(1, 1)
     >>> swa = SWA(model, start=1)
@@ -60,6 +62,7 @@ class SWA(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._every = as_schedule(every, name="every", start=start)
         self._count = 0
@@ -73,6 +76,7 @@ class SWA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

@@ -21,6 +21,7 @@ from switch_ema.averaging.shadow.state import (
 )
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 from switch_ema.averaging.view.stage import Block
 
 
@@ -50,6 +51,7 @@ class SWAG(SWA):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> swag = SWAG(nn.Linear(2, 1), rank=2)
     >>> for _ in range(3):
@@ -75,6 +77,7 @@ class SWAG(SWA):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._deviations: deque[Shadow] = deque(maxlen=check_count("rank", rank, 2))
         super().__init__(
@@ -89,6 +92,7 @@ class SWAG(SWA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._variance = self._new_shadow()  # has no meaning before the first weights
 

@@ -27,6 +27,7 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
@@ -61,6 +62,7 @@ class SwitchEMA(EMA):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -93,6 +95,7 @@ class SwitchEMA(EMA):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
         self._is_asked_at_steps = self._schedule.acts_on_steps
@@ -120,6 +123,7 @@ class SwitchEMA(EMA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     def switch(self) -> None:

@@ -10,6 +10,7 @@ from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class TailEMA(Derived):
@@ -31,6 +32,7 @@ class TailEMA(Derived):
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> TailEMA(nn.Linear(1, 1), share=0.6).name
     'tail-ema'
@@ -53,6 +55,7 @@ class TailEMA(Derived):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._share = check_share("share", share)
         self._decay = as_schedule(decay, auto=fraction())
@@ -67,6 +70,7 @@ class TailEMA(Derived):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._keep_average()
 

@@ -166,9 +166,10 @@ def check_state(state: Any, method: str, others: Sequence[str]) -> None:
         for name in COUNTERS
         if name in state and not _is_count(state[name], name == "steps_per_epoch")
     ]
-    waiting = state.get("waiting_for", [])
-    if not isinstance(waiting, (list, tuple)) or not all(map(_is_count, waiting)):
-        wrong.append("waiting_for")
+    for name in ("waiting_for", "resting"):
+        numbers = state.get(name, [])
+        if not isinstance(numbers, (list, tuple)) or not all(map(_is_count, numbers)):
+            wrong.append(name)
     if wrong:
         raise StateMismatch(
             f"The state dict has {', '.join(wrong)} that is no whole number. "
