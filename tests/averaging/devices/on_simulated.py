@@ -245,7 +245,8 @@ def test_infinities_in_buffers_are_copied(flat, decay):
         with torch.device(device):
             model = nn.Linear(2, 2)
             model.register_buffer("mask", torch.zeros(6))
-        ema = EMA(model, decay=constant(decay), flat=flat)
+        options = {"buffers": "average", "flat": flat}
+        ema = EMA(model, decay=constant(decay), **options)
         for values in STEPS:
             model.mask.copy_(torch.tensor(values, device=device))
             ema.update()
@@ -259,7 +260,7 @@ def test_a_buffer_that_was_infinite_is_averaged_anew_from_the_next_look():
     with torch.device(NAME):
         model = nn.Linear(2, 2)
         model.register_buffer("mask", torch.zeros(1))
-    ema = EMA(model, decay=constant(0.5))
+    ema = EMA(model, decay=constant(0.5), buffers="average")
     for value in (NAN, 4.0, 6.0):
         model.mask.fill_(value)
         ema.update()

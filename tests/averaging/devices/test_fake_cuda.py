@@ -53,7 +53,7 @@ MODELS = {
 def test_an_update_takes_as_many_kernels_for_many_tensors_as_for_few(kind, layers):
     build, expected = MODELS[kind]
     with fake_cuda() as gpu:
-        ema = EMA(build(layers))
+        ema = EMA(build(layers), buffers="average")
         ema.update()
         gpu.forget()
         ema.update()
@@ -62,12 +62,12 @@ def test_an_update_takes_as_many_kernels_for_many_tensors_as_for_few(kind, layer
 
 
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("buffers", ["average", "copy"])
+@pytest.mark.parametrize("buffers", ["statistics", "average", "copy"])
 def test_options_take_no_more_kernels(buffers, flat, monkeypatch):
     # Fake tensors have no address; flat asks only whether it is still the same.
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: 0)
     with fake_cuda() as gpu:
-        ema = EMA(convolutions(10), buffers=buffers, flat=flat)
+        ema = EMA(masked(10), buffers=buffers, flat=flat)
         ema.update()
         gpu.forget()
         ema.update()
