@@ -127,6 +127,18 @@ class FlatGroup(Group):
         )
         return self._seen if are_there and self._is_as_before(self._ends) else None
 
+    def is_finite(self) -> bool:
+        """Whether the blocks of the shadow hold neither a NaN nor an infinity."""
+        return torch_ops.first_non_finite([p.shadow for p in self._pairs]) is None
+
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes of whole blocks, if every tensor is in its own."""
+        are_laid = self.is_current() and not self._strays
+        if not (native.is_available() and self._laid[0].is_cpu and are_laid):
+            return None
+        live, shadow = [p.live for p in self._pairs], [p.shadow for p in self._pairs]
+        return native.table_of([live, shadow], [block.nbytes for block in live])
+
     def is_current(self) -> bool:
         """Whether every tensor is where it was laid, or known not to be."""
         is_as_known = self.live() is not None and super().is_current()

@@ -97,10 +97,14 @@ class Group(ABC):
             return False
         return [t.shape for t in self._seen] == [t.shape for t in self.shadow]
 
-    def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes of shadow and live tensors, to exchange them.
+    def is_finite(self) -> bool:
+        """Whether no shadow tensor holds a NaN or an infinity."""
+        return torch_ops.first_non_finite(self.shadow) is None
 
-        None if they cannot be exchanged by address, or are not what they were.
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes of live and shadow tensors, to move their values.
+
+        None if they cannot be moved by address, or are not what they were.
         """
         return None
 
@@ -258,7 +262,7 @@ class MemoryGroup(Group):
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
-        _, views = empty_layout(self._seen, self._DTYPE)
+        self._buffer, views = empty_layout(self._seen, self._DTYPE)
         for i, view in enumerate(views):
             shadow[i] = view.copy_(shadow[i])
         self._is_native = native.is_available(shadow[0].dtype)
@@ -283,6 +287,10 @@ class MemoryGroup(Group):
     def is_current(self) -> bool:
         """Whether every tensor is what it was."""
         return super().is_current() and self._present_layouts() == self._layouts
+
+    def is_finite(self) -> bool:
+        """Whether the buffer holds neither a NaN nor an infinity."""
+        return torch_ops.first_non_finite([self._buffer]) is None
 
     def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
         """Return what tells strides and sizes apart, from what is cheap to ask for."""
@@ -333,8 +341,10 @@ class DenseGroup(MemoryGroup):
         if (addresses := self._addresses()) != self._held:
             self._hold(addresses)
         if self._bytes is None:
-            sizes = [tensor.nbytes for tensor in self.shadow]
-            self._bytes = native.table_of([self.shadow, self._seen], sizes)
+            # From the end, which a check of the shadow has left in the cache.
+            live, shadow = self._seen[::-1], self.shadow[::-1]
+            sizes = [tensor.nbytes for tensor in shadow]
+            self._bytes = native.table_of([live, shadow], sizes)
         return self._bytes
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from switch_ema.averaging._torch import buffers_of, parameters_of
 from switch_ema.averaging.distributed.fsdp import is_sharded, like_model_tensor
-from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.kernels import native, torch_ops
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.shadow.flat import FlatGroup
 from switch_ema.averaging.shadow.groups import (
@@ -212,17 +212,31 @@ class Shadow:
     def write_(self, live_share: float = 0.0) -> None:
         """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
         self._adapt()
+        if live_share:
+            self._mix_live_(live_share)
+        else:
+            self._copy_to_live_()
+        torch.clear_autocast_cache()
+
+    def _mix_live_(self, live_share: float) -> None:
         for indices, lerp_ in (
             (self.averaged_parameters, torch_ops.lerp_cast_),
             (self.averaged_buffers, torch_ops.lerp_finite_),
         ):
             live = [self.slots[i].local for i in indices]
-            shadow = [self.tensors[i] for i in indices]
-            if live_share:
-                lerp_(live, shadow, 1 - live_share)
+            lerp_(live, [self.tensors[i] for i in indices], 1 - live_share)
+
+    def _copy_to_live_(self) -> None:
+        left: list[int] = []
+        for group, indices in zip(self._groups, self._indices, strict=True):
+            table = group.exchange_table()
+            if table is None:
+                left += indices
             else:
-                torch_ops.copy_(live, shadow)
-        torch.clear_autocast_cache()
+                native.copy_(table)
+                group.written()
+        live = [self.slots[i].local for i in left]
+        torch_ops.copy_(live, [self.tensors[i] for i in left])
 
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
@@ -231,6 +245,10 @@ class Shadow:
         Buffers may hold such values on purpose.
         """
         self.settle()
+        pairs = zip(self._groups, self._indices, strict=True)
+        of_parameters = [g for g, i in pairs if not self.slots[i[0]].is_buffer]
+        if all(group.is_finite() for group in of_parameters):
+            return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
         return None if found is None else self.slots[indices[found]].name
