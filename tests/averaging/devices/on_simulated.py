@@ -361,3 +361,16 @@ def test_a_switch_refuses_an_average_that_is_not_finite():
     with pytest.raises(FloatingPointError, match=r"average of stem\.weight"):
         sema.switch()
     assert_close(on_cpu(copy_of(model.state_dict())), on_cpu(live), equal_nan=True)
+
+
+def test_a_refused_switch_finds_a_weight_in_a_group_that_begins_with_a_buffer():
+    """Buffers and weights that are cast are averaged in one group there."""
+    model = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2).bfloat16())
+    model.to(DEVICE)
+    sema = SwitchEMA(model, decay=constant(0.5))
+    sema.update()
+    live = on_cpu(model.state_dict())
+    sema.averaged_tensors()["1.weight"].fill_(float("inf"))
+    with pytest.raises(FloatingPointError, match=r"1\.weight"):
+        sema.switch()
+    assert_same(on_cpu(model.state_dict()), live)

@@ -246,12 +246,14 @@ class Shadow:
         """
         self.settle()
         pairs = zip(self._groups, self._indices, strict=True)
-        of_parameters = [g for g, i in pairs if not self.slots[i[0]].is_buffer]
-        if all(group.is_finite() for group in of_parameters):
+        if all(group.is_finite() for group, i in pairs if self._has_parameters(i)):
             return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
         return None if found is None else self.slots[indices[found]].name
+
+    def _has_parameters(self, indices: list[int]) -> bool:
+        return not all(self.slots[i].is_buffer for i in indices)
 
     @property
     def swapped(self) -> bool:
