@@ -212,6 +212,10 @@ class Averager(ABC):
     def _after_step(self) -> None:
         """React to an optimizer step; ``self.steps`` already counts it."""
 
+    def _check_uncounted_step(self) -> None:
+        """Raise if the step that ``update()`` is to count cannot be one."""
+        return None  # most methods have nothing to compare it with
+
     def _after_epoch(self) -> bool:
         """React to the end of an epoch; return whether live weights changed."""
         return False
@@ -271,6 +275,7 @@ class Averager(ABC):
             )
         self._refuse_after_failure()
         self._follow_changes()
+        self._check_uncounted_step()
         self._start()
         self._count_step()
 

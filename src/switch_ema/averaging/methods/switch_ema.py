@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from switch_ema._checks import check_range
 from switch_ema.averaging.methods.adaptive import KEY, AdaptiveSwitching
 from switch_ema.averaging.methods.ema import EMA
-from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.model.slots import Filter, Slot
 from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import SwitchAuto, surviving_share
 from switch_ema.averaging.schedules.intervals import (
@@ -32,6 +32,15 @@ from switch_ema.averaging.step.rounds import Count
 DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
 """A switch that keeps less of the progress since the last one warns."""
+LEAST_LAG = 8
+"""Steps by which a switch must go back to tell, by the next step, if it was undone."""
+
+_UNDONE = (
+    "The step after the last switch went on from the weights before it, so the switch "
+    "was undone: the optimizer keeps float32 copies of the weights and writes them "
+    "into the model. Average these: give the averager a nn.ParameterList of the copies "
+    "in the place of the model, and the optimizer."
+)
 
 
 class SwitchEMA(EMA):
@@ -109,6 +118,8 @@ class SwitchEMA(EMA):
         self._last_switch: int | None = 0
         self._has_warned = False
         self._kept: float | None = None
+        # A parameter, and its values before and after the last switch.
+        self._switched: tuple[Slot, Tensor, Tensor] | None = None
         if decay == AUTO:
             self._auto_decay().check(steps_per_epoch)
         super().__init__(
@@ -125,6 +136,16 @@ class SwitchEMA(EMA):
             steps_per_epoch=steps_per_epoch,
             count=count,
         )
+
+    def _check_uncounted_step(self) -> None:
+        """Refuse a step that went on from the weights before the last switch."""
+        switched, self._switched = self._switched, None
+        if switched is not None:
+            slot, before, after = switched
+            live = slot.local.double()
+            undone = (live - before.double()).abs().sum()
+            if undone < (after.double() - before.double()).abs().sum() / 3:
+                raise RuntimeError(_UNDONE)
 
     def switch(self) -> None:
         """Continue training from the average, now.
@@ -150,23 +171,29 @@ class SwitchEMA(EMA):
         return self._kept
 
     def _switch(self) -> None:
+        # Only a step that is not hooked can be one of an optimizer with copies.
+        half = None if self._hook is not None else self._shadow.largest_half()
+        before = None if half is None else half.local.detach().clone()
         self._write_live(self._live_share, self._resets)
-        self._kept = None
+        self._kept = self._switched = None
         if self._last_switch is not None and self.steps > self._last_switch:
             share = self._kept_share(self._last_switch)
             self._kept = self._live_share + (1 - self._live_share) * share
             self._warn_if_little_is_kept(self.steps - self._last_switch, self._kept)
+            lag = (1 - self._kept) * (self.steps - self._last_switch)
+            if half is not None and before is not None and lag >= LEAST_LAG:
+                self._switched = half, before, half.local.detach().clone()
         self._last_switch = self.steps
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned; see :class:`Averager`."""
         super().load_state_dict(state)
-        self._last_switch = None  # the state does not say when it was
+        self._last_switch = self._switched = None  # the state does not say when it was
 
     def reset(self) -> None:
         """Start again from the live weights."""
         super().reset()
-        self._last_switch = 0
+        self._last_switch, self._switched = 0, None
 
     def _warn_if_little_is_kept(self, steps: int, kept: float) -> None:
         if kept < LEAST_KEPT and not self._has_warned:

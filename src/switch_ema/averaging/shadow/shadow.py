@@ -238,6 +238,15 @@ class Shadow:
         live = [self.slots[i].local for i in left]
         torch_ops.copy_(live, [self.tensors[i] for i in left])
 
+    def largest_half(self) -> Slot | None:
+        """Return the slot of the largest parameter in 16 bits, if there is one."""
+        halves = [
+            slot
+            for slot in (self.slots[i] for i in self.averaged_parameters)
+            if slot.local.dtype in (torch.float16, torch.bfloat16)
+        ]
+        return max(halves, key=lambda slot: slot.local.numel(), default=None)
+
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
         """Name the first averaged parameter that holds a NaN or an infinity.
