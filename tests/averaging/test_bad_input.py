@@ -44,7 +44,7 @@ from tests.averaging.helpers import (
             {"optimizer_state": "drop"},
             "must be 'keep' or 'reset', got 'drop'",
         ),
-        (SwitchEMA, {"optimizer_state": "reset"}, "needs the optimizer"),
+        (SwitchEMA, {"optimizer_state": "reset"}, "needs an optimizer"),
         (SWA, {"start": -1}, "start must be at least 0, got -1"),
         (
             LiteralEq3,

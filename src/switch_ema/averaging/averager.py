@@ -325,7 +325,7 @@ class Averager(ABC):
             raise RuntimeError("Already attached to an optimizer; call detach() first.")
         optimizers = as_optimizers(optimizer)
         if not optimizers:
-            raise ValueError("optimizer must be one or several optimizers, got none.")
+            raise ValueError("attach_to() needs an optimizer, got none.")
         wanted = self._counting if count is None else count
         self._counting = as_counting(wanted, optimizers)
         self._connect(optimizers)

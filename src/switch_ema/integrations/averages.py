@@ -173,8 +173,8 @@ class Averages:
             assert self._settings.best is not None
             metric = self._settings.best.metric
             warnings.warn(
-                f"No evaluation of this training measured {metric!r} on held-out data, "
-                "so there is no best average but the last one.",
+                f"No evaluation measured {metric!r} on held-out data, so the last "
+                "average counts as the best.",
                 stacklevel=3,
             )
 
@@ -299,9 +299,7 @@ def _check_decays(decays: Any) -> None:
         )
     for decay in decays:
         if isinstance(decay, bool) or not isinstance(decay, (int, float, str)):
-            raise ValueError(
-                f"decays are numbers or texts, which name their metrics, got {decay!r}."
-            )
+            raise ValueError(f"decays must be numbers or strings, got {decay!r}.")
         as_schedule(decay, auto=fraction())  # refuses what is no decay
     if len(set(decays)) < len(decays):
         raise ValueError(f"decays must differ from each other, got {decays!r}.")

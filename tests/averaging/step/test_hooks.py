@@ -370,7 +370,7 @@ def test_another_optimizer_is_noticed_in_the_same_epoch_and_can_be_attached():
 
     step(first)
     second = torch.optim.Adam(model.parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="Adam has stepped .* attach_to"):
+    with pytest.warns(UserWarning, match="Adam stepped parameters .* attach_to"):
         step(second)
     step(second)  # once is enough
     assert ema.steps == 1

@@ -104,7 +104,7 @@ watch = Watch()
 
 
 class LoadNotice:
-    """Calls back when a module has loaded a state dict, until its owner is gone.
+    """Calls back when a module has loaded a state dict, while its owner exists.
 
     TorchScript modules have no such hooks, so the module around one speaks for it.
     """
@@ -158,7 +158,7 @@ class Structure:
         self.look()
 
     def look(self) -> None:
-        """Take the model as it is now."""
+        """Read the model as it is now."""
         # A filter may name tensors that are left alone in any case.
         named = all_slots(self._model, unusual=True)
         chosen = select(named, *self._filters)
@@ -185,7 +185,7 @@ class Structure:
         self._sizes: list[tuple[dict[str, Any], int]] = []
 
     def _remember(self) -> None:
-        """Keep the modules and how many tensors each has, to notice a removal."""
+        """Record the modules and their numbers of tensors, to notice a removal."""
         self.changes = watch.changes
         modules = list(self._model.modules())
         watch.add(modules)
@@ -223,7 +223,7 @@ class Structure:
         if not all((places | known)[place] for place in (*new, *gone)):
             raise RuntimeError(
                 f"The model has changed since averaging began (new: {_few(new)}; gone: "
-                f"{_few(gone)}); call refresh() to go on with the model as it is."
+                f"{_few(gone)}); call refresh() to continue with the model as it is."
             )
         self._remember()
         return bool(new or gone) or sum(slot.is_lazy for slot in slots) < self.lazy

@@ -1,4 +1,4 @@
-"""Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
+"""Hooks on ``optimizer.step``, so that nobody has to call ``update``."""
 
 import functools
 import sys
@@ -26,7 +26,7 @@ Optimizers = Union[Optimizer, Iterable[Optimizer], None]
 
 
 OptimizerState = Literal["keep", "reset"]
-"""What is done with the optimizer's moments when the live weights are written."""
+"""Whether a switch keeps the optimizer's moments."""
 
 
 def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool:
@@ -34,7 +34,7 @@ def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool
     check_choice("optimizer_state", policy, ("keep", "reset"))
     if policy == "reset" and optimizer is None:
         raise ValueError(
-            "optimizer_state='reset' needs the optimizer; pass it as second argument."
+            "optimizer_state='reset' needs an optimizer: pass it as second argument."
         )
     return policy == "reset"
 
@@ -44,14 +44,14 @@ _FIRST_PARAMETER = 1_000_000
 
 
 class StepHook:
-    """Calls back once for each step of a training that the given optimizers make.
+    """Calls back once per training step, made by one or several optimizers.
 
-    One optimizer makes one with each real step, several as ``counting`` says (see
-    :class:`Averager`), and an optimizer that steps its parameters one by one, as soon
-    as their gradients are there, when all of them have stepped.
+    With one optimizer each real step counts, with several ``counting`` decides (see
+    :class:`Averager`). An optimizer that steps its parameters one by one, in
+    ``backward()``, counts when all of them have stepped.
 
-    The optimizers hold what is called back, and are held weakly here: without a cycle,
-    a training that nobody holds any more frees its memory at once.
+    The optimizers hold the callbacks, and this class holds the optimizers weakly:
+    without a cycle, memory is freed as soon as a training is dropped.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StepHook:
         self._restored.append(restore)
 
     def notice(self, optimizer: Optimizer) -> None:
-        """Warn, once, if another optimizer steps the parameters of these."""
+        """Warn once if another optimizer steps the same parameters."""
         own = _existing(self._optimizers)
         if self._has_noticed or not self._was_used:
             return
@@ -122,9 +122,9 @@ class StepHook:
             return
         self._has_noticed = True
         warnings.warn(
-            f"A {type(optimizer).__name__} has stepped parameters that an averager "
-            "follows through another optimizer, so its steps are not counted: call "
-            "detach() and attach_to() with the optimizer that is used.",
+            f"{type(optimizer).__name__} stepped parameters that an averager tracks "
+            "through another optimizer, so its steps are not counted; call detach(), "
+            "then attach_to() with the optimizer you train with.",
             stacklevel=2,
         )
 
@@ -147,23 +147,23 @@ class StepHook:
             if average_with is not None and average_with(_unless_initialising(ask)):
                 self._asking = [reference]
 
-    # Rounds of optimizers, and of the parameters of those that step them one by one.
+    # Rounds of optimizers, and of parameters where an optimizer steps them one by one.
 
     @property
     def waiting_for(self) -> list[int]:
-        """Who has to step before the next count, by number."""
+        """Numbers of those that must step before the next count."""
         return sorted(set[int]().union(*(one.waiting_for for one in self._rounds())))
 
     @property
     def resting(self) -> list[int]:
-        """Who is not expected to step, by number."""
+        """Numbers of those that are not waited for."""
         return sorted(set[int]().union(*(one.resting for one in self._rounds())))
 
     def wait_for(self, waiting_for: Iterable[int], resting: Iterable[int]) -> None:
-        """Take back whom of the present optimizers the round waits for."""
-        named = {*waiting_for, *resting}
-        for index in range(len(self._optimizers)):
-            if named.intersection(self._numbers_of(index)):
+        """Restore a saved round, as far as its optimizers are still there."""
+        parameters = {i for i in (*waiting_for, *resting) if i >= _FIRST_PARAMETER}
+        for index in range(len(self._optimizers) if parameters else 0):
+            if parameters.intersection(self._numbers_of(index)):
                 self._release(index)
         for one in self._rounds():
             one.resume(waiting_for, resting)
@@ -178,7 +178,7 @@ class StepHook:
         return bool(unfinished)
 
     def missing(self) -> str | None:
-        """Say which optimizer a count still waits for, if others have stepped."""
+        """Name the optimizer that the count waits for, if others have stepped."""
         if not self._has_uncounted or self.counting in ("round", "any"):
             return None
         if self.counting == "all":
@@ -200,7 +200,7 @@ class StepHook:
         return range(first, first + sizes[index])
 
     def _release(self, index: int) -> "_Released":
-        """Follow the parameters of an optimizer one by one, as they are now."""
+        """Track the parameters of an optimizer one by one."""
         held = parameters_held(self._optimizers[index]())
         numbers = zip(map(id, held), self._numbers_of(index), strict=True)
         self._released[index] = _Released(dict(numbers))
@@ -298,7 +298,7 @@ class StepHook:
         return _existing(self._optimizers)
 
     def forget_state(self) -> None:
-        """Drop the optimizers' moments, which they then build up anew."""
+        """Drop the optimizers' moments; they start from scratch."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -333,7 +333,7 @@ def _register_for_all() -> RemovableHandle:
 
 
 def _watch_all_optimizers(hook: "StepHook") -> None:
-    """Let a hook notice steps of optimizers that it does not follow."""
+    """Let a hook notice steps of other optimizers."""
     _register_for_all()
     _FOLLOWED.add(hook)
     _SEEN.clear()
@@ -356,14 +356,14 @@ def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
     """Refuse an optimizer that holds none of the model's parameters.
 
     Raises:
-        ValueError: there is one, so that its steps would not be the model's.
+        ValueError: an optimizer does not train the model.
     """
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
         if not any(id(parameter) in own for parameter in parameters_held(optimizer)):
             raise ValueError(
                 f"optimizer must update the model, but this {type(optimizer).__name__} "
-                "holds none of its parameters; make it from model.parameters()."
+                "holds none of its parameters; create it from model.parameters()."
             )
 
 
@@ -411,7 +411,7 @@ def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
-    """List the optimizers given and check that they can be hooked."""
+    """Return the torch optimizers as a list; raise if one cannot be hooked."""
     if optimizer is None:
         return []
     single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)

@@ -1,4 +1,4 @@
-"""Which steps of several optimizers make one step of the training."""
+"""Decides which steps of several optimizers make one training step."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union
@@ -16,7 +16,7 @@ Counting = Union[Literal["round", "any", "all"], int]
 
 
 def as_counting(count: Count, optimizers: Sequence[Optimizer]) -> Counting:
-    """Check the argument count; return an optimizer as its number among all."""
+    """Check the argument count; replace an optimizer by its number."""
     if isinstance(count, str):
         check_choice("count", count, ("round", "any", "all"))
         return count
@@ -39,15 +39,15 @@ def as_counting(count: Count, optimizers: Sequence[Optimizer]) -> Counting:
 
 
 class Round:
-    """Who has stepped since the last count, and who is still expected.
+    """One training iteration: which members have stepped, which are still expected.
 
-    A round ends when everybody who is expected has stepped. If somebody is about to
-    step a second time before that, it ends as well: those who have not stepped rest,
-    and are not expected again until they step. If that is between two rounds, it
-    belongs to the one before, which did not wait for it.
+    A round ends when every expected member has stepped. It also ends when a member is
+    about to step a second time; the members that have not stepped then rest, and are
+    not expected until they step again. A resting member that steps between two rounds
+    belongs to the earlier one, which did not wait for it.
 
     Args:
-        members: the numbers of all who may step.
+        members: numbers of optimizers or parameters.
         may_rest: whether a second step ends the round.
     """
 
@@ -59,21 +59,21 @@ class Round:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has stepped since the last count."""
+        """Whether a member has stepped since the last count."""
         return bool(self._stepped)
 
     @property
     def waiting_for(self) -> set[int]:
-        """Who has to step before the round ends."""
+        """Members that must step before the round ends."""
         return self._expected - self._stepped
 
     @property
     def resting(self) -> set[int]:
-        """Who is not expected to step."""
+        """Members that are not expected to step."""
         return set(self.members - self._expected)
 
     def resume(self, waiting_for: Iterable[int], resting: Iterable[int]) -> None:
-        """Take back what these two were; who is no member is ignored."""
+        """Restore saved values; numbers of no member are ignored."""
         self._expected = set(self.members.difference(resting) or self.members)
         waiting = self._expected.intersection(waiting_for)
         self._stepped = self._expected - waiting if waiting else set()
@@ -99,5 +99,5 @@ class Round:
         return True
 
     def close(self) -> None:
-        """End the round as it is; all who were expected still are."""
+        """End the round as it is; the same members stay expected."""
         self._stepped.clear()
