@@ -13,7 +13,7 @@ import statistics
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from switch_ema import _files
 from switch_ema.bench.compare import run_comparison, summarize_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.judge import judge
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.sections import (
@@ -32,6 +33,7 @@ from switch_ema.bench.report.sections import (
     load_sections,
     save_section,
 )
+from switch_ema.bench.report.tables import FORMATS
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_spec, parse_task
 from switch_ema.bench.stats.paired import compare
@@ -255,6 +257,99 @@ def _comparison(rng: random.Random) -> dict[str, dict[int, list[float]]]:
     return curves
 
 
+_HOSTILE = [
+    *(
+        b"\0",
+        b"\xff\xfe",
+        b"\xe2\x80\xa8",
+        b"\xc2\x85",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b'"',
+        b",",
+        b"|",
+    ),
+    *(
+        b"1" + b"0" * 400,
+        b"9" * 5000,
+        b"1e400",
+        b"-1e400",
+        b"NaN",
+        b"Infinity",
+        b"1e200",
+    ),
+    *(b"[" * 100_000, b'{"a":' * 2000, b"x" * 140_000, b"=1+1", b"\x1b[2J", b"\t@A1"),
+    *(
+        b"null",
+        b"true",
+        b'""',
+        b"{}",
+        b"[]",
+        b"\\ud800",
+        b"-",
+        b"0x1p9",
+        b"\xef\xbb\xbf",
+    ),
+]
+"""What is put into logs."""
+
+
+def hostile_logs(count: int, seed: int = 0) -> Outcome:
+    """Logs of unknown origin are judged, or refused in one sentence."""
+    rng, broken, judged = random.Random(seed), 0, 0
+    with TemporaryDirectory() as folder:
+        for _ in range(count):
+            kind = rng.choice([*_LOGS])
+            logs = _write_logs(Path(folder), kind, rng)
+            victim = rng.choice(logs[rng.choice([*logs])])
+            content = bytearray(victim.read_bytes())
+            for _ in range(rng.randrange(1, 4)):
+                start = rng.randrange(len(content) + 1)
+                end = start + rng.choice((0, 0, 1, 5))
+                content[start:end] = rng.choice(_HOSTILE)
+            victim.write_bytes(content)
+            try:
+                found = judge(logs, metric=rng.choice(("acc", "acc", None)))
+                _ = str(found) + "".join(
+                    spell(found.summary) for spell in FORMATS.values()
+                )
+                judged += 1
+            except UsageError as error:
+                broken += "\n" in str(error).strip()
+            except Exception as error:
+                broken += 1
+                print(f"  {kind}: {type(error).__name__}: {str(error)[:200]!a}")
+            for path in Path(folder).rglob("*.*"):
+                path.unlink()
+    return Outcome("logs, hostile", count, broken, f"({judged} judged)")
+
+
+_LOGS: dict[str, Callable[[list[float]], str]] = {
+    "metrics.csv": lambda values: "acc,note\n" + "".join(f"{v},a\n" for v in values),
+    "metrics.tsv": lambda values: (
+        "note\tacc\n" + "".join(f'"a b"\t{v}\n' for v in values)
+    ),
+    "log.jsonl": lambda values: "".join(json.dumps({"acc": v}) + "\n" for v in values),
+    "list.json": lambda values: json.dumps([{"acc": v, "b": {"c": 1}} for v in values]),
+    "history.json": lambda values: json.dumps({"acc": values}),
+    "trainer_state.json": lambda values: json.dumps(
+        {"log_history": [{"acc": v, "step": 1} for v in values]}
+    ),
+}
+
+
+def _write_logs(folder: Path, name: str, rng: random.Random) -> dict[str, list[Path]]:
+    logs: dict[str, list[Path]] = {}
+    for method in ("plain", "ema"):
+        for number in range(3):
+            path = folder / method / f"seed-{number}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_LOGS[name]([rng.random(), rng.random()]))
+            logs.setdefault(method, []).append(path)
+    return logs
+
+
 def kills_at_writes(count: int) -> Outcome:
     """A comparison killed when it writes a file, and continued, gives the same values.
 
@@ -440,6 +535,7 @@ def everything(times: Times) -> Iterator[Outcome]:
     yield mutated_configurations(times(4000))
     yield damaged_sections(times(1000))
     yield exploded_seeds(times(4000))
+    yield hostile_logs(times(2000))
     yield full_disks(times(100))
     yield kills_at_writes(times(14))
     yield power_cuts(times(60))
