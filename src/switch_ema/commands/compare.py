@@ -109,7 +109,7 @@ def _expected(seconds: float | None) -> str:
 def _show(
     summary: "ComparisonSummary", folder: Path, console: Console, *, verbose: bool
 ) -> None:
-    """Print what a run has found and write its page."""
+    """Write the page of a run and print what it has found, each whatever the other."""
     from switch_ema.bench.report.page import write_run_page
     from switch_ema.bench.report.terminal import print_comparison, print_findings
 
@@ -117,8 +117,10 @@ def _show(
         console.print("No baseline has finished yet, so there is nothing to compare.")
         return
     show = print_comparison if verbose else print_findings
-    show(summary, console)
-    path = write_run_page(summary, folder)
+    try:
+        path = write_run_page(summary, folder)
+    finally:
+        show(summary, console)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 

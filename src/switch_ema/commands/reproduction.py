@@ -178,13 +178,13 @@ def _section(flags: "Reproduce", table: PaperTable) -> AnalysisSection:
 
 def _show(flags: "Reproduce", table: PaperTable, console: Console) -> None:
     section = _section(flags, table)
+    folder = table_folder(flags.out, table, flags.settings.scale)
+    path = write_part(section, folder, table)
     console.rule(escape(section.title), align="left")
     for sheet in section.sheets[:2]:  # what was trained stands on the page
         _print_sheet(sheet, console)
     for sentence in section.paragraphs:
         console.print(escape(sentence))
-    folder = table_folder(flags.out, table, flags.settings.scale)
-    path = write_part(section, folder, table)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 
