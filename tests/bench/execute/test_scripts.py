@@ -1,5 +1,6 @@
 """A command of the user's is a training of a comparison like any other."""
 
+import errno
 import fcntl
 import json
 import runpy
@@ -16,7 +17,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.cells import train_cells
 from switch_ema.bench.execute.local import Pool
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.execute.scripts import _Files, run_script
+from switch_ema.bench.execute.scripts import _Files, _locked, run_script
 from switch_ema.bench.judge import judge
 from switch_ema.bench.logs.naming import group_logs
 from switch_ema.bench.plan.cells import Cell, make_plan
@@ -292,6 +293,17 @@ def test_a_program_that_is_not_there(script, tmp_path):
         run_script(cell, Place(tmp_path / "run"))
     with pytest.raises(UsageError, match="is a script, of which a run has the values"):
         load_task_class(cell.task)
+
+
+def test_a_disk_without_locks_names_the_file(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = tmp_path / "here.lock"
+    with pytest.raises(OSError, match="No locks") as told, _locked(lock):
+        pass
+    assert told.value.filename == str(lock)
 
 
 def test_trainings_of_different_lengths_are_told(script, tmp_path):

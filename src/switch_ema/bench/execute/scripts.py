@@ -199,7 +199,10 @@ def _latest_of(line: bytes, method: str) -> Latest | None:
 def _locked(path: Path) -> Iterator[int]:
     """Hold a lock while this process or the guard lives; trials look for it."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # it does not name the file
+            raise OSError(error.errno, error.strerror, str(path)) from None
         yield file.fileno()
 
 

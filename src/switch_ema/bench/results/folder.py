@@ -63,6 +63,14 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(
             f"{folder} is in use by another process; wait for it or choose --name."
         ) from None
+    except (OSError, NotImplementedError) as error:
+        if getattr(error, "filename", None):  # such as a folder that is read-only
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{lock.lock_file} cannot be locked ({reason}); choose a folder on a disk "
+            "that has file locks with --out."
+        ) from None
     try:
         yield
     finally:
