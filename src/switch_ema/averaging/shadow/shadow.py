@@ -8,8 +8,6 @@ sharded, the shadow has the part that this process holds.
 
 import operator
 import warnings
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -191,22 +189,13 @@ class Shadow:
     @torch.no_grad()
     def mark(self) -> "Mark":
         """Copy one live number of each parameter; training changes them."""
-        kinds: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
+        mark = Mark()
         for slot in self.slots:
             live = slot.local
             is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
             if is_plain and live.numel() and not slot.is_buffer:
-                members = kinds.setdefault((live.dtype, live.device), [])
-                members.append((slot.name, live[(0,) * live.ndim]))
-        return Mark(
-            [
-                (
-                    [name for name, _ in kind],
-                    torch.stack([number for _, number in kind]),
-                )
-                for kind in kinds.values()
-            ]
-        )
+                mark.add(slot.name, live[(0,) * live.ndim])
+        return mark
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -468,19 +457,27 @@ class Shadow:
         self._is_grouped = True
 
 
-@dataclass(frozen=True)
 class Mark:
-    """One number of each parameter, left on its device so that nobody waits for it."""
+    """One number of each parameter, copied without waiting for an accelerator."""
 
-    kinds: list[tuple[list[str], Tensor]]
+    def __init__(self) -> None:
+        self._on_host: dict[str, complex] = {}
+        self._elsewhere: dict[str, Tensor] = {}
+
+    def add(self, name: str, number: Tensor) -> None:
+        """Keep the number of one parameter."""
+        if number.is_cpu:
+            self._on_host[name] = number.item()
+        else:
+            self._elsewhere[name] = number.clone()
 
     def equals(self, other: "Mark") -> bool:
         """Whether the numbers are the same; this waits for an accelerator."""
         return self._numbers() == other._numbers()
 
     def _numbers(self) -> dict[str, complex]:
-        pairs = [zip(names, kept.tolist(), strict=True) for names, kept in self.kinds]
-        return dict(chain.from_iterable(pairs))
+        elsewhere = {name: number.item() for name, number in self._elsewhere.items()}
+        return self._on_host | elsewhere
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
