@@ -222,6 +222,19 @@ def teacher(results: Results) -> str:
     return f"{table(header, rows)}\n\n{sentence} {where(results)}"
 
 
+def slicing(results: Results) -> str:
+    header = [f"{results['layers']} layers", *next(iter(results["models"].values()))]
+    rows = [
+        [model, *(f"{microseconds / 1e3:.2f} ms" for microseconds in times.values())]
+        for model, times in results["models"].items()
+    ]
+    sentence = (
+        f"Processor time of an update, one thread, medians of {results['repeats']} "
+        "interleaved repeats."
+    )
+    return f"{table(header, rows)}\n\n{sentence} {where(results)}"
+
+
 def large(results: Results) -> str:
     rows = []
     for call, timing in results["timings"].items():
@@ -308,6 +321,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "merge": ("merge", merge),
     "teacher": ("teacher", teacher),
     "large": ("large", large),
+    "slicing": ("slicing", slicing),
     "eight_billion": ("averaging", eight_billion),
 }
 

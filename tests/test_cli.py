@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import io
 import json
 import re
 import subprocess
@@ -84,6 +85,49 @@ def test_commands_in_the_page_can_be_pasted(folder, capsys):
     page = (folder / "my runs" / "mine" / "report.html").read_text()
     assert code == 0
     assert "compare --config &#39;my runs/mine/config.json&#39;" in page
+
+
+def test_every_command_works_on_an_ascii_terminal(folder, monkeypatch):
+    """It was a traceback after the training, before the report was written."""
+    for command in (
+        (*TINY, "--methods", "plain", "ema", "--name", "mine"),
+        (*TINY, "--methods", "plain", "ema", "--name", "told", "--verbose"),
+        *(("report", "runs/mine", "--format", kind) for kind in ("md", "csv", "latex")),
+        *(("runs",), ("tasks",), ("methods",), ("optimizers",), ("data",), ("--help",)),
+        ("tasks", "moons"),
+        ("methods", "ema"),
+        ("compare", "--help"),
+        ("judge", "no\N{EN DASH}log.csv"),
+    ):
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2)]
+        monkeypatch.setattr(sys, "stdout", streams[0])
+        monkeypatch.setattr(sys, "stderr", streams[1])
+        try:
+            main(list(command))
+        except SystemExit as left:
+            assert (left.code or 0) == 2 * (
+                command[0] == "judge"
+            ) or "--help" in command
+        out, err = (stream.buffer.getvalue().decode("ascii") for stream in streams)
+        assert "Traceback" not in out + err
+        if command == ("report", "runs/mine", "--format", "md"):
+            assert " +- " in out
+    for name in ("mine", "told"):
+        assert (folder / "runs" / name / "report.html").is_file()
+
+
+def test_the_report_is_written_before_anything_is_printed(folder, capsys, monkeypatch):
+    """Whoever reads the output may be gone, as head is after ten lines."""
+    call(capsys, *TINY, "--methods", "plain", "ema", "--name", "mine")
+    page = folder / "runs" / "mine" / "report.html"
+    page.unlink()
+
+    def fail(summary, console):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("switch_ema.bench.report.terminal.print_findings", fail)
+    code, _, _ = call(capsys, "report", "runs/mine")
+    assert code == 130 and page.is_file()
 
 
 @pytest.mark.parametrize("command", ["tasks", "methods", "optimizers", "data"])

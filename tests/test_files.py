@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from switch_ema._files import remove_unfinished, write_atomically
+from switch_ema._files import read_inside, remove_unfinished, write_atomically
 
 
 @pytest.mark.parametrize("content", ["text", b"text", lambda p: p.write_text("text")])
@@ -77,3 +77,41 @@ def test_leftovers_of_a_kill_are_removed_and_nothing_else(tmp_path):
         (tmp_path / name).write_text("")
     remove_unfinished(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "keep.partial"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_written_through(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    inside = tmp_path / "run"
+    inside.mkdir()
+    (inside / f".file.{os.getpid()}.partial").symlink_to(outside)
+    write_atomically(inside / "file", "text")
+    assert outside.read_text() == "kept"
+    assert (inside / "file").read_text() == "text"
+
+
+def test_nothing_outside_of_a_folder_is_read(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("secret")
+    run = tmp_path / "run"
+    (run / "inner").mkdir(parents=True)
+    (run / "inner" / "file").write_text("own")
+    (run / "link").symlink_to(tmp_path / "outside" / "file")
+    (run / "linked").symlink_to(tmp_path / "outside")
+    os.mkfifo(run / "pipe")
+    assert read_inside(run, "inner", "file") == b"own"
+    (tmp_path / "alias").symlink_to(run)
+    assert read_inside(tmp_path / "alias", "inner", "file") == b"own"
+    for names in (
+        ("link",),
+        ("linked", "file"),
+        ("pipe",),
+        ("inner",),
+        ("..", "outside", "file"),
+        ("../outside/file",),
+        (str(tmp_path / "outside" / "file"),),
+        ("",),
+        ("missing",),
+    ):
+        with pytest.raises(OSError):
+            read_inside(run, *names)

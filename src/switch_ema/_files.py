@@ -1,8 +1,10 @@
-"""Writes files so that a reader finds a whole one or none."""
+"""Writes files so that a reader finds a whole one or none; reads without links."""
 
 import errno
+import glob
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Union
@@ -37,6 +39,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
     """
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    unfinished.unlink(missing_ok=True)  # a link of this name would lead elsewhere
     try:
         if callable(content):
             content(unfinished)
@@ -68,8 +71,11 @@ def write_folder_atomically(
     unfinished.mkdir()
     try:
         fill(unfinished)
-        for file in unfinished.iterdir():
-            _force_to_disk(file)
+        for file in unfinished.rglob("*"):
+            if file.is_file():
+                _force_to_disk(file)
+            else:
+                _force_folder_to_disk(file)
         unfinished.rename(path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -77,10 +83,79 @@ def write_folder_atomically(
     return path
 
 
+def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
+    """Read a regular file below a folder without following any link on the way.
+
+    Nothing outside of the folder is read, whatever somebody has put into it. The folder
+    itself may be a link.
+
+    Args:
+        folder: where to begin.
+        names: of the folders below it and, last, of the file.
+
+    Raises:
+        OSError: there is no such file, or a name belongs to a link, a pipe or a device,
+            or leads out of the folder.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "note.txt").write_text("text")
+        >>> read_inside(folder, "note.txt")
+        b'text'
+    """
+    for name in names:
+        if name != os.path.basename(name) or name in ("", os.curdir, os.pardir):
+            raise OSError(errno.EINVAL, "not the name of a file", name)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            inner = os.open(name, flags, dir_fd=place)
+            os.close(place)
+            place = inner
+        # Without O_NONBLOCK a pipe would wait for a writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(names[-1], flags, dir_fd=place)
+    finally:
+        os.close(place)
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", names[-1])
+        return opened.read()
+
+
 def remove_unfinished(folder: Path) -> None:
     """Delete what killed writers have left behind in a folder that nobody writes to."""
     for path in folder.glob(f".*{_ENDING}"):
         path.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what killed processes have left of writing one file or folder."""
+    start = f".{path.name}."
+    for left in path.parent.glob(f"{glob.escape(start)}*{_ENDING}"):
+        writer = left.name[len(start) : -len(_ENDING)]
+        if writer.isdecimal() and not _is_running(int(writer)):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether another process of this number runs; if in doubt, yes."""
+    if process == os.getpid():
+        return False
+    if os.name != "posix":  # there, asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 _ENDING = ".partial"

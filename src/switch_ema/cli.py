@@ -3,6 +3,7 @@
 Only the command that is called is imported, so that help and lists need no torch.
 """
 
+import codecs
 import io
 import os
 import re
@@ -41,8 +42,19 @@ _CLOSED_PIPE = 128 + 13
 """Exit code of a program whose reader has closed the pipe, as shells report it."""
 
 
+_SPELLED = {
+    "\N{PLUS-MINUS SIGN}": "+-",
+    "\N{HORIZONTAL ELLIPSIS}": "...",
+    "\N{EN DASH}": "-",
+    "\N{MINUS SIGN}": "-",
+    "\N{NO-BREAK SPACE}": " ",
+}
+"""How characters are printed where the terminal's encoding has no place for them."""
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the user's mistakes are one sentence and exit code 2."""
+    _accept_any_terminal()
     try:
         with _stoppable(), _launched() as is_first:
             if is_first:
@@ -61,6 +73,21 @@ def main(arguments: list[str] | None = None) -> None:
         print("switch-ema: stopped; the same command continues.", file=sys.stderr)
         number = stopped.args[0] if stopped.args else signal.SIGINT
         sys.exit(128 + number)
+
+
+def _accept_any_terminal() -> None:
+    """Print a replacement for what an ASCII terminal cannot show, not a traceback."""
+
+    def spell(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        text = error.object[error.start : error.end]
+        return "".join(_SPELLED.get(character, "?") for character in text), error.end
+
+    codecs.register_error("switch-ema", spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="switch-ema")
 
 
 @contextmanager

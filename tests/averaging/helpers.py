@@ -1,5 +1,6 @@
 """Small real trainings that the tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from switch_ema import Steps, constant
+
+DEVICE = os.environ.get("SWITCH_EMA_TEST_DEVICE", "cpu")
+"""Where networks and batches are; see tests/averaging/devices/."""
 
 
 def quick_options(folder: Path) -> dict[str, dict[str, Any]]:
@@ -51,10 +55,13 @@ def shadow(averager) -> float:
     return averager.averaged_state_dict()["weight"].item()
 
 
-def network(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+def network(
+    seed: int = 0, dtype: torch.dtype = torch.float32, device: str = DEVICE
+) -> nn.Module:
     """A network with convolution, statistics, integers and tied weights."""
     torch.manual_seed(seed)
-    return Network().to(dtype)
+    with torch.device(device):
+        return Network().to(dtype)
 
 
 class Network(nn.Module):
@@ -103,7 +110,7 @@ def batches(
     for _ in range(count):
         x = torch.randn(8, 1, 5, 5, generator=generator, dtype=torch.float64)
         y = torch.randint(4, (8,), generator=generator)
-        yield x.to(dtype), y
+        yield x.to(DEVICE, dtype), y.to(DEVICE)
 
 
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

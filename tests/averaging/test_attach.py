@@ -269,7 +269,7 @@ def test_bad_input():
     model, optimizer = fresh()
     with pytest.raises(ValueError, match="method must be one of"):
         attach(optimizer, DATA, model, "sema")
-    with pytest.raises(ValueError, match="optimizer must be one or several"):
+    with pytest.raises(ValueError, match="needs an optimizer, got none"):
         attach(None, DATA)
     with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim"):
         attach(model, DATA)

@@ -29,7 +29,7 @@ from tests.averaging.helpers import (
     [
         (EMA, {"decay": 1.2}, r"decay must be in \[0, 1\), got 1.2"),
         (EMA, {"update_every": 0}, "update_every must be a whole number of at least 1"),
-        (EMA, {"buffers": "mean"}, "buffers must be 'average' or 'copy', got 'mean'"),
+        (EMA, {"buffers": "mean"}, "must be 'statistics' or 'average' or 'copy', got"),
         (EMA, {"dtype": torch.float16}, "dtype must be None, torch.float32, torch"),
         (EMA, {"include": "nothing"}, "include matches no tensor"),
         (EMA, {"steps_per_epoch": 0}, "steps_per_epoch must be a whole number"),
@@ -44,7 +44,7 @@ from tests.averaging.helpers import (
             {"optimizer_state": "drop"},
             "must be 'keep' or 'reset', got 'drop'",
         ),
-        (SwitchEMA, {"optimizer_state": "reset"}, "needs the optimizer"),
+        (SwitchEMA, {"optimizer_state": "reset"}, "needs an optimizer"),
         (SWA, {"start": -1}, "start must be at least 0, got -1"),
         (
             LiteralEq3,

@@ -1,5 +1,7 @@
 """The best average: when it is returned, kept, resumed and shared by processes."""
 
+import copy
+import errno
 import io
 import math
 
@@ -153,13 +155,98 @@ def test_killed_and_resumed_it_gives_the_same_weights_bit_for_bit(
 
 def test_files_that_nobody_needs_are_deleted(tmp_path):
     best = followed((0.1, 0.2, 0.3), higher_is_better=True, n=9, folder=tmp_path)
-    names = [path.name for path in tmp_path.iterdir()]
-    assert names == ["best-epoch000003-rank0.pt"]
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-epoch000003-rank0.pt")
     state = best.state_dict()
     assert state["average"] == {}
-    (tmp_path / names[0]).unlink()
+    path.unlink()
     with pytest.raises(StateMismatch, match="is gone"):
         best.load_state_dict(state)
+
+
+def step(best, to: float, score: float) -> None:
+    move(best.averager._model, to)
+    best.averager.update()
+    best.update(score)
+
+
+def test_a_full_disk_leaves_the_best_before_it(tmp_path, monkeypatch):
+    best = followed((0.1, 0.5), higher_is_better=True, n=9, folder=tmp_path)
+    before = best.state_dict()
+
+    def write(content, path):
+        path.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(torch, "save", write)
+        step(best, 3.0, 0.9)
+    assert best.state_dict() == before
+    assert len(list(tmp_path.iterdir())) == 1
+    step(best, 4.0, 0.1)
+    assert best.best_epoch == 2 and chosen(best) == 2
+    step(best, 5.0, 0.9)  # and the next best is kept again
+    step(best, 6.0, 0.1)
+    assert best.best_epoch == 4 and chosen(best) == 5
+
+
+def test_two_in_one_folder_keep_their_own_weights(tmp_path):
+    first, second = (
+        Best(
+            EMA(scalar_model(), decay=lambda n: 0.0),
+            higher_is_better=True,
+            n=100,
+            folder=tmp_path,
+        )
+        for _ in range(2)
+    )
+    for number, scores in enumerate([(0.9, 0.1), (0.2, 0.9), (0.3, 0.3)], start=1):
+        step(first, number, scores[0])
+        step(second, -number, scores[1])
+    assert (chosen(first), chosen(second)) == (1, -2)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("how", ["state", "copy"])
+def test_two_that_go_on_from_one_keep_their_own_weights(how, tmp_path):
+    first = followed((0.5, 0.6), higher_is_better=True, n=100, folder=tmp_path)
+    if how == "copy":
+        second = copy.deepcopy(first)
+    else:
+        second = followed((), higher_is_better=True, n=100, folder=tmp_path)
+        second.load_state_dict(first.state_dict())
+    step(first, 3.0, 0.9)
+    for _ in range(3):
+        first.state_dict()
+    step(first, 4.0, 0.95)
+    step(first, 5.0, 0.1)
+    step(second, -3.0, 0.1)
+    assert (chosen(first), chosen(second)) == (4, 2)
+    step(second, -4.0, 0.9)
+    step(second, -5.0, 0.1)
+    assert (chosen(first), chosen(second)) == (4, -4)
+
+
+def test_files_of_a_killed_training_are_deleted_by_the_one_that_resumes(tmp_path):
+    best = followed((0.1, 0.2), higher_is_better=True, n=9, folder=tmp_path)
+    state = best.state_dict()
+    step(best, 3.0, 0.5)  # is not in the state
+    del best
+    again = followed((), higher_is_better=True, n=9, folder=tmp_path)
+    again.load_state_dict(state)
+    step(again, 4.0, 0.6)
+    for _ in range(2):
+        again.state_dict()
+    step(again, 5.0, 0.7)
+    names = sorted(path.name.split("-", 2)[2] for path in tmp_path.iterdir())
+    assert names == ["epoch000003-rank0.pt", "epoch000004-rank0.pt"]
+
+
+@pytest.mark.parametrize("run", [None, 3, "../../00000000", "0123456789ab"])
+def test_a_state_names_none_but_the_files_of_its_folder(run, tmp_path):
+    best = followed((0.1, 0.2), higher_is_better=True, n=9, folder=tmp_path / "in")
+    with pytest.raises(StateMismatch, match=r"run is|is gone"):
+        best.load_state_dict(best.state_dict() | {"run": run})
 
 
 @pytest.mark.parametrize(
@@ -170,6 +257,7 @@ def test_files_that_nobody_needs_are_deleted(tmp_path):
         {"best": 7},
         {"best": "x"},
         {"average": {"other": torch.zeros(1)}},
+        {"average": 3},
     ],
 )
 def test_states_that_do_not_fit_change_nothing(change):

@@ -1,10 +1,18 @@
 """Weights that are loaded between construction and the first step."""
 
+import pytest
 import torch
 from torch import nn
 
 from switch_ema import EMA, SWA, constant
-from tests.averaging.helpers import network, nudge
+from tests.averaging.helpers import (
+    move,
+    network,
+    nudge,
+    scalar_model,
+    shadow,
+)
+from tests.averaging.programs import td3
 
 
 def test_without_an_optimizer_the_average_follows_what_is_loaded():
@@ -44,3 +52,64 @@ def test_an_averager_that_is_gone_is_not_called():
     model = nn.Linear(1, 1)
     SWA(model)
     model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
+
+
+def look_inside(ema):
+    with ema.averaged():
+        pass
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda ema: ema.call(torch.zeros(1, 1).double()),
+        look_inside,
+        lambda ema: ema.averaged_state_dict(),
+        lambda ema: ema.averaged_tensors(),
+        lambda ema: ema.state_dict(),
+        lambda ema: ema.averaged_copy(),
+    ],
+)
+def test_without_an_optimizer_looking_at_the_average_does_not_change_it(look):
+    """0 is the average's start; the weight goes to -1 and -1.1 before the update."""
+    model = scalar_model()
+    ema = EMA(model, decay=constant(0.9))
+    move(model, -1.0)
+    look(ema)
+    assert ema.averaged_tensors()["weight"].item() == 0.0
+    move(model, -1.1)
+    ema.update()
+    assert shadow(ema) == pytest.approx(-0.11, abs=1e-12)
+
+
+def test_with_an_optimizer_weights_set_before_the_first_step_are_followed():
+    model = scalar_model()
+    ema = EMA(model, torch.optim.SGD(model.parameters(), lr=1.0), decay=constant(0.9))
+    move(model, -1.0)
+    assert shadow(ema) == -1.0
+
+
+class AveragedTarget(td3.CopiedTarget):
+    """The same target without a second network."""
+
+    def __init__(self, model):
+        self.ema = EMA(model, decay=constant(1 - td3.RATE))
+
+    def __call__(self, x):
+        return self.ema.call(x)
+
+    def update(self):
+        self.ema.update()
+
+    def state(self):
+        return self.ema.averaged_state_dict()
+
+
+def test_the_target_networks_of_td3_are_those_moved_by_hand():
+    for ours, copied in zip(
+        td3.train(AveragedTarget), td3.train(td3.CopiedTarget), strict=True
+    ):
+        mine, theirs = ours.state(), copied.state()
+        assert mine.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(mine[name], tensor, rtol=1e-5, atol=1e-6)

@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -67,6 +69,27 @@ def test_a_model_with_an_averager_beside_it_can_be_copied_before_the_first_step(
     twin = pickle.loads(pickle.dumps(model))
     twin.load_state_dict(nn.Linear(2, 2).state_dict())
     assert torch.equal(ema.averaged_state_dict()["weight"], model.weight)
+
+
+WITHOUT_THE_LIBRARY = """
+import sys
+import torch
+
+sys.modules["switch_ema"] = None
+model = torch.load(sys.argv[1], weights_only=False)
+model.load_state_dict(model.state_dict())
+print(model(torch.ones(1, 2)).shape)
+"""
+
+
+def test_a_model_saved_beside_an_averager_loads_without_this_library(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
+    ema = EMA(model)  # without an optimizer it has hooks on the model
+    torch.save(model, tmp_path / "model.pt")
+    script = [sys.executable, "-c", WITHOUT_THE_LIBRARY, str(tmp_path / "model.pt")]
+    result = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert result.stdout.strip() == "torch.Size([1, 3])", result.stderr
+    assert ema.steps == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import statistics
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from switch_ema import _files
 from switch_ema.bench.compare import run_comparison, summarize_run
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.judge import judge
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.sections import (
@@ -32,8 +33,10 @@ from switch_ema.bench.report.sections import (
     load_sections,
     save_section,
 )
+from switch_ema.bench.report.tables import FORMATS
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_spec, parse_task
+from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.train import checkpoints, loop
 from tests.chaos.outcomes import DAMAGE, Outcome, Times, in_child
 
@@ -208,6 +211,143 @@ def damaged_sections(count: int, seed: int = 0) -> Outcome:
                 broken += 1
                 print(f"  {text[:200]!a}: {type(error).__name__}: {error}")
     return Outcome("analysis sections, damaged", count, broken)
+
+
+def exploded_seeds(count: int, seed: int = 0) -> Outcome:
+    """A seed that explodes changes what is found about its own method alone."""
+    rng, broken = random.Random(seed), 0
+    for _ in range(count):
+        curves, better = _comparison(rng), rng.random() < 0.5
+        whole = {r.method: r for r in compare(curves, higher_is_better=better)}
+        victim = rng.choice([method for method in curves if method != "plain"])
+        value = rng.choice((-1, 1)) * 10 ** rng.uniform(3, 20)
+        if rng.random() < 0.5:  # the baseline's, of a seed that the victim has lost
+            for method, own in curves.items():
+                own[99] = [value if method == "plain" else float("nan")]
+        else:
+            curves[victim][rng.choice(list(curves[victim]))] = [value]
+            del whole[victim]
+        for result in compare(curves, higher_is_better=better):
+            before = whole.get(result.method)
+            if before is None or before.difference is None:
+                continue
+            after = result.difference
+            same = after is not None and (after.p, after.mean, after.sd, after.n) == (
+                before.difference.p,
+                before.difference.mean,
+                before.difference.sd,
+                before.difference.n,
+            )
+            broken += not same
+    return Outcome("comparisons with an exploded seed", count, broken)
+
+
+def _comparison(rng: random.Random) -> dict[str, dict[int, list[float]]]:
+    """Draw losses, or accuracies on a number of samples, of several methods."""
+    seeds, samples = rng.randrange(3, 17), rng.choice((0, 0, 360, 10_000))
+    level, noise = 10 ** rng.uniform(-3, 2), 10 ** rng.uniform(-4, -1)
+    plain = [level * rng.gauss(1, noise) for _ in range(seeds)]
+    curves = {}
+    for method in ("plain", "ema", "swa", "lookahead")[: rng.randrange(3, 5)]:
+        gain = 0 if method == "plain" else level * noise * rng.uniform(-1, 1)
+        values = [v + gain * rng.gauss(1, 0.2) for v in plain]
+        if samples:
+            values = [round(v / level * samples) / samples for v in values]
+        curves[method] = {number: [value] for number, value in enumerate(values)}
+    return curves
+
+
+_HOSTILE = [
+    *(
+        b"\0",
+        b"\xff\xfe",
+        b"\xe2\x80\xa8",
+        b"\xc2\x85",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b'"',
+        b",",
+        b"|",
+    ),
+    *(
+        b"1" + b"0" * 400,
+        b"9" * 5000,
+        b"1e400",
+        b"-1e400",
+        b"NaN",
+        b"Infinity",
+        b"1e200",
+    ),
+    *(b"[" * 100_000, b'{"a":' * 2000, b"x" * 140_000, b"=1+1", b"\x1b[2J", b"\t@A1"),
+    *(
+        b"null",
+        b"true",
+        b'""',
+        b"{}",
+        b"[]",
+        b"\\ud800",
+        b"-",
+        b"0x1p9",
+        b"\xef\xbb\xbf",
+    ),
+]
+"""What is put into logs."""
+
+
+def hostile_logs(count: int, seed: int = 0) -> Outcome:
+    """Logs of unknown origin are judged, or refused in one sentence."""
+    rng, broken, judged = random.Random(seed), 0, 0
+    with TemporaryDirectory() as folder:
+        for _ in range(count):
+            kind = rng.choice([*_LOGS])
+            logs = _write_logs(Path(folder), kind, rng)
+            victim = rng.choice(logs[rng.choice([*logs])])
+            content = bytearray(victim.read_bytes())
+            for _ in range(rng.randrange(1, 4)):
+                start = rng.randrange(len(content) + 1)
+                end = start + rng.choice((0, 0, 1, 5))
+                content[start:end] = rng.choice(_HOSTILE)
+            victim.write_bytes(content)
+            try:
+                found = judge(logs, metric=rng.choice(("acc", "acc", None)))
+                _ = str(found) + "".join(
+                    spell(found.summary) for spell in FORMATS.values()
+                )
+                judged += 1
+            except UsageError as error:
+                broken += "\n" in str(error).strip()
+            except Exception as error:
+                broken += 1
+                print(f"  {kind}: {type(error).__name__}: {str(error)[:200]!a}")
+            for path in Path(folder).rglob("*.*"):
+                path.unlink()
+    return Outcome("logs, hostile", count, broken, f"({judged} judged)")
+
+
+_LOGS: dict[str, Callable[[list[float]], str]] = {
+    "metrics.csv": lambda values: "acc,note\n" + "".join(f"{v},a\n" for v in values),
+    "metrics.tsv": lambda values: (
+        "note\tacc\n" + "".join(f'"a b"\t{v}\n' for v in values)
+    ),
+    "log.jsonl": lambda values: "".join(json.dumps({"acc": v}) + "\n" for v in values),
+    "list.json": lambda values: json.dumps([{"acc": v, "b": {"c": 1}} for v in values]),
+    "history.json": lambda values: json.dumps({"acc": values}),
+    "trainer_state.json": lambda values: json.dumps(
+        {"log_history": [{"acc": v, "step": 1} for v in values]}
+    ),
+}
+
+
+def _write_logs(folder: Path, name: str, rng: random.Random) -> dict[str, list[Path]]:
+    logs: dict[str, list[Path]] = {}
+    for method in ("plain", "ema"):
+        for number in range(3):
+            path = folder / method / f"seed-{number}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_LOGS[name]([rng.random(), rng.random()]))
+            logs.setdefault(method, []).append(path)
+    return logs
 
 
 def kills_at_writes(count: int) -> Outcome:
@@ -394,6 +534,8 @@ def everything(times: Times) -> Iterator[Outcome]:
         yield damaged_stores(times(400), kind)
     yield mutated_configurations(times(4000))
     yield damaged_sections(times(1000))
+    yield exploded_seeds(times(4000))
+    yield hostile_logs(times(2000))
     yield full_disks(times(100))
     yield kills_at_writes(times(14))
     yield power_cuts(times(60))

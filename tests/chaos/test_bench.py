@@ -27,6 +27,14 @@ def test_damaged_sections_do_not_stop_a_page():
     assert bench.damaged_sections(50).broken == 0
 
 
+def test_an_exploded_seed_is_its_own_methods_affair():
+    assert bench.exploded_seeds(100).broken == 0
+
+
+def test_hostile_logs_are_judged_or_one_sentence():
+    assert bench.hostile_logs(60).broken == 0
+
+
 def test_a_full_disk_leaves_the_checkpoint_before():
     assert bench.full_disks(5).broken == 0
 

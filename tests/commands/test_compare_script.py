@@ -19,3 +19,15 @@ def test_bad_input_is_one_sentence(call):
         arguments = ("compare", *more, *SCRIPT[1:])
         code, _, err = call(*arguments, "--dry-run")
         assert code == 2 and sentence in err
+
+
+def test_what_cannot_be_noticed_is_said_before_the_training(
+    call, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    code, out, _ = call(*SCRIPT, "--dry-run")
+    assert code == 0 and "Watched for edits: train.py." in out
+    script = ("compare", "--script", "python -m pkg.train {seed}")
+    code, out, _ = call(*script, "--dry-run")
+    assert code == 0 and "The module pkg.train was not found" in " ".join(out.split())

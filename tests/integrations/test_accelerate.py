@@ -94,11 +94,16 @@ def test_several_optimizers_and_one_without_a_wrapper():
     body, head = adam(model[:2]), adam(model[3])
     model, body = accelerator.prepare(model, body)
     averager = prepare_averager(accelerator, model, [body, head], "ema", **OPTIONS)
+    of_body, of_any = (
+        prepare_averager(accelerator, model, [body, head], "ema", count=c, **OPTIONS)
+        for c in (body, "any")
+    )
     for batch in loader():
         accelerator.backward(loss_of(model, batch))
         body.step()
         head.step()
-    assert averager.steps == STEPS
+    assert averager.steps == of_body.steps == STEPS
+    assert of_any.steps == 2 * STEPS
 
 
 def test_a_saved_average_loads_into_a_prepared_model(tmp_path):

@@ -36,9 +36,9 @@ def train(model, optimizer, epochs=1):
         (0.9, "decays must be a list"),
         ("auto", "decays must be a list"),
         ([0.9, 1.5], r"decay must be in \[0, 1\), got 1.5"),
-        ([constant(0.9)], "numbers or texts, which name their metrics"),
+        ([constant(0.9)], "numbers or strings"),
         (["soon"], "decay must be in"),
-        ([True], "numbers or texts"),
+        ([True], "numbers or strings"),
         ([0.9, 0.9], "must differ from each other"),
     ],
 )
@@ -108,8 +108,8 @@ def test_what_a_checkpoint_lacks_is_named_and_the_rest_is_loaded():
     with pytest.warns(UserWarning) as said:
         found.load_state_dict(simple.state_dict())
     assert [str(one.message).split(",")[0] for one in said] == [
-        "The checkpoint that is resumed has no state of the average ema_0.5",
-        "The checkpoint that is resumed has no state of the best average",
+        "The checkpoint has no state of the average ema_0.5",
+        "The checkpoint has no state of the best average",
     ]
     assert found.averager.steps == simple.averager.steps > 0
     # The other way round, what is not asked for is left.

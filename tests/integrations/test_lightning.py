@@ -210,6 +210,43 @@ def test_manual_optimization_with_two_optimizers(tmp_path):
     assert callback.averager.steps == EPOCHS * STEPS
 
 
+class Late(Module):
+    """The second optimizer, such as a discriminator's, starts in the last epoch."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, index):
+        first, second = self.optimizers()
+        self.manual_backward(loss_of(self.net, batch))
+        first.step()
+        if self.current_epoch == EPOCHS - 1:
+            second.step()
+        self.zero_grad()
+
+    def configure_optimizers(self):
+        return [adam(self.net[:2]), adam(self.net[3])]
+
+
+@pytest.mark.parametrize("count", ["round", 0])
+def test_an_optimizer_that_starts_late_is_not_waited_for(tmp_path, count):
+    module = Late()
+    initial = module.net[0].weight.detach().clone()
+    make = SwitchEMACallback("ema", count=count, decays=[0.5], **OPTIONS)
+    callback, _, _ = fit(tmp_path, module=module, make=make)
+    assert callback.averager.steps == EPOCHS * STEPS
+    assert callback.further["ema_0.5"].steps == EPOCHS * STEPS
+    assert not torch.equal(module.seen[-1], initial)  # validated on the average
+
+
+def test_waiting_for_an_optimizer_that_starts_late_says_so(tmp_path):
+    make = SwitchEMACallback("ema", count="all", **OPTIONS)
+    with pytest.warns(
+        UserWarning, match=r"only with optimizer 1 \(Adam\); choose count"
+    ):
+        callback, _, _ = fit(tmp_path, module=Late(), make=make)
+    assert callback.averager.steps == STEPS
+
+
 def test_a_second_fit_of_the_same_trainer_goes_on(tmp_path):
     callback, module, run = fit(tmp_path, max_epochs=1)
     run.fit_loop.max_epochs = EPOCHS

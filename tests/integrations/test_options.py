@@ -30,6 +30,7 @@ trainer:
         decay: half_life(500it)
         switch_every: {class_path: switch_ema.Steps, init_args: {n: 3}}
         live_share: 0.25
+        count: any
         dtype: bfloat16
         exclude: ["*.bias"]
         best: {metric: loss, higher_is_better: false, error: 0.1}
@@ -86,6 +87,8 @@ def test_wrong_options_are_refused_at_once(trainer):
         make(*first, method="emma")
     with pytest.raises(ValueError, match="dtype must be 'float32' or"):
         make(*first, dtype="int8")
+    with pytest.raises(ValueError, match="count must be 'round' or"):
+        make(*first, count="each")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,11 +7,12 @@ that do arithmetic are in :mod:`switch_ema.averaging.kernels.torch_ops`.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn.modules.batchnorm import _NormBase
@@ -29,12 +30,12 @@ _STEP_WRAPPER_FILE = Optimizer.profile_hook_step.__code__.co_filename
 
 def parameters_of(module: nn.Module) -> dict[str, Any]:
     """Return the dictionary in which a module holds its own parameters."""
-    return module._parameters
+    return _as_dict(module._parameters)
 
 
 def buffers_of(module: nn.Module) -> dict[str, Any]:
     """Return the dictionary in which a module holds its own buffers."""
-    return module._buffers
+    return _as_dict(module._buffers)
 
 
 def is_persistent(module: nn.Module, buffer: str) -> bool:
@@ -44,7 +45,37 @@ def is_persistent(module: nn.Module, buffer: str) -> bool:
 
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the dictionary in which a module holds its children."""
-    return module._modules
+    return _as_dict(module._modules)
+
+
+class _Scripted(MutableMapping[str, Any]):
+    """What a TorchScript module has in the place of a dictionary, as a mapping."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getitem__(self, key: str) -> Any:
+        return self._held[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._held[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._held[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held.keys())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _as_dict(held: Any) -> dict[str, Any]:
+    """Return a module's dictionary; for a TorchScript module, the same view of it."""
+    if not isinstance(held, dict) and not hasattr(held, "_mapping"):
+        held._mapping = _Scripted(held)
+    mapping: dict[str, Any] = getattr(held, "_mapping", held)
+    return mapping
 
 
 def local_tensor(tensor: Any) -> Tensor | None:
@@ -75,12 +106,40 @@ def default_store() -> Any:
         return None
 
 
+def is_joining(replica: nn.Module) -> bool:
+    """Whether a DDP module has been used with ``join()``, for uneven data.
+
+    torch leaves this on after the block, alike on all ranks.
+    """
+    config = getattr(replica, "_join_config", None)
+    return config is not None and bool(config.enable)
+
+
 # Optimizers.
 
 
 def can_be_hooked(optimizer: object) -> bool:
     """Whether an object has the step hooks of ``torch.optim.Optimizer``."""
     return hasattr(optimizer, "_optimizer_step_post_hooks")
+
+
+def optimizer_inside(optimizer: Any) -> Any:
+    """Return the optimizer that a wrapper passes everything on to, or the given one.
+
+    The wrappers of Lightning and Fabric show the hooks of the optimizer inside as their
+    own. Hooked themselves, torch would run the hooks around both steps.
+    """
+    own = getattr(optimizer, "__dict__", {})
+    hooks = getattr(optimizer, "_optimizer_step_post_hooks", None)
+    if hooks is None or "_optimizer_step_post_hooks" in own:
+        return optimizer
+    for value in own.values():
+        # By type, since Lightning holds a proxy of its strategy beside the optimizer.
+        if issubclass(type(value), Optimizer):
+            inside = optimizer_inside(value)
+            if inside._optimizer_step_post_hooks is hooks:
+                return inside
+    return optimizer
 
 
 def wrap_step(optimizer: Any) -> None:
@@ -156,6 +215,16 @@ def _frames() -> Iterable[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def leave_graph() -> None:
+    """Have torch.compile end its graph here; with ``fullgraph=True`` say why."""
+    # Only a literal gets into the error of torch.
+    torch._dynamo.graph_break(
+        msg="switch-ema averages after the step, outside of its graph. With "
+        "fullgraph=True, give the averager no optimizer and call update() after each "
+        "compiled step."
+    )
 
 
 @_disable_dynamo

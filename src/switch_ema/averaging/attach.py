@@ -1,4 +1,4 @@
-"""The whole method without touching the loop: epochs are learned from the loader."""
+"""Averaging without changing the training loop: the loader marks the epochs."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ def attach(
 ) -> "Attached":
     """Average beside a training loop that stays as it is.
 
-    Steps are learned from the optimizer and epochs from the loader, which is used
-    through what this returns. There is no ``update`` and no ``end_epoch`` to call.
+    The optimizer tells the steps and the loader the epochs; iterate over what this
+    returns in place of the loader. There is no ``update`` or ``end_epoch`` to call.
 
     Args:
         optimizer: one or several, see :class:`Averager`.
@@ -52,7 +52,7 @@ def attach(
     """
     optimizers = as_optimizers(optimizer)
     if not optimizers:
-        raise ValueError("optimizer must be one or several optimizers, got none.")
+        raise ValueError("attach() needs an optimizer, got none.")
     _check_loader(loader)
     if model is None:
         model = _module_over(_named_parameters(optimizers))
@@ -61,7 +61,7 @@ def attach(
 
 
 class Attached:
-    """A loader that tells an averager when an epoch has ended; made by ``attach``.
+    """A loader that tells an averager when an epoch ends; returned by ``attach``.
 
     It has the length and the public attributes of the loader inside. An epoch ends
 
@@ -85,7 +85,7 @@ class Attached:
 
     @property
     def averager(self) -> Averager:
-        """The averager, which has the average, the counters and the state."""
+        """The averager, with the average, the counters and the state."""
         return self._epochs.averager
 
     def watch(self, loader: Iterable[Any]) -> "Attached":
@@ -159,7 +159,7 @@ def _check_loader(loader: Iterable[Any] | None) -> None:
     if is_model or not (loader is None or isinstance(loader, Iterable)):
         raise TypeError(
             f"loader must be an iterable of batches, got {type(loader).__name__}; "
-            "the model is passed as model=..."
+            "pass the model as model=..."
         )
 
 

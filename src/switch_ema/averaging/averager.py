@@ -13,7 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema._checks import check_count
 from switch_ema.averaging._signals import Uninterrupted
-from switch_ema.averaging.distributed.ddp import find_replica, share_buffers
+from switch_ema.averaging.distributed.ddp import (
+    find_replica,
+    has_uneven_data,
+    share_buffers,
+)
 from switch_ema.averaging.distributed.fsdp import like_model_tensor, refuse_fsdp1
 from switch_ema.averaging.distributed.ranks import (
     RankMismatch,
@@ -27,7 +31,7 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import export
 from switch_ema.averaging.schedules.progress import COUNTERS, Counters, Position
-from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.shadow.shadow import Mark, Shadow
 from switch_ema.averaging.shadow.state import (
     StateMismatch,
     check_shadow_state,
@@ -43,6 +47,7 @@ from switch_ema.averaging.step.hooks import (
     as_optimizers,
     check_parameters,
 )
+from switch_ema.averaging.step.rounds import Count, as_counting
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.stage import Block, stage_of
 from switch_ema.averaging.view.teacher import Teacher
@@ -58,9 +63,20 @@ _SHARDED_FAILURE = (
 _STEPS_BETWEEN_COMPARISONS = 1000
 """How often ranks compare their counters where nobody counts epochs."""
 
-_MISSED_STEPS = (
+_NO_STEPS = (
     "The model was trained, but no step was counted in this epoch, so nothing is done "
-    "at its end: pass the optimizer that is used, or call update() after each step."
+    "at its end:"
+)
+_MISSED_STEPS = "pass the optimizer that is used, or call update() after each step."
+_MISSED_ROUNDS = (
+    "other optimizers have stepped, but with this count a step counts only with {}; "
+    "choose count='round', 'any', or the number of an optimizer that steps."
+)
+
+
+_UNEVEN_STEPS = (
+    "With DDP's join() each rank averages the steps that it takes itself, so the ranks "
+    "have different averages: save that of a rank with the most batches."
 )
 
 
@@ -73,11 +89,13 @@ class Averager(ABC):
     Args:
         model: any module, also wrapped in DDP or torch.compile.
         optimizer: one or several; ``update`` then runs after each real step. With
-            several optimizers it runs once each of them has stepped. Several averagers
-            of one optimizer run in the order of their construction. Without an
-            optimizer, call ``update`` yourself.
-        buffers: "average" averages floating-point buffers with the weights, "copy"
-            takes the live ones. Buffers of other dtypes are always copied.
+            several, ``count`` says which steps count. Several averagers of one
+            optimizer run in the order of their construction. Without an optimizer,
+            call ``update`` yourself.
+        buffers: "statistics" averages the running statistics of normalisation layers
+            with the weights and copies all other buffers, such as queues; "average"
+            averages every floating-point buffer, "copy" none. Buffers of other dtypes
+            are always copied.
         dtype: the dtype of the averaged parameters; None is the model's, but at least
             float32. bfloat16 halves the memory and is rounded so that it does not
             stall.
@@ -91,6 +109,13 @@ class Averager(ABC):
             their dtype.
         steps_per_epoch: the length of an epoch, which places fractions of an epoch
             within the first epoch too; later epochs are counted.
+        count: which steps count, where there are several optimizers. "round", the
+            default, counts one iteration of a loop: once when all have stepped, and
+            also when one of them is about to step again; those that did not step are
+            then not waited for until they do. "all" counts once each of them has
+            stepped, however often the others have. "any" counts every step of every
+            optimizer. An optimizer, or its number in the order given, counts the steps
+            of that one.
     """
 
     name: ClassVar[str]
@@ -105,13 +130,14 @@ class Averager(ABC):
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model)}.")
@@ -119,21 +145,28 @@ class Averager(ABC):
             check_count("steps_per_epoch", steps_per_epoch)
         refuse_fsdp1(model)
         optimizers = as_optimizers(optimizer)
+        self._counting = as_counting(count, optimizers)
         storage = as_storage(buffers, dtype, device, flat)
         self._wrapped, self._model = model, unwrap(model)
         self._stage = stage_of(self._model)
         self._open_blocks: list[Block[nn.Module]] = []
         self._structure = Structure(self._model, include, exclude)
+        if not (self._structure.slots or self._structure.lazy):
+            raise ValueError(
+                f"model must have tensors to average, but this {type(model).__name__} "
+                "has neither parameters nor buffers that can be averaged."
+            )
         self._shadow = Shadow(self._structure.slots, storage)
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
+        self._has_told_of_join = False
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
         # Why training cannot go on with this average, after a failed switch.
         self._failure: str | None = None
         # One number of each parameter at the last end of an epoch, if known.
-        self._mark: list[complex] | None = self._shadow.mark()
+        self._mark: Mark | None = self._shadow.mark()
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
@@ -178,6 +211,10 @@ class Averager(ABC):
     @abstractmethod
     def _after_step(self) -> None:
         """React to an optimizer step; ``self.steps`` already counts it."""
+
+    def _check_uncounted_step(self) -> None:
+        """Raise if the step that ``update()`` is to count cannot be one."""
+        return None  # most methods have nothing to compare it with
 
     def _after_epoch(self) -> bool:
         """React to the end of an epoch; return whether live weights changed."""
@@ -238,11 +275,14 @@ class Averager(ABC):
             )
         self._refuse_after_failure()
         self._follow_changes()
+        self._check_uncounted_step()
         self._start()
         self._count_step()
 
     def end_epoch(self) -> bool:
         """Count one epoch and do what is due at its end.
+
+        Steps never wait for an accelerator; this does so once if it switches.
 
         Returns:
             Whether the live weights changed.
@@ -253,38 +293,48 @@ class Averager(ABC):
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
+        if self._hook is not None and self._hook.close_round():
+            self._count_step()
         self._compare_ranks("end_epoch()")
         self._start()
         has_missed_steps = (
             self.needs_steps
             and self.position.step_in_epoch == 0
-            and self._mark not in (None, self._shadow.mark())
+            and self._mark is not None
+            and not self._mark.equals(self._shadow.mark())
         )
         if has_missed_steps:
-            warnings.warn(_MISSED_STEPS, stacklevel=2)
+            waits_for = None if self._hook is None else self._hook.missing()
+            advice = _MISSED_ROUNDS.format(waits_for) if waits_for else _MISSED_STEPS
+            warnings.warn(f"{_NO_STEPS} {advice}", stacklevel=2)
         with self._counters.end_epoch():
             has_written = not has_missed_steps and self._after_epoch()
         self._mark = self._shadow.mark()
         return has_written
 
-    def attach_to(self, optimizer: Optimizers) -> None:
+    def attach_to(self, optimizer: Optimizers, count: Count | None = None) -> None:
         """Run ``update`` after each step of another optimizer from now on.
 
         Call :meth:`detach` first. The average and all counters go on.
 
         Args:
             optimizer: one or several.
+            count: which steps count, as at construction; None is what was given there.
         """
         if self._hook is not None:
-            raise RuntimeError("attach_to() needs detach() first: one is hooked yet.")
+            raise RuntimeError("Already attached to an optimizer; call detach() first.")
         optimizers = as_optimizers(optimizer)
         if not optimizers:
-            raise ValueError("optimizer must be one or several optimizers, got none.")
+            raise ValueError("attach_to() needs an optimizer, got none.")
+        wanted = self._counting if count is None else count
+        self._counting = as_counting(wanted, optimizers)
         self._connect(optimizers)
 
     def _connect(self, optimizers: list[Any]) -> None:
         check_parameters(optimizers, self._wrapped)
-        self._hook = StepHook(optimizers, self._before_step, self._count_step)
+        self._hook = StepHook(
+            optimizers, self._before_step, self._count_step, self._counting
+        )
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the average stays as it is."""
@@ -345,6 +395,12 @@ class Averager(ABC):
         wait for others.
         """
         counts = {**self._counters.state(), "decay": self.current_decay}
+        if not self.active and has_uneven_data(self._wrapped):
+            # Ranks whose data has ended take no more steps; DDP syncs the weights.
+            counts = {name: counts[name] for name in ("epochs", "switches")}
+            if not self._has_told_of_join:
+                self._has_told_of_join = True
+                warnings.warn(_UNEVEN_STEPS, stacklevel=3)
         self._ranks_now().compare(place, counts, wait=self.active)
         self._compared_at = self.steps
 
@@ -542,7 +598,9 @@ class Averager(ABC):
         """
         self._follow_until_first_step()
         state: dict[str, Any] = {"method": self.name} | self._counters.state()
-        state["waiting_for"] = sorted(self._hook.waiting_for) if self._hook else []
+        state["waiting_for"] = self._hook.waiting_for if self._hook else []
+        if self._hook and (resting := self._hook.resting):
+            state["resting"] = resting
         for name, shadow in self._shadows().items():
             state[name] = shadow_state(shadow)
         return state | self._extra_state()
@@ -574,7 +632,7 @@ class Averager(ABC):
                 load_shadow_state(shadow, state[name])
             self._counters.load(state)
             if self._hook:
-                self._hook.wait_for(state["waiting_for"])
+                self._hook.wait_for(state["waiting_for"], state.get("resting", ()))
             self._start()
             self._failure = self._mark = None
 
@@ -656,8 +714,13 @@ class Averager(ABC):
             self.refresh()
 
     def _follow_until_first_step(self) -> None:
-        """Keep the average equal to the model until the first step is taken."""
-        if not self._has_started and not self._stage.blocks:
+        """Keep the average equal to the model until the first step is taken.
+
+        Without an optimizer nothing tells weights that were set from weights that a
+        step has moved, so there only :meth:`_follow_load` follows.
+        """
+        is_hooked = self._hook is not None
+        if is_hooked and not self._has_started and not self._stage.blocks:
             for shadow in self._shadows().values():
                 shadow.read_if_loaded_()
 

@@ -2,15 +2,18 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from switch_ema._checks import check_count, check_positive
 from switch_ema._files import write_atomically
+from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.distributed import fsdp
 from switch_ema.averaging.offline import export
@@ -40,6 +43,22 @@ def is_clearly_worse(
     return not loss <= error  # a last score that is NaN is worse, too
 
 
+class _File(NamedTuple):
+    """A copy on disk, a file per process."""
+
+    run: str
+    """Tells apart the files of several Bests in one folder."""
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        """The name of the part that this process has."""
+        return f"best-{self.run}-epoch{self.epoch:06d}-rank{fsdp.rank()}.pt"
+
+
+_RUN = re.compile("[0-9a-f]{12}")
+
+
 class Best:
     """Keep the best average by a held-out score; return it if the last is worse.
 
@@ -59,7 +78,7 @@ class Best:
             or an error rate; its standard error is ``sqrt(p * (1 - p) / n)``.
         error: the standard error of any other score.
         folder: keep the copy in a file per process in this folder, instead of in
-            memory.
+            memory. Several Bests may share it.
 
     >>> from switch_ema import EMA
     >>> ema = EMA(nn.Linear(1, 1))
@@ -91,8 +110,21 @@ class Best:
         self._folder = None if folder is None else Path(folder)
         self._best: int | None = None
         self._kept: dict[str, Tensor] | None = None
-        # Epochs whose files a state dict may still name.
-        self._saved: list[int] = []
+        self._run = ""
+        self._file: _File | None = None
+        # Files that a state dict may still name, and all that are this object's.
+        self._saved: list[_File] = []
+        self._own: set[_File] = set()
+        _EXISTING.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy everything but the right to write and delete the original's files."""
+        return vars(self) | {"_run": "", "_own": set(), "_saved": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take back what ``__getstate__`` returned."""
+        vars(self).update(state)
+        _EXISTING.add(self)
 
     def update(self, score: float) -> bool:
         """Take the held-out score of the present average, after an epoch.
@@ -100,15 +132,24 @@ class Best:
         Returns:
             Whether it is the best so far, so that the average was copied. A score that
             is NaN never is.
+
+        Raises:
+            OSError: the copy could not be written, as on a full disk. Nothing has
+                changed, so the call can be repeated.
         """
         score = self.averager._agreed(float(score))
         if self._n is not None and not math.isnan(score):
             standard_error(score, self._n)  # refuses what is no share
-        self.scores.append(score)
         if math.isnan(score) or not self._improves(score):
+            self.scores.append(score)
             return False
-        self._best = len(self.scores)
-        self._keep(self.averager._copy_average())
+        epoch, kept = len(self.scores) + 1, self.averager._copy_average()
+        file = None if self._folder is None else self._write(kept, epoch)
+        with Uninterrupted():
+            self._kept, self._file = None if file else kept, file
+            self._best = epoch
+            self.scores.append(score)
+        self._delete_unneeded()
         return True
 
     @property
@@ -153,10 +194,14 @@ class Best:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scores and, unless it is in a file, the copy."""
-        if self._folder is not None and self._best is not None:
-            self._saved = [*self._saved, self._best][-2:]
-        kept = {n: t.clone() for n, t in (self._kept or {}).items()}
-        return {"scores": list(self.scores), "best": self._best, "average": kept}
+        if self._file is not None:
+            self._saved = [*self._saved, self._file][-2:]
+        return {
+            "scores": list(self.scores),
+            "best": self._best,
+            "average": {n: t.clone() for n, t in (self._kept or {}).items()},
+            "run": None if self._file is None else self._file.run,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned.
@@ -164,11 +209,7 @@ class Best:
         Raises:
             StateMismatch: it is no such state, or its file is gone; nothing changed.
         """
-        if not isinstance(state, Mapping) or state.keys() != {
-            "scores",
-            "best",
-            "average",
-        }:
+        if not isinstance(state, Mapping) or state.keys() != _STATE:
             raise StateMismatch("This is not the state_dict() of a Best.")
         scores, best = state["scores"], state["best"]
         if not isinstance(scores, list) or not all(
@@ -178,13 +219,20 @@ class Best:
         is_epoch = isinstance(best, int) and 1 <= best <= len(scores)
         if best is not None and not is_epoch:
             raise StateMismatch(f"The state's best epoch is {best!r}, not one of them.")
-        kept = dict(state["average"]) or None
+        kept: dict[str, Tensor] | None = None
+        file: _File | None = None
         if best is not None and self._folder is None:
-            self.averager._check_copy(kept)
-        elif best is not None and not self._path(best).exists():
-            raise StateMismatch(f"{self._path(best)}, which the state names, is gone.")
-        self.scores, self._best, self._kept = list(scores), best, kept
-        self._saved = [best] if best is not None and self._folder is not None else []
+            self.averager._check_copy(state["average"])
+            kept = dict(state["average"])
+        elif best is not None:
+            file = self._existing_file(state["run"], best)
+        self.scores, self._best = list(scores), best
+        self._kept, self._file = kept, file
+        # Others may have taken the same state, so new files get a name of their own.
+        self._run = ""
+        if file is not None:
+            self._saved = [file]
+            self._own |= self._inherited(file.run)
 
     def _improves(self, score: float) -> bool:
         if self._best is None:
@@ -192,27 +240,56 @@ class Best:
         best = self.scores[self._best - 1]
         return score > best if self._higher else score < best
 
-    def _path(self, epoch: int) -> Path:
-        assert self._folder is not None
-        return self._folder / f"best-epoch{epoch:06d}-rank{fsdp.rank()}.pt"
+    # Files.
 
-    def _keep(self, copy: dict[str, Tensor]) -> None:
-        if self._folder is None:
-            self._kept = copy
-            return
-        assert self._best is not None
+    def _path(self, file: _File) -> Path:
+        assert self._folder is not None
+        return self._folder / file.name
+
+    def _write(self, copy: dict[str, Tensor], epoch: int) -> _File:
+        assert self._folder is not None
+        if not self._run:
+            drawn = float(int.from_bytes(os.urandom(6), "big"))
+            self._run = f"{int(self.averager._agreed(drawn)):012x}"
         self._folder.mkdir(parents=True, exist_ok=True)
         parts = {name: fsdp.local_part(tensor) for name, tensor in copy.items()}
-        path = self._path(self._best)
-        write_atomically(path, lambda file: torch.save(parts, file))
-        needed = {self._path(epoch) for epoch in (*self._saved, self._best)}
-        for other in self._folder.glob(f"best-epoch*-rank{fsdp.rank()}.pt"):
-            if other not in needed:
-                other.unlink(missing_ok=True)
+        file = _File(self._run, epoch)
+        write_atomically(self._path(file), lambda path: torch.save(parts, path))
+        self._own.add(file)
+        return file
+
+    def _delete_unneeded(self) -> None:
+        # Another Best, such as a copy, may have taken over a file of this one.
+        needed = {file for best in _EXISTING for file in (*best._saved, best._file)}
+        for file in self._own - needed:
+            self._path(file).unlink(missing_ok=True)
+            self._own.remove(file)
+
+    def _existing_file(self, run: Any, epoch: int) -> _File:
+        """Return the file that a state names; its name must be none but a Best's."""
+        if not isinstance(run, str) or not _RUN.fullmatch(run):
+            raise StateMismatch(
+                f"The state's run is {run!r}, not one of a Best with a folder."
+            )
+        file = _File(run, epoch)
+        if not self._path(file).exists():
+            raise StateMismatch(f"{self._path(file)}, which the state names, is gone.")
+        return file
+
+    def _inherited(self, run: str) -> set[_File]:
+        """Find what a training that ended has left, such as epochs after its state."""
+        assert self._folder is not None
+        names = self._folder.glob(f"best-{run}-epoch*-rank{fsdp.rank()}.pt")
+        epochs = (re.search(r"-epoch(\d+)-", path.name) for path in names)
+        return {_File(run, int(found[1])) for found in epochs if found}
 
     def _copy(self) -> dict[str, Tensor]:
         if self._kept is not None:
             return self._kept
-        assert self._best is not None
-        parts = torch.load(self._path(self._best), weights_only=True)
+        assert self._file is not None
+        parts = torch.load(self._path(self._file), weights_only=True)
         return self.averager._as_copy(parts)
+
+
+_STATE = {"scores", "best", "average", "run"}
+_EXISTING: "WeakSet[Best]" = WeakSet()

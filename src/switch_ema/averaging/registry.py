@@ -27,6 +27,7 @@ from switch_ema.averaging.schedules.intervals import ScheduleLike
 from switch_ema.averaging.schedules.spelling import DecayLike
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
+from switch_ema.averaging.step.rounds import Count
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,6 +69,7 @@ class MethodOptions(TypedDict, total=False):
     exclude: Filter
     flat: bool
     steps_per_epoch: int | None
+    count: Count
 
 
 METHODS: dict[str, type[Averager]] = {

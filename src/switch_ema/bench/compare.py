@@ -23,6 +23,7 @@ from switch_ema.bench.plan.sweep_points import (
     trained,
 )
 from switch_ema.bench.results.folder import (
+    INPUTS,
     RESULTS,
     Arithmetic,
     claim,
@@ -121,6 +122,7 @@ def run_comparison(
             options,
             watcher or Watcher(),
             sources=results.meta()["sources"],
+            inputs=results.meta()[INPUTS],
             keeps_trajectory=keeps_trajectory,
             saves_every=saves_every,
             arithmetic=settle_arithmetic(
@@ -157,6 +159,8 @@ class _Runner:
     watcher: Watcher
     sources: str
     """Fingerprints of the tasks' files when the run began."""
+    inputs: str
+    """Those of other files that a script is given."""
     keeps_trajectory: bool
     saves_every: float
     arithmetic: Arithmetic
@@ -219,6 +223,7 @@ class _Runner:
             self.options.track,
             self._is_kept(cell) and self.keeps_trajectory,
             self.sources,
+            self.inputs,
             saves_every=self.saves_every,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,

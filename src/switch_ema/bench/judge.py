@@ -11,6 +11,7 @@ from switch_ema.bench.logs.naming import pair_logs
 from switch_ema.bench.logs.reading import Series, as_log, read_log
 from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
 from switch_ema.bench.recipe import Metric, is_lower_better, is_usable
+from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.words import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
@@ -20,7 +21,11 @@ from switch_ema.bench.text import counted, listed
 _AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
 _AXES |= {"wall_time", "lr", "learning_rate"}
 _AXES |= {
-    f"trial/{name}" for name in ("train_seconds", "evaluate_seconds", "memory_mb")
+    f"trial/{name}"
+    for name in (
+        *("train_seconds", "evaluate_seconds", "memory_mb"),
+        *("process", "attempt", "counts_updates"),
+    )
 }
 """Columns that no comparison is about."""
 
@@ -162,7 +167,8 @@ def _values(
     ]
     if not found:
         known = sorted({_metric_of(column) for column in series} - _AXES)
-        there = f"it has {', '.join(known)}" if known else "it has no numbers"
+        names = shortened(", ".join(known), 300)
+        there = f"it has {names}" if known else "it has no numbers"
         raise UsageError(f"{path} has no {metric!r}; {there}.")
     return found
 

@@ -13,19 +13,19 @@ from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.fingerprints import changed_inputs, described, fingerprint
 from switch_ema.bench.spec import (
+    FOLDER,
     KINDS,
     SCRIPT,
     Spec,
     file_of,
-    files_of_script,
-    fingerprint,
     is_script,
     parse_task,
 )
 from switch_ema.bench.stacking.tasks import stack_tasks
 from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
-from switch_ema.bench.text import unknown
+from switch_ema.bench.text import listed, unknown
 
 _REGISTRY = "switch_ema.zoo.tasks.registry"
 """Where tasks are found by name. A string: the engine imports no particular task."""
@@ -45,16 +45,25 @@ def import_task(name: str) -> type[Task]:
     return found
 
 
-def check_unchanged(task: str, sources: str) -> None:
-    """Refuse a file that is none of those that a run was begun with."""
+def check_unchanged(task: str, sources: str, inputs: str | None = None) -> None:
+    """Refuse files that are not those that a run was begun with.
+
+    Args:
+        task: whose files are compared.
+        sources: the fingerprints of the code of all tasks.
+        inputs: those of other files that a script is given, as JSON.
+    """
     found = fingerprint(task)
     if found and found not in sources.split():
-        files = (
-            files_of_script(task) if is_script(task) else [file_of(parse_task(task))]
-        )
         raise UsageError(
-            f"{', '.join(map(str, files))} was edited while the run was going on, and "
-            "results of both must not be mixed; undo the edit, or begin a new run."
+            f"{described(task)} was edited while the run was going on, and results of "
+            "both must not be mixed; undo the edit, or begin a new run."
+        )
+    if changed := changed_inputs(inputs):
+        raise UsageError(
+            f"{listed(changed)} changed while the run was going on, and results of "
+            "both must not be mixed; undo the change, or begin a new run. If the "
+            f"script writes there, let it write to {FOLDER}."
         )
 
 

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha1
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -191,12 +190,6 @@ def command_of(
     ]
 
 
-def files_of_script(task: str) -> list[Path]:
-    """List the Python files that a command names."""
-    words = map(Path, command_of(task))
-    return [path for path in words if path.suffix == ".py" and path.is_file()]
-
-
 def task_slug(*tasks: str) -> str:
     """Name a folder after tasks.
 
@@ -224,21 +217,6 @@ def file_of(spec: Spec) -> str | None:
     """Return the user's file as it was typed, or None for one of our tasks."""
     found = None if is_script(spec.name) else IN_FILE.fullmatch(spec.name)
     return None if found is None else found["path"]
-
-
-def fingerprint(task: str) -> str:
-    """Hash the user's file as it is now; nothing of one of our tasks.
-
-    Of a command these are the Python files that it names.
-    """
-    if is_script(task):
-        contents = b"".join(path.read_bytes() for path in files_of_script(task))
-        return sha1(contents).hexdigest() if contents else ""
-    file = file_of(parse_task(task))
-    path = None if file is None else Path(file).expanduser()
-    if path is None or not path.is_file():
-        return ""
-    return sha1(path.read_bytes()).hexdigest()
 
 
 def _split(text: str) -> list[str]:

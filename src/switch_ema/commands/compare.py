@@ -16,7 +16,7 @@ from rich.text import Text
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
-from switch_ema.bench.spec import SCRIPT
+from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Compare:
         """Run it."""
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import plan_comparison, run_comparison
+            from switch_ema.bench.fingerprints import watched
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import time_from_history
             from switch_ema.bench.tuning import plan_trials
@@ -82,6 +83,9 @@ class Compare:
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
+        if is_script(settings.tasks[0]):
+            for sentence in watched(settings.tasks[0]):
+                console.print(Text(printable(sentence), style="dim"))
         console.print(_expected(time_from_history(cells, self.run.out)))
         if self.run.dry_run:
             return
@@ -105,7 +109,7 @@ def _expected(seconds: float | None) -> str:
 def _show(
     summary: "ComparisonSummary", folder: Path, console: Console, *, verbose: bool
 ) -> None:
-    """Print what a run has found and write its page."""
+    """Write the page of a run and print what it has found, each whatever the other."""
     from switch_ema.bench.report.page import write_run_page
     from switch_ema.bench.report.terminal import print_comparison, print_findings
 
@@ -113,8 +117,10 @@ def _show(
         console.print("No baseline has finished yet, so there is nothing to compare.")
         return
     show = print_comparison if verbose else print_findings
-    show(summary, console)
-    path = write_run_page(summary, folder)
+    try:
+        path = write_run_page(summary, folder)
+    finally:
+        show(summary, console)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 

@@ -210,12 +210,13 @@ def _show(table: "PaperTable", stored: "StoredRows", console: Console) -> None:
     from switch_ema.paper.reproduce.plan import table_folder
 
     section = _section(table, stored)
+    # Before anything is printed: a terminal may fail, the page must be there.
+    path = write_part(section, table_folder(stored.out, table, stored.scale), table)
     console.rule(escape(section.title), align="left")
     for sheet in section.sheets[:2]:  # what was trained stands on the page
         _print_sheet(sheet, console)
     for sentence in section.paragraphs:
         console.print(escape(sentence))
-    path = write_part(section, table_folder(stored.out, table, stored.scale), table)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
 
 

@@ -40,10 +40,11 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
 def publish(
     section: AnalysisSection, folder: Path, title: str, console: Console
 ) -> None:
-    """Store an analysis, print it and write the page of its folder."""
+    """Store an analysis, write the page of its folder and print it."""
     from switch_ema.bench.report.page import write_analysis_page
 
     save_section(section, folder)
+    page = write_analysis_page(title, load_sections(folder), folder / "report.html")
     for sheet in section.sheets:
         if sheet.is_folded:
             rows = counted(len(sheet.rows), "row")
@@ -52,7 +53,6 @@ def publish(
             print_sheet(sheet, console)
     for sentence in section.paragraphs:
         console.print(escape(sentence))
-    page = write_analysis_page(title, load_sections(folder), folder / "report.html")
     name_files(folder, page, console)
 
 

@@ -72,6 +72,8 @@ class Averaging:
         method: str = "switch-ema",
         **options: "Unpack[CallbackOptions]",
     ) -> None:
+        if "count" in options:
+            options["count"] = _inside(options["count"])
         settings = AveragingSettings.of(method, options)
         wrapped = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
         inner = [_inside(one) for one in wrapped]

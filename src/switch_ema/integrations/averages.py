@@ -17,6 +17,7 @@ from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.spelling import as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import as_counting
 from switch_ema.averaging.view.stage import stage_of
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.measures import describe_average, distance
@@ -36,7 +37,15 @@ LIVE = "_live"
 
 _BEST, _FURTHER = "best", "further"
 _OWN = ("best", "evaluate", "decays", "log_averaging")
-_SHARED = ("buffers", "dtype", "device", "include", "exclude", "steps_per_epoch")
+_SHARED = (
+    "buffers",
+    "dtype",
+    "device",
+    "include",
+    "exclude",
+    "steps_per_epoch",
+    "count",
+)
 
 
 class CallbackOptions(MethodOptions, total=False):
@@ -78,6 +87,8 @@ class AveragingSettings:
 
     def __post_init__(self) -> None:
         check_method(self.method, self.options)
+        if isinstance(count := self.options.get("count"), str):
+            as_counting(count, ())  # numbers wait until there are optimizers
         check_choice("evaluate", self.evaluate, ("averaged", "live", "both"))
         if self.evaluate == "live" and self.best is not None:
             raise ValueError(
@@ -162,8 +173,8 @@ class Averages:
             assert self._settings.best is not None
             metric = self._settings.best.metric
             warnings.warn(
-                f"No evaluation of this training measured {metric!r} on held-out data, "
-                "so there is no best average but the last one.",
+                f"No evaluation measured {metric!r} on held-out data, so the last "
+                "average counts as the best.",
                 stacklevel=3,
             )
 
@@ -288,9 +299,7 @@ def _check_decays(decays: Any) -> None:
         )
     for decay in decays:
         if isinstance(decay, bool) or not isinstance(decay, (int, float, str)):
-            raise ValueError(
-                f"decays are numbers or texts, which name their metrics, got {decay!r}."
-            )
+            raise ValueError(f"decays must be numbers or strings, got {decay!r}.")
         as_schedule(decay, auto=fraction())  # refuses what is no decay
     if len(set(decays)) < len(decays):
         raise ValueError(f"decays must differ from each other, got {decays!r}.")

@@ -132,7 +132,7 @@ class SwitchEMAHandler:
         """Take the scores of one evaluator, before those who save see its end."""
         if held_out is None and len(evaluators) > 1:
             raise ValueError(
-                "best needs to know which evaluator measures held-out data: "
+                "best needs one evaluator of held-out data; name it with "
                 "attach(trainer, ..., held_out=evaluator)."
             )
         watched = evaluators[0] if held_out is None else held_out

@@ -127,7 +127,7 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
     def state_dict(self) -> dict[str, Any]:
         """Return the averager's state, to be saved with the model."""
         if self._averages is None:
-            raise RuntimeError("There is nothing to save before fit() has begun.")
+            raise RuntimeError("There is no state to save before fit() starts.")
         return _renamed(self._averages.state_dict(), self._positions())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

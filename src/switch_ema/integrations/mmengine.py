@@ -244,7 +244,7 @@ class SwitchEMAHook(AveragerHook):
         switch_start: no switch up to here.
         switch_end: no switch after this.
         switch_interval: epochs or steps from switch to switch.
-        full_params_ema: average floating-point buffers too; if not they are copied.
+        full_params_ema: average all float buffers too; if not they are copied.
         update_interval: average at every k-th step only, with ``momentum``.
         live_share: the share of the live weights that a switch keeps.
         optimizer_state: "keep" or "reset" the optimizer's moments at a switch.

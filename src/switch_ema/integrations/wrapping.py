@@ -53,10 +53,9 @@ def run_on_average(
 
 
 def warn_without_state(what: str = "the averager", stacklevel: int = 3) -> None:
-    """Say that a training is resumed whose checkpoint has nothing of something."""
+    """Warn that a resumed checkpoint lacks the state of something."""
     warnings.warn(
-        f"The checkpoint that is resumed has no state of {what}, which starts anew "
-        "from here.",
+        f"The checkpoint has no state of {what}, which therefore starts from scratch.",
         stacklevel=stacklevel,
     )
 
@@ -66,6 +65,6 @@ def check_alone(callback: Any, callbacks: Iterable[Any], kind: type) -> None:
     others = [other for other in callbacks if isinstance(other, kind)]
     if any(other is not callback for other in others):
         raise ValueError(
-            f"A trainer takes one {kind.__name__}, got {len(others)}; decays=[...] "
-            "gives it more averages."
+            f"A trainer takes one {kind.__name__}, got {len(others)}; use decays=[...] "
+            "for more averages."
         )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -131,6 +132,39 @@ def test_buffers_that_differ_are_those_of_rank_0_unless_ddp_leaves_them_apart():
         assert_same(state_of_1, state)
         assert_same({name: state[name] for name in reference}, reference)
     assert not torch.equal(apart, other)
+
+
+def train_on_uneven_data(method) -> tuple[int, list[str], dict, dict]:
+    """Rank 0 has 3 batches in each epoch, rank 1 has 5."""
+    model = DistributedDataParallel(network())
+    optimizer = sgd(model)
+    averager = method(model, optimizer, decay=constant(0.8))
+    reference, told = EMA(model.module, decay=constant(0.8)), []
+    for seed in range(2):
+        with model.join():
+            for batch in batches(3 + 2 * dist.get_rank(), seed):
+                train_step(model, optimizer, batch)
+                reference.update()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            averager.end_epoch()
+        told += [str(w.message) for w in caught if "join()" in str(w.message)]
+    average, expected = averager.averaged_state_dict(), reference.averaged_state_dict()
+    return averager.steps, told, average, expected
+
+
+def test_a_passive_average_goes_on_with_uneven_data_and_tells_whose_is_whole():
+    ranks = run(2, train_on_uneven_data, EMA)
+    assert [steps for steps, *_ in ranks] == [6, 10]
+    for _, told, average, expected in ranks:
+        assert len(told) == 1
+        assert "a rank with the most batches" in told[0]
+        assert_same(average, expected)
+
+
+def test_a_switch_after_uneven_data_is_refused_on_all_ranks():
+    _, results = run_to_the_end(2, train_on_uneven_data, SwitchEMA)
+    assert all("RankMismatch" in result for result in results), results
 
 
 def fail_on_rank_1() -> None:

@@ -197,7 +197,7 @@ def test_buffers_that_a_module_replaces_are_followed():
             return self.weight * x
 
     model = Counter()
-    ema = EMA(model, decay=constant(0.5))
+    ema = EMA(model, decay=constant(0.5), buffers="average")
     for _ in range(2):
         model(torch.ones(1))
         ema.update()

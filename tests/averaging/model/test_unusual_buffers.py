@@ -23,7 +23,9 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("options", [{}, {"flat": True}, {"dtype": torch.float64}])
 def test_infinite_values_are_copied_and_the_switch_is_not_refused(options):
     model = Masked()
-    sema = SwitchEMA(model, decay=constant(0.5), live_share=0.25, **options)
+    sema = SwitchEMA(
+        model, decay=constant(0.5), live_share=0.25, buffers="average", **options
+    )
     for _ in range(3):
         nudge(model)
         sema.update()
@@ -40,7 +42,7 @@ def test_infinite_values_are_copied_and_the_switch_is_not_refused(options):
 @pytest.mark.parametrize("method", [SWA, LAWA])
 def test_means_copy_them_as_well(method):
     model = Masked()
-    averager = method(model)
+    averager = method(model, buffers="average")
     averager.end_epoch()
     model.smallest[0] = 7.0
     averager.end_epoch()

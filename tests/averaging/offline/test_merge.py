@@ -364,3 +364,85 @@ def test_nothing_is_left_behind_or_overwritten(name, tmp_path, monkeypatch):
     merge_checkpoints(paths, tmp_path / name)
     with pytest.raises(FileExistsError):
         merge_checkpoints(paths, tmp_path / name)
+
+
+def test_a_weight_of_zero_leaves_infinities_out(tmp_path):
+    good, bad = state(0), state(1)
+    bad["body.bias"][:2] = torch.tensor([float("inf"), float("nan")])
+    for order in ([good, bad], [bad, good]):
+        weights = [1.0, 0.0] if order[0] is good else [0.0, 1.0]
+        out = tmp_path / f"{weights[0]}.safetensors"
+        merge_checkpoints(saved(tmp_path, order), out, weights)
+        assert torch.equal(files.load_file(out)["body.bias"], good["body.bias"])
+
+
+def linked(folder):
+    (folder / "tokenizer.json").symlink_to(folder.parent / "secret")
+
+
+def piped(folder):
+    os.mkfifo(folder / "vocab.txt")
+
+
+def linked_folder(folder):
+    (folder / "tokenizer").symlink_to(folder.parent / "private")
+
+
+def linked_inside(folder):
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").symlink_to(folder.parent / "secret")
+
+
+@pytest.mark.parametrize("put", [linked, piped, linked_folder, linked_inside])
+def test_what_goes_with_the_weights_is_not_taken_from_elsewhere(put, tmp_path):
+    (tmp_path / "private").mkdir()
+    for name in ("secret", "private/secret"):
+        (tmp_path / name).write_text("secret")
+    folder = sharded(tmp_path / "c", state(0))
+    put(folder)
+    progress = []
+    with pytest.raises(
+        ValueError, match=r"(tokenizer|vocab).* is (a link|not a regul)"
+    ):
+        merge_checkpoints(
+            [folder, folder],
+            tmp_path / "out",
+            progress=lambda *done: progress.append(done),
+        )
+    assert not progress  # it is said before the work, not after it
+    assert not list(tmp_path.glob("*out*"))
+    merge_checkpoints([folder, folder], tmp_path / "one.safetensors")
+
+
+def test_a_folder_with_the_tokenizer_is_copied(tmp_path):
+    folder = sharded(tmp_path / "c", state(0))
+    (folder / "tokenizer" / "more").mkdir(parents=True)
+    (folder / "tokenizer" / "vocab.json").write_text("{}")
+    (folder / "tokenizer" / "more" / "merges.txt").write_text("a b")
+    merged = merge_checkpoints([folder, folder], tmp_path / "out").path
+    assert (merged / "tokenizer" / "vocab.json").read_text() == "{}"
+    assert (merged / "tokenizer" / "more" / "merges.txt").read_text() == "a b"
+
+
+def test_what_a_killed_merge_has_left_is_removed(tmp_path):
+    paths = saved(tmp_path, [state(0), state(1)])
+    dead = 2**22 + 1  # above the largest number that Linux gives to a process
+    left = {
+        f".m.safetensors.{dead}.partial": True,
+        f".m.safetensors.{os.getpid()}.partial": True,
+        f".m.merge.json.{dead}.partial": True,
+        f".m.safetensors.{os.getppid()}.partial": False,  # it is being written
+        f".n.safetensors.{dead}.partial": False,
+        ".m.safetensors.mine.partial": False,
+    }
+    for name in left:
+        (tmp_path / name).write_text("")
+    merge_checkpoints(paths, tmp_path / "m.safetensors")
+    assert {name for name in left if not (tmp_path / name).exists()} == {
+        name for name, is_removed in left.items() if is_removed
+    }
+    folder = tmp_path / f".out.{os.getpid()}.partial"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("half")
+    merge_checkpoints(paths, tmp_path / "out")
+    assert not folder.exists()

@@ -67,7 +67,7 @@ class Centred(nn.Module):
 def test_flat_storage_follows_buffers_that_a_module_replaces(arithmetic):
     """0 and 1 average to 0.5, that and 2 to 1.25, shown or not; no warning is due."""
     model = Centred()
-    ema = EMA(model, decay=constant(0.5), flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True, buffers="average")
     for expected in (0.5, 1.25):
         model(torch.ones(2))
         model.scale += 1
@@ -101,7 +101,7 @@ def test_flat_storage_leaves_buffers_that_share_memory():
     model.register_buffer("whole", torch.zeros(4))
     model.register_buffer("part", model.whole[1:3])
     model.register_buffer("front", torch.zeros(4)[:2])
-    ema = EMA(model, decay=constant(0.5), flat=True)
+    ema = EMA(model, decay=constant(0.5), flat=True, buffers="average")
     model.whole += 1
     model.front += 1
     assert model.part.tolist() == [1.0, 1.0]

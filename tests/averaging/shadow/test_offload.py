@@ -170,6 +170,34 @@ def test_agrees_with_a_shadow_beside_the_model(accelerator, monkeypatch, dtype):
         torch.testing.assert_close(tensor, expected[name])
 
 
+def test_a_device_without_streams_is_waited_for(accelerator, monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace())
+    model = nn.Linear(3, 2)
+    beside = EMA(model, decay=constant(0.9))
+    ema = offloaded_ema(model, monkeypatch)
+    for _ in range(3):
+        move(model)
+        beside.update()
+        ema.update()
+    expected = beside.state_dict()["shadow"]
+    for name, tensor in ema.state_dict()["shadow"].items():
+        torch.testing.assert_close(tensor, expected[name])
+
+
+def test_a_device_without_page_locked_memory_copies_to_other_memory(monkeypatch):
+    empty_like = torch.empty_like
+
+    def no_pinned_memory(tensor, *, pin_memory=False, **options):
+        if pin_memory:
+            raise NotImplementedError
+        return empty_like(tensor, **options)
+
+    monkeypatch.setattr(torch, "empty_like", no_pinned_memory)
+    live = torch.randn(4, 3).t()
+    staged = offload._page_locked_like(live)
+    assert (staged.shape, staged.stride()) == (live.shape, live.stride())
+
+
 def test_loading_is_not_averaged_over(accelerator, monkeypatch):
     model = nn.Linear(3, 2)
     ema = offloaded_ema(model, monkeypatch)

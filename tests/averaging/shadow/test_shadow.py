@@ -188,7 +188,7 @@ def test_a_copy_of_a_cast_model_goes_on_to_be_averaged(make_copy, buffers, dtype
 def test_a_buffer_that_becomes_a_floating_point_one_is_averaged():
     model = nn.Linear(1, 1)
     model.register_buffer("seen", torch.tensor([4]))
-    ema = EMA(model, decay=constant(0.5))
+    ema = EMA(model, decay=constant(0.5), buffers="average")
     ema.update()
     model.seen = torch.tensor([4.0])
     ema.averaged_state_dict()
@@ -398,3 +398,60 @@ def test_a_model_that_gets_its_memory_later_is_averaged_from_then_on():
     nn.init.constant_(model[0].weight, 5.0)
     ema.update()
     assert ema.averaged_state_dict()["0.weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+STORAGES = {
+    "float32": {},
+    "float64": {"dtype": torch.float64},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "flat": {"flat": True},
+}
+
+
+def mixed_model():
+    """Weights of several layouts and dtypes, and statistics."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(4, 4))
+    model[0].to(memory_format=torch.channels_last)
+    model[2].double()
+    return model
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_switch_writes_what_averaged_shows(storage):
+    model = mixed_model()
+    sema = SwitchEMA(model, decay=constant(0.5), **STORAGES[storage])
+    for seed in range(3):
+        nudge(model, 0.1 * seed)
+        sema.update()
+    shown, before = sema.averaged_state_dict(), sema.state_dict()["shadow"]
+    versions = [parameter._version for parameter in model.parameters()]
+    sema.switch()
+    assert_same(copy_of(model.state_dict()), shown)
+    assert_same(sema.state_dict()["shadow"], before)
+    now = [parameter._version for parameter in model.parameters()]
+    assert all(new > old for new, old in zip(now, versions, strict=True))
+    # Also where tensors have moved since the addresses were noted.
+    for parameter in model.parameters():
+        if storage != "flat":
+            parameter.data = parameter.data.clone()
+    nudge(model, 0.3)
+    sema.update()
+    shown = sema.averaged_state_dict()
+    sema.switch()
+    assert_same(copy_of(model.state_dict()), shown)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight", "2.bias"])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_refused_switch_names_the_tensor_and_writes_nothing(storage, name, value):
+    model = mixed_model()
+    sema = SwitchEMA(model, decay=constant(0.5), **STORAGES[storage])
+    nudge(model)
+    sema.update()
+    live = copy_of(model.state_dict())
+    sema.averaged_tensors()[name][-1] = value
+    with pytest.raises(FloatingPointError, match=f"average of {name} is not"):
+        sema.switch()
+    assert_same(copy_of(model.state_dict()), live)
+    assert sema.switches == 0

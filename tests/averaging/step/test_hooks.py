@@ -80,10 +80,12 @@ def test_several_optimizers_make_one_round():
     stem = torch.optim.SGD(model.stem.parameters(), lr=0.1)
     body = torch.optim.SGD(model.body.parameters(), lr=0.1)
     ema = EMA(model, [stem, body])
-    for optimizer, steps in ((stem, 0), (stem, 0), (body, 1), (body, 1), (stem, 2)):
+    every = EMA(model, [stem, body], count="all")
+    order = stem, stem, body, body, stem
+    for optimizer, *steps in zip(order, (0, 2, 2, 2, 3), (0, 0, 1, 1, 2), strict=True):
         loss_of(model, next(batches(1))).backward()
         optimizer.step()
-        assert ema.steps == steps
+        assert [ema.steps, every.steps] == steps
 
 
 def test_an_unfinished_round_survives_a_resume():
@@ -238,6 +240,50 @@ def test_a_compiled_step_counts_and_averages(optimizer_class):
         torch.testing.assert_close(averages[1][name], value)
 
 
+class PlainSGD(torch.optim.Optimizer):
+    """Unlike torch's own optimizers, it has a step without a break of the graph."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+def test_a_step_of_one_graph_is_counted_by_update():
+    averages = []
+    for compiles in (False, True):
+        model = nn.Linear(2, 2)
+        nn.init.ones_(model.weight)
+        optimizer = PlainSGD(model.parameters())
+        ema = EMA(model, None if compiles else optimizer, decay=constant(0.5))
+        step = optimizer.step
+        if compiles:
+            step = torch.compile(step, backend="aot_eager", fullgraph=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(3, 2)).sum().backward()
+            step()
+            if compiles:
+                ema.update()
+        averages.append(ema.averaged_state_dict()["weight"])
+    torch.testing.assert_close(*averages)
+
+
+def test_a_hook_in_one_graph_says_what_to_do_instead():
+    torch._dynamo.reset()  # graphs made without the hook would be used again
+    model = nn.Linear(2, 2)
+    optimizer = PlainSGD(model.parameters())
+    EMA(model, optimizer)
+    model(torch.ones(3, 2)).sum().backward()
+    step = torch.compile(optimizer.step, backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"call update\(\) after"):
+        step()
+
+
 def test_a_resumed_averager_waits_only_for_optimizers_that_there_are():
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
@@ -324,11 +370,11 @@ def test_another_optimizer_is_noticed_in_the_same_epoch_and_can_be_attached():
 
     step(first)
     second = torch.optim.Adam(model.parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="Adam has stepped .* attach_to"):
+    with pytest.warns(UserWarning, match="Adam stepped parameters .* attach_to"):
         step(second)
     step(second)  # once is enough
     assert ema.steps == 1
-    with pytest.raises(RuntimeError, match="detach"):
+    with pytest.raises(RuntimeError, match=r"Already attached .* call detach\(\)"):
         ema.attach_to(second)
     ema.detach()
     ema.attach_to(second)

@@ -108,6 +108,22 @@ def test_a_parameter_that_goes_inside_the_block_is_named_and_the_rest_put_back()
     ema.update()
 
 
+@pytest.mark.parametrize("other", [torch.zeros(3, 2), torch.zeros(2, 2).to_sparse()])
+def test_a_parameter_that_is_replaced_inside_the_block_is_named(other):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    ema = EMA(model, decay=constant(0.5))
+    for parameter in model.parameters():
+        parameter.data += 1
+    ema.update()
+    live = model[1].weight.detach().clone()
+    replaced = pytest.raises(RuntimeError, match=r"0\.weight was replaced inside")
+    with replaced, ema.averaged():
+        model[0].weight = nn.Parameter(other)
+    assert torch.equal(model[1].weight, live)
+    ema.refresh()
+    ema.update()
+
+
 def test_autocast_does_not_answer_for_the_average_with_the_live_weights():
     model = nn.Linear(4, 1, bias=False)
     ema = EMA(model, decay=constant(0.5))

@@ -57,8 +57,12 @@ class Waiting(Tiny):
         if ray.is_initialized() and epoch == 1:
             node = ray.get_runtime_context().get_node_id()
             stops = here / f"stop-{node}", here / f"stop-{self.seed}"
+            if any(stop.exists() for stop in stops):
+                # Renamed into place: a reader finds the whole number or no file.
+                note = here / f"waiting-{os.getpid()}"
+                note.write_text(str(os.getpid()))
+                note.replace(here / "waiting")
             while any(stop.exists() for stop in stops):
-                (here / "waiting").write_text(str(os.getpid()))
                 time.sleep(0.05)
         return super().train_loader(epoch)
 
@@ -313,7 +317,7 @@ def test_ctrl_c_cancels_and_leaves_a_report_of_what_finished(config, cluster, tm
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     results = tmp_path / "run" / "results.sqlite"
-    wait_for(lambda: stored(results) == 2 and waiting.exists() and waiting.read_text())
+    wait_for(lambda: stored(results) == 2 and waiting.exists())
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130

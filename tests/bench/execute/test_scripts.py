@@ -1,16 +1,23 @@
 """A command of the user's is a training of a comparison like any other."""
 
+import errno
+import fcntl
 import json
 import runpy
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from switch_ema.bench.compare import run_comparison, summarize_run
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.cells import train_cells
+from switch_ema.bench.execute.local import Pool
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.execute.scripts import run_script
+from switch_ema.bench.execute.scripts import _Files, _locked, run_script
 from switch_ema.bench.judge import judge
 from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.logs.naming import group_logs
@@ -20,6 +27,7 @@ from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.train.context import RunContext
+from tests.bench.execute.test_guard import FAMILY, family, survivors, wait_for
 
 TRAIN = """
 import argparse, os
@@ -75,7 +83,9 @@ import json, os, sys
 told = json.loads(os.environ["SWITCH_EMA_TRIAL"])
 seed = int(sys.argv[1])
 notes = {"train_seconds": 1.0, "evaluate_seconds": 0.5, "memory_mb": 7.0}
-rows = [{"trial": {"trained": {"Network": "N"}}}]
+notes["counts_updates"] = 0
+attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+rows = [{"trial": {"trained": {"Network": "N"}, "attempt": attempt, "process": 7}}]
 rows[0]["options"] = dict.fromkeys(told["methods"], "")
 for epoch in (1, 2):
     values = {m: {"%s": epoch + (1.0137 + 0.0173 * seed) ** (i + 2) + i * len(m)}
@@ -121,6 +131,30 @@ def test_under_torchrun_rank_0_reports(train, tmp_path):
     assert (result.status, result.message) == ("done", "")
     assert len(result.values["switch-ema"]["accuracy"]) == 2
     assert result.trained["Processes"] == "2"
+
+
+CHILD = """
+import subprocess, sys
+import torch
+import switch_ema
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+trial = switch_ema.trial(model, optimizer)
+is_child = len(sys.argv) > 3
+trial.evaluate(lambda: {"score": -1.0 if is_child else 1.0})
+if not is_child:
+    subprocess.run([sys.executable, *sys.argv, "child"])
+"""
+
+
+def test_a_child_process_cannot_replace_the_values_of_its_parent(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(CHILD)
+    result = run_script(cell_of(path, "plain"), RunContext(tmp_path / "run"))
+    assert result.status == "failed" and result.values == {}
+    assert "switch_ema.trial was called in 2 of its processes" in result.message
+    assert "without SWITCH_EMA_TRIAL in their environment" in result.message
 
 
 @pytest.fixture
@@ -174,7 +208,8 @@ def test_killed_and_continued_gives_the_same_table(script, tmp_path):
 
 def test_a_launcher_may_start_a_script_anew(script):
     whole = script(REPORT).summary.tasks[0]
-    again = script(REPORT + REPORT, name="again").summary.tasks[0]
+    text = f"{REPORT}os.environ['TORCHELASTIC_RESTART_COUNT'] = '1'\n{REPORT}"
+    again = script(text, name="again").summary.tasks[0]
     assert again.curves == whole.curves
 
 
@@ -205,6 +240,17 @@ def test_a_launcher_may_start_a_script_anew(script):
             {},
             "never called trial.end_epoch, which switch-ema waited for; call it after "
             "each epoch, or count steps, as in switch-ema:switch_every=100it",
+        ),
+        (
+            REPORT.replace('"attempt":', '"counts_updates": True, "attempt":'),
+            {},
+            "never called trial.update, which counts the steps of a trial without an",
+        ),
+        (
+            REPORT + REPORT.replace("sys.argv[1]", "sys.argv[1] + '0'"),
+            {},
+            "switch_ema.trial was called in 2 of its processes (numbers 7 and 7), and "
+            "whose values count is not known; call it in one, and start others without",
         ),
         (REPORT.replace("1.0137", "float('nan')"), {}, None),
     ],
@@ -251,6 +297,17 @@ def test_a_program_that_is_not_there(script, tmp_path):
         load_task_class(cell.task)
 
 
+def test_a_disk_without_locks_names_the_file(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = tmp_path / "here.lock"
+    with pytest.raises(OSError, match="No locks") as told, _locked(lock):
+        pass
+    assert told.value.filename == str(lock)
+
+
 def test_trainings_of_different_lengths_are_told(script, tmp_path):
     """Scripts may stop early: the last value of each counts."""
     run = script(REPORT.replace("(1, 2)", "range(1, 3 + seed % 2)"))
@@ -274,10 +331,106 @@ def test_each_training_has_an_empty_folder_where_it_asks_for_one(script, tmp_pat
         assert run_script(cell, RunContext(tmp_path / "again")).status == "done"
 
 
+@pytest.mark.parametrize("launch", ["-m pkg.train", "run.sh"])
+def test_a_repaired_seed_is_not_stored_beside_those_of_the_old_code(
+    launch, tmp_path, monkeypatch
+):
+    """However the command names its code; a configuration file counts, too."""
+    monkeypatch.chdir(tmp_path)
+    code, conf = tmp_path / "pkg" / "train.py", tmp_path / "conf.yaml"
+    code.parent.mkdir()
+    fails = 'import sys\nif sys.argv[1] == "1":\n    sys.exit("broken")\n'
+    code.write_text(fails + REPORT)
+    conf.write_text("lr: 1")
+    Path("run.sh").write_text(f'exec {sys.executable} pkg/train.py "$@"')
+    program = sys.executable if launch.startswith("-m") else "bash"
+    task = f"script:{program} {launch} {{seed}} --config=conf.yaml"
+    config = CompareConfig(tasks=(task,), methods=("plain",), seeds=2)
+    options = RunOptions(out=tmp_path, name="run", executor="inline", device="cpu")
+    assert "broken" in str(run_comparison(config, options).error)
+    code.write_text(REPORT)
+    with pytest.raises(UsageError, match="has changed since"):
+        run_comparison(config, options)
+    code.write_text(fails + REPORT)
+    conf.write_text("lr: 2")
+    with pytest.raises(UsageError, match=r"conf\.yaml changed since .* was begun"):
+        run_comparison(config, options)
+    conf.write_text("lr: 1")
+    assert "broken" in str(run_comparison(config, options).error)
+
+
+def test_a_configuration_that_changes_during_the_run_stops_it(script):
+    Path("conf.yaml").write_text("lr: 1")
+    text = f"{REPORT}if sys.argv[1] == '1': open('conf.yaml', 'w').write('lr: 2')\n"
+    run = script(text, arguments="{seed} --config conf.yaml")
+    assert "conf.yaml changed while the run was going on" in str(run.error)
+    assert "let it write to {folder}" in str(run.error)
+
+
 def test_an_edited_script_is_another_comparison(script):
     assert script(REPORT).error is None
     with pytest.raises(UsageError, match="has changed since"):
         script(REPORT + "\n")
+
+
+@pytest.fixture
+def hangs(tmp_path):
+    """A script that starts processes and hangs before it calls a trial."""
+    (tmp_path / "family.py").write_text(
+        f"import os\nos.chdir({str(tmp_path)!r})\n{FAMILY}"
+    )
+    return f"{sys.executable} -S {tmp_path / 'family.py'} {{seed}}"
+
+
+def test_no_process_of_a_script_outlives_the_timeout(hangs, tmp_path, monkeypatch):
+    def silent(pool):  # it is over once the script hangs, however long that took
+        hung = len(family(tmp_path)) == 4
+        return [w for w in pool._workers if hung and w.cell is not None]
+
+    monkeypatch.setattr(Pool, "_silent", silent)
+    cell = Cell(f"script:{hangs}", None, Recipe(), ("plain",), (0,))
+    place = RunContext(tmp_path / "run", "cpu")
+    results = train_cells([cell], lambda _: place, 1, lambda *_: None, timeout=0.4)
+    [(_, result)] = results
+    assert result.message == "no epoch was finished within 0.4 s"
+    assert survivors(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_of_a_script_outlives_the_comparison(hangs, tmp_path, how):
+    command = [
+        *(sys.executable, "-m", "switch_ema", "compare", "--script", hangs),
+        *("--methods", "plain", "--seeds", "1", "--out", str(tmp_path / "runs")),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: len(family(tmp_path)) == 4)
+    process.send_signal(how)
+    process.wait(timeout=120)
+    if how == signal.SIGKILL:  # nobody is left who could wait for the guard
+        wait_for(lambda: not survivors(tmp_path))
+    assert survivors(tmp_path) == []
+
+
+def test_an_attempt_waits_for_what_is_left_of_an_earlier_one(script, tmp_path):
+    """The guard of a worker that was killed holds the lock until all is quiet."""
+    assert script(REPORT).error is None
+    cell = Cell(
+        f"script:{sys.executable} report.py {{seed}}", None, Recipe(), ("plain",), (0,)
+    )
+    place = RunContext(tmp_path / "again")
+    lock = _Files.of(place.folder, cell).lock
+    lock.parent.mkdir(parents=True)
+    held = lock.open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run_script(cell, place)))
+    thread.start()
+    assert not _Files.of(place.folder, cell).values.exists() and results == []
+    held.close()
+    thread.join(timeout=120)
+    assert results[0].status == "done"
 
 
 def test_the_configuration_of_a_script_is_repeated():

@@ -33,6 +33,10 @@ def seeds(groups):
         ("plain-10.csv", "plain-2.csv", "ema-10.csv", "ema-2.csv"),
         ("seed_2/plain.csv", "seed_10/plain.csv", "seed_2/ema.csv", "seed_10/ema.csv"),
         (
+            *("plain-2/checkpoint-7/trainer_state.json", "ema-2/trainer_state.json"),
+            *("plain-10/trainer_state.json", "ema-10/checkpoint-7/trainer_state.json"),
+        ),
+        (
             *("plain/version_2/metrics.csv", "plain/version_10/metrics.csv"),
             *("ema/version_2/metrics.csv", "ema/version_10/metrics.csv"),
         ),
@@ -60,3 +64,10 @@ def test_what_cannot_be_paired_is_refused(here):
         pair_logs(group_logs(names))
     with pytest.raises(UsageError, match="no-such: there is no such log"):
         group_logs(["no-such"])
+
+
+def test_characters_that_are_digits_and_no_numbers_are_sorted(here):
+    assert list(group_logs(here("a1\u00b22.csv", "b1\u00b22.csv"))) == [
+        "a1\u00b22",
+        "b1\u00b22",
+    ]

@@ -62,8 +62,77 @@ def test_event_files_of_one_folder_are_one_training(tmp_path):
         ("a.jsonl", "[1]\n", "line 1 must be a JSON object"),
         ("a.json", "3", "must be a list of JSON objects"),
         ("a.json", "{", "is not JSON"),
+        (
+            "a.csv",
+            f"a\n1\n{'x' * 140_000}\n",
+            r"a.csv, line 3 is not CSV: field larger",
+        ),
+        ("a.csv", f"{'x' * 140_000}\n1\n", "a.csv, line 1 is not CSV: field larger"),
+        (
+            "a.jsonl",
+            f'{{"a": 1}}\n{{"b": 1{"0" * 400}}}',
+            "line 2: 'b' is an integer be",
+        ),
+        ("a.json", f'[{{"a": 1{"0" * 400}}}]', "entry 1: 'a' is an integer beyond all"),
+        (
+            "a.json",
+            f'{{"a": [1, 1{"0" * 400}]}}',
+            "a.json: 'a' is an integer beyond all",
+        ),
+        (
+            "a.jsonl",
+            f'{{"a": {"9" * 5000}}}',
+            "line 1 has a number of thousands of dig",
+        ),
+        ("a.jsonl", f'{{"a": {"[" * 100_000}', "a.jsonl, line 1 is nested too deeply"),
+        ("a.jsonl", '{"a":' * 60 + "1" + "}" * 60, "line 1 is nested too deeply: more"),
+        ("a.json", '{"a":' * 60 + "1" + "}" * 60, "entry 1 is nested too deeply: more"),
     ],
 )
 def test_what_is_no_log_is_one_sentence(tmp_path, name, text, sentence):
     with pytest.raises(UsageError, match=sentence):
         read_log(write(tmp_path / name, text))
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_lines_end_at_line_feeds_alone(tmp_path, separator):
+    """Other separators may stand in a cell or a JSON string."""
+    text = f"acc,note\r\n1,a{separator}b\n2,c\n"
+    assert read_log(write(tmp_path / "a.csv", text))["acc"] == [1, 2]
+    text = f'{{"acc": 1, "note": "a{separator}b"}}\n{{"acc": 2}}\n'
+    if separator > "\x1f":  # JSON has no raw control characters
+        assert read_log(write(tmp_path / "a.jsonl", text)) == {"acc": [1, 2]}
+
+
+def output_of_transformers(folder, states):
+    """Write what a Trainer leaves in its output folder, with states by folder."""
+    for name in ("config", "generation_config", "tokenizer", "tokenizer_config"):
+        write(folder / f"{name}.json", '{"vocab_size": 3}')
+    for name in ("special_tokens_map", "vocab", "added_tokens", "all_results"):
+        write(folder / f"{name}.json", '{"loss": 3}')
+    write(folder / "model.safetensors.index.json", '{"metadata": {"total_size": 1}}')
+    with SummaryWriter(folder / "runs" / "today") as writer:
+        writer.add_scalar("eval/loss", 9.0, 1)
+    for where, losses in states.items():
+        history = [{"eval_loss": loss} for loss in losses]
+        state = json.dumps({"log_history": history})
+        write(folder / where / "trainer_state.json", state)
+        write(folder / where / "config.json", "{}")
+
+
+def test_the_state_is_the_log_of_a_transformers_output_folder(tmp_path):
+    output_of_transformers(
+        tmp_path / "a", {"": [3, 2, 1], "checkpoint-10": [3], "checkpoint-20": [3, 2]}
+    )
+    output_of_transformers(tmp_path / "b", {"checkpoint-9": [3], "checkpoint-10": [4]})
+    write(tmp_path / "c" / "metrics.csv", "eval_loss\n1\n")
+    output_of_transformers(tmp_path / "d", {})
+    assert find_logs(tmp_path) == [
+        tmp_path / "a" / "trainer_state.json",
+        tmp_path / "b" / "checkpoint-10" / "trainer_state.json",
+        tmp_path / "c" / "metrics.csv",
+        tmp_path / "d" / "runs" / "today",
+    ]
+    assert find_logs(tmp_path / "b" / "checkpoint-9") == [
+        tmp_path / "b" / "checkpoint-9" / "trainer_state.json"
+    ]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,24 @@ def test_csv_has_every_number_in_full() -> None:
             assert float(row["low"]) == pytest.approx(
                 result.difference.low, nan_ok=True
             )
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+a", "-a", "@a", "\t=1", "\uff1d1"])
+def test_no_cell_of_csv_is_a_formula_or_moves_a_cursor(text) -> None:
+    summary = make_summary()
+    task = summary.tasks[0]
+    metric = replace(task.metrics[0], unit=text)
+    results = [replace(r, method=text + "\x1b[2J") for r in task.results[metric.name]]
+    task = replace(
+        task, task=text, metrics=(metric,), results={metric.name: results}, point="\r"
+    )
+    summary = replace(summary, tasks=[task])
+    found = FORMATS["csv"](summary)
+    assert all(c.isprintable() or c == "\n" for c in found)
+    for row in csv.DictReader(io.StringIO(found)):
+        for column in ("task", "unit", "method"):
+            assert row[column][0] in "'\\"
+        float(row["mean"]), float(row["difference"] or 0)  # numbers stay numbers
 
 
 def test_markdown_has_a_table_of_equal_rows_per_task() -> None:

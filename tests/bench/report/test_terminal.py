@@ -94,7 +94,8 @@ def test_no_column_vanishes_at_any_width(width: int) -> None:
             assert {*row.last.split(), *row.verdict.split()} <= {*words}
         n = re.findall(r"(?:^  n: | )8\s*$", table, re.MULTILINE)
         assert len(n) == len(task.results["accuracy"])
-        assert len(re.findall(r" 8 *$", text.partition("ost per seed")[2], re.M)) == 3
+        costs = text.partition("ost per seed")[2].partition("How the verdicts")[0]
+        assert len(re.findall(r" 8 *$", costs, re.M)) == 3
 
 
 def test_below_the_width_of_the_table_there_is_a_block_per_method() -> None:
@@ -185,3 +186,22 @@ def test_the_short_form_of_one_task_fits_a_screen() -> None:
         replace(summary, tasks=summary.tasks[:1]), Console(file=file, width=80)
     )
     assert file.getvalue().count("\n") <= 18
+
+
+def test_verdicts_that_skew_makes_doubtful_are_named() -> None:
+    """The short form has no sentence of each method, which would say it."""
+    gains = (0.31, 0.32, 0.34, 0.35, 0.3, 0.29, 0.33, -0.1)
+    curves = {"plain": {seed: [float(seed)] for seed in range(8)}}
+    for method, last in (("ema", gains[-1]), ("swa", 0.28)):
+        own = enumerate((*gains[:-1], last))
+        curves[method] = {seed: [seed + gain] for seed, gain in own}
+    task = make_task("digits", {"plain": 0.0})
+    results = compare(curves, higher_is_better=True)
+    assert [r.verdict for r in results[1:]] == ["helps", "helps"]
+    task = replace(task, results={**task.results, "accuracy": results})
+    console = Console(width=200, file=io.StringIO())
+    print_findings(ComparisonSummary("run", [task], "{}"), console)
+    assert (
+        "The differences of ema to plain are skewed; adjusted for that, p would not be "
+        "below 0.03." in console.file.getvalue()
+    )

@@ -1,9 +1,15 @@
 """The run folder: its arithmetic is settled once, and leftovers go."""
 
+import errno
+
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.results.folder import remove_leftovers, settle_arithmetic
+from switch_ema.bench.results.folder import (
+    locked,
+    remove_leftovers,
+    settle_arithmetic,
+)
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train import context
 
@@ -36,6 +42,23 @@ def test_kernels_belong_to_the_run(results, monkeypatch):
         settle_arithmetic(results, None)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOLCK, "No locks available"), "No locks available"),
+        (NotImplementedError("no flock here"), "no flock here"),
+    ],
+)
+def test_a_disk_without_locks_is_named(tmp_path, monkeypatch, error, reason):
+    def refuse(lock, **options):
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    told = rf"run/\.lock cannot be locked \({reason}\); choose a folder"
+    with pytest.raises(UsageError, match=told), locked(tmp_path / "run"):
+        pass
+
+
 def test_leftovers_of_killed_processes_are_removed(tmp_path):
     cells = tmp_path / "cells"
     cells.mkdir()
@@ -44,3 +67,14 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path):
         (cells / name).touch()
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in cells.iterdir()) == ["a.pt", "a.values"]
+
+
+def test_files_of_a_script_are_never_removed(tmp_path):
+    """A script writes what it likes into its {folder}, under any name."""
+    own = tmp_path / "logs" / "train-seed-0-ab.files" / "cells"
+    own.mkdir(parents=True)
+    names = [".best.pt.partial", ".tmp-weights", "download.partial", "partial"]
+    for name in names:
+        (own / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in own.iterdir()) == names

@@ -139,3 +139,14 @@ def test_a_writer_waits_for_a_reader(path):
 def test_a_cell_that_is_not_there_is_one_sentence(path):
     with pytest.raises(UsageError, match="there is no record of digits"):
         Results(path, create=True).cell(CELL)
+
+
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
+def test_a_store_that_is_a_link_is_refused(tmp_path, suffix):
+    Results(tmp_path / "outside.sqlite", create=True).close()
+    path = tmp_path / "results.sqlite"
+    if suffix:
+        Results(path, create=True).close()
+    (tmp_path / f"results.sqlite{suffix}").symlink_to(tmp_path / "outside.sqlite")
+    with pytest.raises(UsageError, match=f"results.sqlite{suffix} is a link; put the"):
+        Results(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import nct, t, ttest_rel
+from scipy.stats import nct, skew, t, ttest_rel
 
 from switch_ema.bench.stats.paired import LEVEL, compare, head_to_head, holm
 
@@ -181,6 +181,63 @@ def test_values_without_steps_are_tested_by_t():
         assert found.p == pytest.approx(ttest_rel(ema, plain).pvalue)
 
 
+def small_gains(rng, seeds=8):
+    """Losses in which two methods are a little better than plain, in every seed."""
+    plain = rng.normal(0.3, 0.001, size=seeds)
+    gains = rng.normal(0.002, 0.0005, size=(2, seeds))
+    return {
+        "plain": ends(*plain),
+        "ema": ends(*plain - gains[0]),
+        "swa": ends(*plain - gains[1]),
+        "lookahead": ends(*plain + rng.normal(0, 0.001, size=seeds)),
+    }
+
+
+@pytest.mark.parametrize("value", [4321.0, 3e7, -3e7])
+def test_an_exploded_seed_of_one_method_changes_no_other_verdict(value):
+    """It was "no difference found" for everybody: the losses looked like ties."""
+    curves = small_gains(np.random.default_rng(5))
+    whole = compare(curves, higher_is_better=False)
+    assert [r.verdict for r in whole[1:3]] == ["helps"] * 2
+    curves["lookahead"][3] = [value]
+    results = compare(curves, higher_is_better=False)
+    assert [r.difference.p for r in results[1:3]] == [
+        r.difference.p for r in whole[1:3]
+    ]
+    assert [r.verdict for r in results[1:]] == ["helps", "helps", NOTHING]
+
+
+@pytest.mark.parametrize("sides", [("plain", "ema"), ("ema", "plain")])
+def test_an_exploded_seed_without_a_partner_decides_nothing(sides):
+    curves = small_gains(np.random.default_rng(5))
+    whole = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    for side, value in zip(sides, (3e7, NAN), strict=True):
+        curves[side][8] = [value]
+    found = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    assert (found.difference, found.verdict) == (whole.difference, "helps")
+
+
+def test_a_seed_in_which_both_explode_is_a_tie_beside_the_others():
+    """Its difference is not known to a unit; those of the others are."""
+    curves = small_gains(np.random.default_rng(5))
+    curves["plain"][8] = curves["ema"][8] = [3e7]
+    found = against_plain(curves["plain"], curves["ema"], higher_is_better=False)
+    assert (found.difference.p, found.verdict) == (2 * 0.5**8, "helps")
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_an_exploded_seed_is_not_taken_for_the_step_of_its_own_metric(higher_is_better):
+    """31 seeds gain a little and one loses everything: the mean decides, not signs."""
+    rng = np.random.default_rng(6)
+    plain = rng.normal(0.3, 0.01, size=32)
+    sign = 1 if higher_is_better else -1
+    ema = plain + sign * rng.normal(0.002, 0.0005, size=32)
+    ema[7] = -sign * 4321
+    found = against_plain(ends(*plain), ends(*ema), higher_is_better)
+    assert found.difference.sd > 700 and found.difference.mean < 0
+    assert found.verdict == NOTHING
+
+
 @pytest.mark.parametrize("methods", [1, 2, 5])
 def test_an_interval_leaves_out_zero_if_and_only_if_there_is_a_verdict(methods):
     """It was "no difference found" beside a 95% interval without zero."""
@@ -268,3 +325,84 @@ def test_head_to_head():
     for other in ("plain", "swa"):
         assert head_to_head(curves, "ema", other, higher_is_better=True) is None
         assert head_to_head(curves, other, "ema", higher_is_better=True) is None
+
+
+def skewed(sign, rng, seeds=16):
+    """Differences whose mean is on the other side of zero than their long tail."""
+    while True:
+        values = sign * (rng.lognormal(0, 0.8, size=seeds) - 2.2)
+        if sign * values.mean() < 0 and sign * skew(values, bias=False) > 1.2:
+            return values
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_tail_on_the_other_side_widens_p_and_interval(sign):
+    values = skewed(sign, np.random.default_rng(4))
+    found = against_plain(ends(*range(16)), ends(*values + range(16))).difference
+    assert found.skew == pytest.approx(skew(values, bias=False))
+    assert found.allows_for_skew and math.isnan(found.detectable)
+    by_t = ttest_rel(values, np.zeros(16))
+    assert found.p > by_t.pvalue
+    low, high = by_t.confidence_interval(1 - LEVEL)
+    assert (low, high)[sign < 0] == pytest.approx((found.low, found.high)[sign < 0])
+    assert found.high > high if sign > 0 else found.low < low
+
+
+def test_skew_on_the_side_of_the_mean_is_left_to_student():
+    """There the t-test is timid already; the numbers of stored runs stay."""
+    values = skewed(1, np.random.default_rng(4)) + 3
+    test = ttest_rel(values, np.zeros(16))
+    found = against_plain(ends(*range(16)), ends(*values + range(16))).difference
+    assert skew(values) > 1 and (found.mean > 0, found.skew) == (True, 0)
+    assert found.p == pytest.approx(test.pvalue)
+    interval = tuple(test.confidence_interval(1 - LEVEL))
+    assert (found.low, found.high) == pytest.approx(interval)
+
+
+@pytest.mark.parametrize("seeds", [5, 11, 12])
+def test_few_seeds_are_warned_of_skew_and_not_adjusted_for_it(seeds):
+    values = np.array([0.31, 0.32, 0.34, 0.35, 0.3, 0.29, 0.33, 0.28, 0.27, 0.36, 0.37])
+    values = np.append(values[: seeds - 1], -0.4)
+    found = against_plain(ends(*range(seeds)), ends(*values + range(seeds))).difference
+    assert found.skew < -1.5 and found.allows_for_skew == (seeds == 12)
+    by_t = ttest_rel(values, np.zeros(seeds)).pvalue
+    assert (found.p == pytest.approx(by_t)) == (seeds < 12)
+
+
+@pytest.mark.parametrize("methods", [1, 3])
+def test_intervals_of_skewed_differences_fit_their_verdicts(methods):
+    rng = np.random.default_rng(methods)
+    told = set()
+    for _ in range(200):
+        curves = {"plain": ends(*range(12))}
+        for shift in rng.uniform(0.3, 1.5, size=methods):
+            values = shift - rng.lognormal(0, 1, size=12) * rng.uniform(0.1, 1)
+            curves[str(shift)] = ends(*values + range(12))
+        for result in compare(curves, higher_is_better=True)[1:]:
+            d = result.difference
+            has_verdict = result.verdict != NOTHING
+            assert (d.low > 0 or d.high < 0) == has_verdict
+            assert not has_verdict or (d.mean > 0) == (result.verdict == "helps")
+            if d.allows_for_skew:
+                told.add(has_verdict)
+    assert told == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("draw", "seeds", "most"),
+    [
+        (lambda rng, shape: rng.exponential(size=shape) - 1, 16, 45),
+        (lambda rng, shape: rng.lognormal(size=shape) - math.exp(0.5), 32, 35),
+        (lambda rng, shape: rng.standard_t(3, size=shape), 16, 35),
+    ],
+)
+def test_skewed_differences_without_a_mean_are_rarely_called_a_difference(
+    draw, seeds, most
+):
+    """Of 1,000; by Student's t alone it was 71, 99 and 22."""
+    differences = draw(np.random.default_rng(7), (1_000, seeds))
+    plain = ends(*range(seeds))
+    found = [
+        against_plain(plain, ends(*row + range(seeds))).verdict for row in differences
+    ]
+    assert sum(verdict != NOTHING for verdict in found) <= most

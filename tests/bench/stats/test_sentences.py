@@ -67,3 +67,21 @@ def test_sentences_without_a_test():
     assert sentence(lost, metric=LOSS) == (
         "plain is the baseline, and has no finite loss."
     )
+
+
+def test_skew_is_said_beside_the_verdict():
+    gains = [0.31, 0.32, 0.34, 0.35, 0.3, 0.29, 0.33, 0.28, 0.27, 0.36, 0.37]
+    few = ends(*range(8)), ends(*(s + gains[s] for s in range(7)), 7 - 0.1)
+    text = say(*few, ACCURACY)
+    assert text.startswith("ema helps: +0.27 % accuracy over plain (97% CI 0.12 to")
+    assert text.endswith(
+        "p = 0.0015 after Holm); adjusted for the skew of the differences p would be "
+        "0.041."
+    )
+    sure = ends(*range(8)), ends(*(s + gains[s] for s in range(7)), 7 + 0.2)
+    assert say(*sure, ACCURACY).endswith("p < 0.0001 after Holm).")
+    enough = ends(*range(12)), ends(*(s + gains[s] for s in range(11)), 11 - 0.2)
+    text = say(*enough, ACCURACY)
+    assert "p = 0.00024 by t-test adjusted for skew and Holm)." in text
+    alone = sentence(against_plain(*enough), metric=ACCURACY, corrected=False)
+    assert alone.endswith("by t-test adjusted for skew, not corrected).")

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 import switch_ema
 from switch_ema.bench.train import trial as module
-from switch_ema.bench.train.trial import TRIAL, _leave_without
+from switch_ema.bench.train.trial import TRIAL, _leave_without, processes_of
 from tests.averaging.distributed.processes import run
 
 
@@ -36,7 +36,7 @@ def asked(tmp_path, monkeypatch):
     def ask(*methods):
         told = {"methods": methods, "log": str(log), "lock": str(tmp_path / "lock")}
         monkeypatch.setenv(TRIAL, json.dumps(told))
-        monkeypatch.setattr(module, "_is_begun", False)
+        monkeypatch.setattr(module, "_begun_in", None)
         monkeypatch.setattr(module, "_leave_without", lambda lock: None)
         return log
 
@@ -122,6 +122,75 @@ def test_bad_input_is_one_sentence(asked, monkeypatch):
         own.evaluate(lambda: {"acc": 1.0})
 
 
+def test_without_an_optimizer_the_script_counts_its_steps(asked):
+    log = asked("plain", "ema:decay=0.5,warmup=none", "swa:start=0")
+    model, optimizer = make()
+    ema = switch_ema.EMA(model, optimizer, decay=switch_ema.constant(0.5))
+    own = switch_ema.trial(model)
+    for _ in range(3):
+        step(model, optimizer)
+        own.update()
+    own.end_epoch()
+    own.evaluate(lambda: {"weight": model.weight.sum()})
+    header, line = rows(log)
+    assert header["trial"]["counts_updates"] and line["trial"]["counts_updates"] == 3
+    assert "Optimizer" not in header["trial"]["trained"]
+    expected = float(ema.averaged_state_dict()["weight"].sum())
+    found = line["ema:decay=0.5,warmup=none"]["weight"]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_steps_are_not_counted_twice(asked):
+    asked("plain", "ema")
+    own = switch_ema.trial(*make())
+    with pytest.raises(
+        RuntimeError, match=r"update\(\) is for a trial without an opti"
+    ):
+        own.update()
+
+
+def test_outside_of_a_comparison_no_optimizer_is_needed():
+    model, _ = make()
+    own = switch_ema.trial(model)
+    own.update()
+    own.end_epoch()
+    assert own.evaluate(lambda: {"loss": 0.5}) == {"loss": 0.5}
+
+
+def in_child(work):
+    """Fork, and return what the child raised, as its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except RuntimeError as error:
+            os._exit(7 if "though another process" in str(error) else 8)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_process_with_a_trial_is_refused_and_leaves_its_mark(asked):
+    log = asked("plain")
+    model, optimizer = make()
+    own = switch_ema.trial(model, optimizer)
+    assert in_child(lambda: switch_ema.trial(model, optimizer)) == 7
+    assert len(set(processes_of(rows(log)))) == 2
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    for use in (own.end_epoch, lambda: own.evaluate(lambda: {"loss": 1.0})):
+        assert in_child(use) == 7
+    assert len(set(processes_of(rows(log)))) == 3
+    assert all("options" in row for row in rows(log))  # and no values
+
+
+def test_a_launcher_that_starts_anew_is_no_second_process(asked, monkeypatch):
+    log = asked("plain")
+    for attempt in ("0", "1", "2"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        monkeypatch.setattr(module, "_begun_in", None)
+        switch_ema.trial(*make())
+    assert len(rows(log)) == 3 and processes_of(rows(log)) == [os.getpid()]
+
+
 def test_other_ranks_write_nothing(asked, monkeypatch):
     log = asked("plain")
     monkeypatch.setenv("RANK", "1")
@@ -139,7 +208,7 @@ def train_sharded(told, is_sharded):
         rank, world = distributed.get_rank(), distributed.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     os.environ[TRIAL] = json.dumps(told)
-    module._leave_without, module._is_begun = lambda lock: None, False
+    module._leave_without, module._begun_in = lambda lock: None, None
     own = switch_ema.trial(model, optimizer)
     x = torch.linspace(-1, 1, 32).view(8, 4).sin()
     for _ in range(2):
@@ -160,7 +229,7 @@ def test_under_fsdp2_rank_0_reports_what_one_process_does(
 ):
     monkeypatch.setenv(TRIAL, "")
     monkeypatch.setattr(module, "_leave_without", None)
-    monkeypatch.setattr(module, "_is_begun", False)
+    monkeypatch.setattr(module, "_begun_in", None)
     found = {}
     for is_sharded in (True, False):
         log = tmp_path / f"{is_sharded}.jsonl"

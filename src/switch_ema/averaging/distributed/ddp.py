@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from switch_ema.averaging._torch import is_joining
+
 
 def find_replica(model: nn.Module) -> DistributedDataParallel | None:
     """Return the DDP wrapper that keeps the model's buffers equal, if there is one."""
@@ -20,9 +22,23 @@ def find_replica(model: nn.Module) -> DistributedDataParallel | None:
     return None
 
 
+def has_uneven_data(model: nn.Module) -> bool:
+    """Whether DDP's ``join()`` is used, so that ranks may take different steps."""
+    return any(
+        isinstance(module, DistributedDataParallel) and is_joining(module)
+        for module in model.modules()
+    )
+
+
 @torch.no_grad()
 def share_buffers(replica: DistributedDataParallel) -> None:
-    """Set the buffers to rank 0's now, as DDP would before the next forward pass."""
+    """Set the buffers to rank 0's now, as DDP would before the next forward pass.
+
+    Not with ``join()``: a rank whose data has ended takes no step, so it would be
+    missing here, and all would wait for it.
+    """
+    if is_joining(replica):
+        return
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
     for name, buffer in replica.module.named_buffers():
         if name not in replica.parameters_to_ignore:

@@ -2,11 +2,12 @@
 
 Everything here works on values, not on modules, and runs under ``torch.no_grad``.
 torch's private functions for lists of tensors are called in this file only.
-Temporary memory is bounded by a few chunks of :data:`CHUNK` elements, whatever
-the size of the tensors.
+Temporary memory is bounded by a few chunks of :data:`CHUNK` elements, on accelerators
+by one of :data:`BLOCK`, whatever the size of the tensors.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ Columns = list[list[Tensor]]
 
 CHUNK = 1 << 18
 """Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
+
+BLOCK = 1 << 24
+"""Elements that an accelerator casts at once (64 MB in float32): so many take it much
+longer than starting a kernel."""
 
 
 def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
@@ -60,6 +65,32 @@ def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
+def lerp_lists_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
+    """The same on an accelerator, in a few calls for all tensors together.
+
+    Args:
+        shadow: tensors of one dtype.
+        live: as many tensors, of any dtypes.
+        weight: the weight of the live tensors.
+    """
+    pairs = list(zip(shadow, live, strict=True))
+    ready = [(average, value) for average, value in pairs if agree(average, value)]
+    others = [pair for pair in pairs if not agree(*pair)]
+    for block in _blocks(others):
+        cast = [torch.empty_like(average) for average, _ in block]
+        torch._foreach_copy_(cast, [value for _, value in block])
+        averages = [average for average, _ in (*ready, *block)]
+        lerp_(averages, [value for _, value in ready] + cast, weight)
+        ready = []
+    if ready:
+        lerp_([average for average, _ in ready], [value for _, value in ready], weight)
+
+
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have one dtype and are on one device."""
+    return (a.dtype, a.device) == (b.dtype, b.device)
+
+
 def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
     """The same, but ``shadow = live`` where one of the two is not finite.
 
@@ -70,6 +101,16 @@ def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> Non
         is_finite = average.isfinite() & value.isfinite()
         moved = average.lerp(value, weight)
         average.copy_(torch.where(is_finite, moved, value))
+
+
+def copy_where_not_finite_(shadow: list[Tensor], live: list[Tensor]) -> None:
+    """``shadow = live`` where the shadow is not finite.
+
+    After :func:`lerp_` this makes up for :func:`lerp_finite_`.
+    """
+    for average, value in zip(shadow, live, strict=True):
+        value = value.to(average.device, average.dtype)
+        average.copy_(torch.where(average.isfinite(), average, value))
 
 
 def sgd_step_(
@@ -138,24 +179,32 @@ def first_non_finite(tensors: list[Tensor]) -> int | None:
     for index, tensor in enumerate(tensors):
         kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
     found = []
+    others = []
     for (dtype, _), indices in kinds.items():
         members = [tensors[index] for index in indices]
         if native.is_available(dtype) and all(map(is_plain, members)):
             table = native.table_of([members], map(Tensor.numel, members))
             at = native.first_non_finite(table, dtype)
+            found += [] if at is None else [indices[at]]
         else:
-            at = _first_non_finite_of_a_kind(members)
-        if at is not None:
-            found.append(indices[at])
+            others.append(indices)
+    sums = [[tensors[index].sum() for index in indices] for indices in others]
+    if not _are_finite(sums):
+        suspects = chain.from_iterable(others)
+        found += [i for i in suspects if not bool(tensors[i].isfinite().all())]
     return min(found, default=None)
 
 
-def _first_non_finite_of_a_kind(tensors: list[Tensor]) -> int | None:
-    # A sum is finite only if every term is: one cheap read, exact check on suspicion.
-    if bool(torch.stack([tensor.sum() for tensor in tensors]).isfinite().all()):
-        return None
-    finite = (bool(tensor.isfinite().all()) for tensor in tensors)
-    return next((index for index, is_fine in enumerate(finite) if not is_fine), None)
+def _are_finite(kinds: list[list[Tensor]]) -> bool:
+    """Whether all sums are finite, and so every term of them; waits once per device.
+
+    Each list is of one dtype and device.
+    """
+    flags: dict[torch.device, list[Tensor]] = {}
+    for sums in kinds:
+        is_finite = torch.stack(sums).isfinite().all()
+        flags.setdefault(is_finite.device, []).append(is_finite)
+    return all(bool(torch.stack(flag).all()) for flag in flags.values())
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -183,32 +232,46 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+Pairs = list[tuple[Tensor, Tensor]]
+
+
 def pieces(
-    first: list[Tensor], second: list[Tensor]
+    first: list[Tensor], second: list[Tensor], most: int = CHUNK
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut pairs of tensors of one shape into pairs of at most ``CHUNK`` elements."""
+    """Cut pairs of tensors of one shape into pairs of at most ``most`` elements."""
     for a, b in zip(first, second, strict=True):
-        if a.numel() <= CHUNK:
+        if a.numel() <= most:
             yield a, b
         elif a.stride() == b.stride() and is_dense(a):
             flat = in_memory_order(a), in_memory_order(b)
-            yield from zip(*(torch.split(t, CHUNK) for t in flat), strict=True)
+            yield from zip(*(torch.split(t, most) for t in flat), strict=True)
         else:
-            yield from _cut(a, b)
+            yield from _cut(a, b, most)
 
 
-def _cut(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    if a.numel() <= CHUNK:
+def _cut(a: Tensor, b: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+    if a.numel() <= most:
         yield a, b
         return
     longest = max(range(a.ndim), key=lambda dim: a.shape[dim])
     half = (a.shape[longest] + 1) // 2
     parts = (torch.split(t, half, longest) for t in (a, b))
     for x, y in zip(*parts, strict=True):
-        yield from _cut(x, y)
+        yield from _cut(x, y, most)
 
 
-Pairs = list[tuple[Tensor, Tensor]]
+def _blocks(pairs: Pairs) -> Iterator[Pairs]:
+    """Divide pairs into lists of at most ``BLOCK`` elements."""
+    block: Pairs = []
+    size = 0
+    for a, b in pieces([a for a, _ in pairs], [b for _, b in pairs], BLOCK):
+        if block and size + a.numel() > BLOCK:
+            yield block
+            block, size = [], 0
+        block.append((a, b))
+        size += a.numel()
+    if block:
+        yield block
 
 
 def pairs_by_memory(first: list[Tensor], second: list[Tensor]) -> tuple[Pairs, Pairs]:

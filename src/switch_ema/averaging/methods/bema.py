@@ -9,6 +9,7 @@ from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class BEMA(Derived):
@@ -29,13 +30,14 @@ class BEMA(Derived):
         rho: the age at the beginning, at least 1.
         gamma: how fast it grows.
         update_every: average only every k-th step, with ``(1 - weight) ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> bema = BEMA(nn.Linear(1, 1))
     >>> bema.update()
@@ -55,13 +57,14 @@ class BEMA(Derived):
         rho: float = 10.0,
         gamma: float = 1.0,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._kappa = check_positive("kappa", kappa)
         self._eta = check_positive("eta", eta)
@@ -80,6 +83,7 @@ class BEMA(Derived):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._keep_average()
         self._initial = self._new_shadow()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.shadow.shadow import Shadow
 
 
@@ -46,10 +47,11 @@ class Derived(Averager):
         return {"shadow": self._shadow, "shadow_average": self._average}
 
     def _after_step(self) -> None:
-        if self.steps % self._update_every:
+        updates, rest = divmod(self.steps, self._update_every)
+        if rest:
             return
-        decay = self.current_decay**self._update_every
-        self._average.average_(1 - decay, self.steps)
+        weight = 1 - self.current_decay**self._update_every
+        self._average.average_(merged_weight(weight, updates), self.steps)
         self._show()
 
     @torch.no_grad()

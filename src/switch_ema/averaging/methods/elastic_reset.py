@@ -11,6 +11,7 @@ from switch_ema.averaging.schedules.spelling import DecayLike
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
+from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = constant(0.995)
 DEFAULT_EVERY = Steps(260)
@@ -34,13 +35,14 @@ class ElasticReset(SwitchEMA):
         switch_stop: no reset after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a reset.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> elastic = ElasticReset(nn.Linear(1, 1), decay=0.5, switch_every=Steps(2))
     >>> for _ in range(4):
@@ -63,13 +65,14 @@ class ElasticReset(SwitchEMA):
         switch_stop: float | None = None,
         live_share: float = 0.0,
         optimizer_state: OptimizerState = "keep",
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         super().__init__(
             model,
@@ -88,6 +91,7 @@ class ElasticReset(SwitchEMA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._initial = self._new_shadow()
 

@@ -8,16 +8,20 @@ from torch import nn
 from switch_ema._checks import check_count
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.schedules.decay import DecaySchedule
+from switch_ema.averaging.schedules.decay import DecaySchedule, merged_weight
 from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class EMA(Averager):
     """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
+
+    Where ``1 - d`` is below 8e-5, several such updates are taken as one, which rounding
+    cannot discard (see docs/long-runs.md).
 
     Args:
         model: see :class:`Averager`, which also says more about the options from
@@ -31,13 +35,14 @@ class EMA(Averager):
             warm-ups, also as a text such as "half_life(500it)"; a callable gets the
             step (0 is the first).
         update_every: average only every k-th step, with ``d ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> from switch_ema.averaging.schedules.decay import constant
     >>> model = nn.Linear(1, 1, bias=False)
@@ -58,13 +63,14 @@ class EMA(Averager):
         *,
         decay: DecayLike = AUTO,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._decay = as_schedule(decay, auto=self._auto_decay())
         self._update_every = check_count("update_every", update_every)
@@ -79,6 +85,7 @@ class EMA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     def _auto_decay(self) -> DecaySchedule:
@@ -101,7 +108,7 @@ class EMA(Averager):
 
     def _after_step(self) -> None:
         if self.steps % self._update_every == 0:
-            weight = 1 - self.current_decay**self._update_every
+            weight = self._weight_at(self.steps)
             is_done = self._in_step is not None and self._in_step.is_finished
             self._shadow.average_(weight, self.steps, in_step=is_done)
         self._in_step = None
@@ -113,20 +120,23 @@ class EMA(Averager):
         shadow has moved by this share of all of it: with a constant decay about
         ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
         """
-        moved, length = 0.0, self._counters.steps_per_epoch
-        for n in range(since, self.steps):
-            if (n + 1) % self._update_every == 0:
-                decay = self._decay(n, length) ** self._update_every
-                moved = decay * moved + (1 - decay) * (n + 1 - since)
+        moved = 0.0
+        for step in range(since + 1, self.steps + 1):
+            if step % self._update_every == 0:
+                moved += self._weight_at(step) * (step - since - moved)
         return moved / (self.steps - since)
+
+    def _weight_at(self, step: int) -> float:
+        """Return the weight of the live tensors at a step that averages."""
+        decay = self._decay(step - 1, self._counters.steps_per_epoch)
+        every = self._update_every
+        return merged_weight(1 - decay**every, step // every)
 
     def _next_average(self) -> StepAverage | None:
         """Say what the coming step is to average, if the optimizer can do that."""
         self._in_step = None
         if (self.steps + 1) % self._update_every == 0:
-            counters = self._counters
-            decay = self._decay(counters.steps, counters.steps_per_epoch)
-            weight = 1 - decay**self._update_every
+            weight = self._weight_at(self.steps + 1)
             pairs = self._shadow.pairs_in_step() if weight else {}
             self._in_step = StepAverage(weight, pairs) if pairs else None
         return self._in_step

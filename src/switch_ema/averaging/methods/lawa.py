@@ -21,6 +21,7 @@ from switch_ema.averaging.shadow.state import (
 )
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class LAWA(Averager):
@@ -36,13 +37,14 @@ class LAWA(Averager):
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs.
         start: no snapshot up to here, in the unit of ``every``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> lawa = LAWA(nn.Linear(1, 1), k=2)
     >>> for _ in range(3):
@@ -62,13 +64,14 @@ class LAWA(Averager):
         k: int = 5,
         every: ScheduleLike = 1,
         start: float = 0,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._snapshots: deque[Shadow] = deque(maxlen=check_count("k", k))
         self._every = as_schedule(every, name="every", start=start)
@@ -82,6 +85,7 @@ class LAWA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property
@@ -126,6 +130,8 @@ class LAWA(Averager):
 
     @torch.no_grad()
     def _take(self) -> None:
+        for shot in self._snapshots:
+            shot.follow_buffers()
         self._snapshots.append(self._new_shadow())
         # Tensors that are not averaged take the newest value, the rest the mean.
         self._shadow.read_()

@@ -10,6 +10,7 @@ from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.schedules.spelling import DecayLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = constant(0.9)
 """Equation 3 has a constant; with a warm-up its first steps would be others."""
@@ -30,13 +31,14 @@ class LiteralEq3(Averager):
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old weights in [0, 1), as for :class:`EMA`.
         every: T as ``Steps(n)``: a step is averaged or not, so an epoch cannot count.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
     """
 
     name = "literal-eq3"
@@ -56,6 +58,7 @@ class LiteralEq3(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._decay = as_schedule(decay)
         if not isinstance(every, Steps):
@@ -73,6 +76,7 @@ class LiteralEq3(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

@@ -12,6 +12,7 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+from switch_ema.averaging.step.rounds import Count
 
 
 class Lookahead(Averager):
@@ -26,13 +27,14 @@ class Lookahead(Averager):
         k: steps between synchronisations (the Switch EMA paper uses 100).
         alpha: the slow weights' step, in (0, 1].
         optimizer_state: "keep" or "reset" the moments at a synchronisation.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> lookahead = Lookahead(nn.Linear(1, 1), k=2)
     >>> for _ in range(4):
@@ -59,6 +61,7 @@ class Lookahead(Averager):
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._k = check_count("k", k)
         if not 0 < alpha <= 1:
@@ -75,6 +78,7 @@ class Lookahead(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

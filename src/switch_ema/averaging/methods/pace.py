@@ -15,6 +15,7 @@ from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 LEAST_WEIGHT = 1e-4
 
@@ -39,13 +40,14 @@ class PACE(Averager):
         strength: ``c``, how hard the average pulls.
         kappa: how the weight of the newest weights falls with the steps.
         rate: the learning rate in the pull; None: that of the optimizer's groups.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> model = nn.Linear(1, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters())
@@ -67,13 +69,14 @@ class PACE(Averager):
         strength: float = 0.15,
         kappa: float = 0.2,
         rate: float | None = None,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._strength = check_positive("strength", strength)
         self._kappa = check_positive("kappa", kappa)
@@ -88,6 +91,7 @@ class PACE(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._before = self._new_shadow()
 

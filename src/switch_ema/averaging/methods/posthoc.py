@@ -23,12 +23,14 @@ from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.offline import synthesis
 from switch_ema.averaging.offline.profiles import Profile
 from switch_ema.averaging.offline.streams import require_safetensors
+from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 from switch_ema.averaging.shadow.shadow import Shadow
 from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class PostHocEMA(Averager):
@@ -57,13 +59,14 @@ class PostHocEMA(Averager):
             numbers in (0, 0.2886]. Two are enough.
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs. More snapshots allow narrower profiles.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> import tempfile
     >>> from switch_ema.averaging.offline.profiles import power_profile
@@ -88,13 +91,14 @@ class PostHocEMA(Averager):
         folder: str | Path,
         sigma_rel: Sequence[float] = (0.05, 0.10),
         every: ScheduleLike = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         # Better now than at the first snapshot, when an epoch has been trained.
         require_safetensors("PostHocEMA")
@@ -112,6 +116,7 @@ class PostHocEMA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         # Laid out flat a second time, the model would leave the first shadow's buffer.
         self._further = [self._new_shadow() for _ in range(1, len(self._gammas))]
@@ -163,7 +168,8 @@ class PostHocEMA(Averager):
 
     def _after_step(self) -> None:
         for gamma, shadow in self._pairs(self._gammas.values()):
-            shadow.average_(1 - self._decay(gamma), self.steps)
+            weight = merged_weight(1 - self._decay(gamma), self.steps)
+            shadow.average_(weight, self.steps)
         if self._every.due_after_step(self.position):
             self.snapshot()
 

@@ -12,6 +12,7 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+from switch_ema.averaging.step.rounds import Count
 
 
 class PSWA(SWA):
@@ -27,13 +28,14 @@ class PSWA(SWA):
         every: epochs, ``Steps(n)`` or a callable: when weights join the mean.
         start: nothing is averaged up to here, in the unit of ``every``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a write-back.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> pswa = PSWA(nn.Linear(1, 1), period=2)
     >>> [pswa.end_epoch() for _ in range(4)]
@@ -52,13 +54,14 @@ class PSWA(SWA):
         every: ScheduleLike = 1,
         start: float = 0,
         optimizer_state: OptimizerState = "keep",
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._period = as_schedule(period, name="period")
         self._resets = check_optimizer_state(optimizer_state, optimizer)
@@ -74,6 +77,7 @@ class PSWA(SWA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property

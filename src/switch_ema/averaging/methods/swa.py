@@ -11,9 +11,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from switch_ema._checks import check_count, check_positive
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class SWA(Averager):
@@ -28,13 +30,14 @@ class SWA(Averager):
         start: nothing is averaged up to here, in the unit of ``every``.
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> model = nn.Linear(1, 1)
     >>> swa = SWA(model, start=1)
@@ -52,13 +55,14 @@ class SWA(Averager):
         *,
         start: float = 0,
         every: ScheduleLike = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._every = as_schedule(every, name="every", start=start)
         self._count = 0
@@ -72,6 +76,7 @@ class SWA(Averager):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
 
     @property
@@ -104,7 +109,8 @@ class SWA(Averager):
         if self._count == 1:
             self._shadow.read_()
         else:
-            self._shadow.average_(1 / self._count, self.steps)
+            weight = merged_weight(1 / self._count, self._count)
+            self._shadow.average_(weight, self.steps)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"averaged_models": self._count}

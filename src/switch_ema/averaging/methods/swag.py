@@ -21,6 +21,7 @@ from switch_ema.averaging.shadow.state import (
 )
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 from switch_ema.averaging.view.stage import Block
 
 
@@ -43,13 +44,14 @@ class SWAG(SWA):
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
         rank: how many deviations are kept, at least 2.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> swag = SWAG(nn.Linear(2, 1), rank=2)
     >>> for _ in range(3):
@@ -68,13 +70,14 @@ class SWAG(SWA):
         start: float = 0,
         every: ScheduleLike = 1,
         rank: int = 20,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._deviations: deque[Shadow] = deque(maxlen=check_count("rank", rank, 2))
         super().__init__(
@@ -89,6 +92,7 @@ class SWAG(SWA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._variance = self._new_shadow()  # has no meaning before the first weights
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from switch_ema._checks import check_range
 from switch_ema.averaging.methods.adaptive import KEY, AdaptiveSwitching
 from switch_ema.averaging.methods.ema import EMA
-from switch_ema.averaging.model.slots import Filter
+from switch_ema.averaging.model.slots import Filter, Slot
 from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import SwitchAuto, surviving_share
 from switch_ema.averaging.schedules.intervals import (
@@ -27,10 +27,20 @@ from switch_ema.averaging.step.hooks import (
     OptimizerState,
     check_optimizer_state,
 )
+from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
 """A switch that keeps less of the progress since the last one warns."""
+LEAST_LAG = 8
+"""Steps by which a switch must go back to tell, by the next step, if it was undone."""
+
+_UNDONE = (
+    "The step after the last switch went on from the weights before it, so the switch "
+    "was undone: the optimizer keeps float32 copies of the weights and writes them "
+    "into the model. Average these: give the averager a nn.ParameterList of the copies "
+    "in the place of the model, and the optimizer."
+)
 
 
 class SwitchEMA(EMA):
@@ -54,13 +64,14 @@ class SwitchEMA(EMA):
         switch_stop: no switch after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -86,13 +97,14 @@ class SwitchEMA(EMA):
         switch_stop: float | None = None,
         live_share: float = 0.0,
         optimizer_state: OptimizerState = "keep",
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._schedule = as_schedule(switch_every, start=switch_start, stop=switch_stop)
         self._is_asked_at_steps = self._schedule.acts_on_steps
@@ -106,6 +118,8 @@ class SwitchEMA(EMA):
         self._last_switch: int | None = 0
         self._has_warned = False
         self._kept: float | None = None
+        # A parameter, and its values before and after the last switch.
+        self._switched: tuple[Slot, Tensor, Tensor] | None = None
         if decay == AUTO:
             self._auto_decay().check(steps_per_epoch)
         super().__init__(
@@ -120,13 +134,25 @@ class SwitchEMA(EMA):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
+
+    def _check_uncounted_step(self) -> None:
+        """Refuse a step that went on from the weights before the last switch."""
+        switched, self._switched = self._switched, None
+        if switched is not None:
+            slot, before, after = switched
+            live = slot.local.double()
+            undone = (live - before.double()).abs().sum()
+            if undone < (after.double() - before.double()).abs().sum() / 3:
+                raise RuntimeError(_UNDONE)
 
     def switch(self) -> None:
         """Continue training from the average, now.
 
         A switch that keeps less than a tenth of the progress since the last one warns,
-        once: training then hardly moves.
+        once: training then hardly moves. With a model on an accelerator the host waits
+        for it once, to learn whether the average is finite.
 
         Raises:
             FloatingPointError: the average is not finite; nothing has changed.
@@ -145,23 +171,29 @@ class SwitchEMA(EMA):
         return self._kept
 
     def _switch(self) -> None:
+        # Only a step that is not hooked can be one of an optimizer with copies.
+        half = None if self._hook is not None else self._shadow.largest_half()
+        before = None if half is None else half.local.detach().clone()
         self._write_live(self._live_share, self._resets)
-        self._kept = None
+        self._kept = self._switched = None
         if self._last_switch is not None and self.steps > self._last_switch:
             share = self._kept_share(self._last_switch)
             self._kept = self._live_share + (1 - self._live_share) * share
             self._warn_if_little_is_kept(self.steps - self._last_switch, self._kept)
+            lag = (1 - self._kept) * (self.steps - self._last_switch)
+            if half is not None and before is not None and lag >= LEAST_LAG:
+                self._switched = half, before, half.local.detach().clone()
         self._last_switch = self.steps
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned; see :class:`Averager`."""
         super().load_state_dict(state)
-        self._last_switch = None  # the state does not say when it was
+        self._last_switch = self._switched = None  # the state does not say when it was
 
     def reset(self) -> None:
         """Start again from the live weights."""
         super().reset()
-        self._last_switch = 0
+        self._last_switch, self._switched = 0, None
 
     def _warn_if_little_is_kept(self, steps: int, kept: float) -> None:
         if kept < LEAST_KEPT and not self._has_warned:

@@ -10,6 +10,7 @@ from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rounds import Count
 
 
 class TailEMA(Derived):
@@ -24,13 +25,14 @@ class TailEMA(Derived):
         share: of the average, in [0, 1]; 1 is :class:`EMA`.
         decay: the weight of the old average, as for :class:`EMA`.
         update_every: average only every k-th step, with ``d ** k``.
-        buffers: "average" or "copy" floating-point buffers.
+        buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
         steps_per_epoch: the length of an epoch, if it must be known during the first.
+        count: which steps count, where there are several optimizers.
 
     >>> TailEMA(nn.Linear(1, 1), share=0.6).name
     'tail-ema'
@@ -46,13 +48,14 @@ class TailEMA(Derived):
         share: float = 0.5,
         decay: DecayLike = AUTO,
         update_every: int = 1,
-        buffers: Buffers = "average",
+        buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         include: Filter = None,
         exclude: Filter = None,
         flat: bool = False,
         steps_per_epoch: int | None = None,
+        count: Count = "round",
     ) -> None:
         self._share = check_share("share", share)
         self._decay = as_schedule(decay, auto=fraction())
@@ -67,6 +70,7 @@ class TailEMA(Derived):
             exclude=exclude,
             flat=flat,
             steps_per_epoch=steps_per_epoch,
+            count=count,
         )
         self._keep_average()
 

@@ -1,8 +1,10 @@
 """Notices when a model gains or loses tensors, at the price of one comparison."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 import torch
 from torch import nn
@@ -26,10 +28,13 @@ from switch_ema.averaging.model.slots import (
 
 
 class Watch:
-    """Counts assignments to modules anywhere in the process.
+    """Counts assignments to the modules of averaged models.
 
-    torch calls registration hooks for each of them, so that an unchanged count means
-    an unchanged model, without a walk through its modules at every update.
+    torch calls registration hooks for each assignment in the process, so an unchanged
+    count means an unchanged model, without a walk through its modules at every update.
+    Modules of no averaged model are ignored: a forward pass may make them at every
+    step, as ``self.layers[:n]`` makes a ModuleList. One that joins a model later does
+    so by an assignment to a module that is watched.
     """
 
     def __init__(self) -> None:
@@ -40,21 +45,43 @@ class Watch:
         self.is_blind = False
         """Whether compiled code assigns buffers, which is not counted."""
         self._started = False
+        # By id, since a module may compare by value; the reference frees the id.
+        self._watched: dict[int, ref[nn.Module]] = {}
 
     def start(self) -> None:
         """Begin to count, once per process."""
         if not self._started:
             self._started = True
-            register_module_parameter_registration_hook(self._changed)
-            register_module_module_registration_hook(self._changed)
+            register_module_parameter_registration_hook(self._parameter_changed)
+            register_module_module_registration_hook(self._child_changed)
             register_module_buffer_registration_hook(self._buffer_changed)
 
-    def _changed(self, module: nn.Module, name: str, value: Any) -> None:
-        self.changes += 1
+    def add(self, modules: Iterable[nn.Module]) -> None:
+        """Count assignments to these modules, too, for as long as they exist."""
+        watched = self._watched
+        for module in modules:
+            key = id(module)
+            if key not in watched:
+                watched[key] = ref(module, partial(_forget, watched, key))
+
+    def _parameter_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        # Compiled code would have to guard the id and the count.
+        if torch.compiler.is_compiling() or id(module) not in self._watched:
+            return
+        if parameters_of(module).get(name) is not value:
+            self.changes += 1
+
+    def _child_changed(self, module: nn.Module, name: str, value: Any) -> None:
+        if torch.compiler.is_compiling() or id(module) not in self._watched:
+            return
+        if children_of(module).get(name) is not value:
+            self.changes += 1
 
     def _buffer_changed(self, module: nn.Module, name: str, value: Any) -> None:
         if torch.compiler.is_compiling():
             self.is_blind = True  # to read a count here would compile at every step
+            return
+        if id(module) not in self._watched:
             return
         known = buffers_of(module).get(name)
         if known is not value:  # they are the same after an assignment such as +=
@@ -64,28 +91,44 @@ class Watch:
             self.changes += 1
 
 
+def _forget(
+    watched: "dict[int, ref[nn.Module]]", key: int, reference: "ref[nn.Module]"
+) -> None:
+    # The id may belong to a new module by now.
+    if watched.get(key) is reference:
+        del watched[key]
+
+
 watch = Watch()
 """The one counter of this process."""
 
 
 class LoadNotice:
-    """Calls back when a module has loaded a state dict, until its owner is gone.
+    """Calls back when a module has loaded a state dict, while its owner exists.
 
-    torch copies and pickles hooks with a module; copies of this one do nothing.
+    TorchScript modules have no such hooks, so the module around one speaks for it.
     """
 
-    def __init__(self, call: Callable[[nn.Module], None] | None = None) -> None:
-        self._call = None if call is None else WeakMethod(call)
+    def __init__(self, call: Callable[[nn.Module], None]) -> None:
+        self._call = WeakMethod(call)
 
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
-        """Pass the module on that has loaded."""
-        call = None if self._call is None else self._call()
+        """Call back with the loaded module."""
+        call = self._call()
         if call is not None:
             call(module)
+            for child in module.children():
+                if isinstance(child, torch.jit.ScriptModule):
+                    for part in child.modules():
+                        call(part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy it without the one that it calls."""
-        return LoadNotice, ()
+        """Become a function that does nothing.
+
+        torch copies and pickles hooks with a module. What it saves is read where this
+        library is not installed, too, so it has to be one of the standard library.
+        """
+        return getattr, (nullcontext(), "__exit__")
 
 
 def on_load(
@@ -115,7 +158,7 @@ class Structure:
         self.look()
 
     def look(self) -> None:
-        """Take the model as it is now."""
+        """Read the model as it is now."""
         # A filter may name tensors that are left alone in any case.
         named = all_slots(self._model, unusual=True)
         chosen = select(named, *self._filters)
@@ -142,9 +185,10 @@ class Structure:
         self._sizes: list[tuple[dict[str, Any], int]] = []
 
     def _remember(self) -> None:
-        """Keep the modules and how many tensors each has, to notice a removal."""
+        """Record the modules and their numbers of tensors, to notice a removal."""
         self.changes = watch.changes
         modules = list(self._model.modules())
+        watch.add(modules)
         self._tree = [
             (dict_, list(dict_.values())) for dict_ in map(children_of, modules)
         ]
@@ -179,7 +223,7 @@ class Structure:
         if not all((places | known)[place] for place in (*new, *gone)):
             raise RuntimeError(
                 f"The model has changed since averaging began (new: {_few(new)}; gone: "
-                f"{_few(gone)}); call refresh() to go on with the model as it is."
+                f"{_few(gone)}); call refresh() to continue with the model as it is."
             )
         self._remember()
         return bool(new or gone) or sum(slot.is_lazy for slot in slots) < self.lazy

@@ -1,7 +1,8 @@
 """Names of tensors that do not depend on how a model is wrapped.
 
-``torch.compile`` prefixes names with ``_orig_mod.``, DDP with ``module.``; a shadow
-matched by such names is silently never updated after a change of wrapper.
+``torch.compile`` prefixes names with ``_orig_mod.``, DDP with ``module.``, Fabric with
+``_forward_module.``; a shadow matched by such names would not fit the model after a
+change of wrapper.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from switch_ema.averaging._torch import children_of
 
 _WRAPPER_NAMES = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+_FABRIC_NAMES = {"_forward_module", "_original_module"}
+"""The children of Fabric's wrapper: the model, wrapped in DDP or not, and as it was."""
 _WRAPPER_TYPES = (DataParallel, DistributedDataParallel)
 
 
@@ -62,6 +65,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
 
 
 def _is_wrapper(module: nn.Module, child: str) -> bool:
-    return child in _WRAPPER_NAMES or (
-        child == "module" and isinstance(module, _WRAPPER_TYPES)
+    return (
+        child in _WRAPPER_NAMES
+        or (child == "module" and isinstance(module, _WRAPPER_TYPES))
+        or (child in _FABRIC_NAMES and children_of(module).keys() == _FABRIC_NAMES)
     )

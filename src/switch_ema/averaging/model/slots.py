@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from switch_ema.averaging._torch import buffers_of, is_persistent, parameters_of
+from switch_ema.averaging._torch import (
+    NormLayer,
+    buffers_of,
+    is_persistent,
+    parameters_of,
+)
 from switch_ema.averaging.distributed.fsdp import is_sharded, is_sharder, local_part
 from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_plain
 from switch_ema.averaging.model.names import plain_name
@@ -23,6 +28,7 @@ from switch_ema.averaging.model.names import plain_name
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
 TRAINABLE = "trainable"
 """In place of a name: what requires a gradient, and the buffers beside it."""
+_STATISTICS = "running_mean", "running_var"
 Place = tuple[str, int, str]
 """A tensor's name, the dictionary that holds it, and its key there."""
 
@@ -42,6 +48,8 @@ class Slot:
     """Whether other tensors of the model lie in the same memory."""
     is_persistent: bool = True
     """Whether the tensor is in the model's state dict."""
+    is_statistic: bool = False
+    """Whether it is a running statistic of a normalisation layer."""
     is_trainable: bool = True
     """Whether it requires a gradient, or for a buffer, a parameter beside it does."""
 
@@ -116,6 +124,7 @@ def all_slots(model: nn.Module, *, unusual: bool = False) -> list[Slot]:
                         is_buffer,
                         by,
                         is_persistent=kept,
+                        is_statistic=is_buffer and is_statistic(module, key),
                         is_trainable=trained,
                     )
                     found.setdefault(identity(tensor), []).append(slot)
@@ -130,8 +139,18 @@ def _tied(slots: list[Slot]) -> Slot:
         names=names,
         is_shared=len(objects) > 1,
         is_persistent=any(slot.is_persistent for slot in slots),
+        is_statistic=any(slot.is_statistic for slot in slots),
         is_trainable=any(slot.is_trainable for slot in slots),
     )
+
+
+def is_statistic(module: nn.Module, buffer: str) -> bool:
+    """Whether a buffer is a running statistic of a normalisation layer.
+
+    Layers of other libraries are known by the names that their statistics have in
+    torch, also at the end of a longer name, as where several models are stacked.
+    """
+    return isinstance(module, NormLayer) or buffer.endswith(_STATISTICS)
 
 
 def can_be_kept(tensor: Tensor) -> bool:

@@ -5,11 +5,11 @@
 - files of ``torch.save``, read with ``weights_only=True``.
 """
 
+import io
 import json
-import pickle
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,15 @@ from torch import Tensor
 
 from switch_ema._checks import listed
 from switch_ema.averaging.distributed.fsdp import is_sharded
+from switch_ema.averaging.offline.confined import Window, locate, require_regular
+from switch_ema.averaging.offline.metadata import (
+    Chunk,
+    Contents,
+    Place,
+    Refused,
+    covers,
+    read_metadata,
+)
 from switch_ema.averaging.offline.streams import (
     BLOCK,
     Part,
@@ -32,11 +41,23 @@ INDEX = ".safetensors.index.json"
 
 USER = "Merging checkpoints"
 
+_DEEPEST = 100
+"""How deep dictionaries are nested at most, and ..."""
+_MOST_OFTEN = 100
+"""... at how many places one of them is."""
+_MOST_INFLATED = 100
+"""How often the numbers of a file are repeated at most (tied or expanded tensors)."""
+
 
 class Checkpoint(ABC):
     """A checkpoint: what tensors it has, and their values block by block."""
 
     def __init__(self, path: Path, tensors: dict[str, TensorInfo]) -> None:
+        for name in tensors:
+            if not _is_text(name):
+                raise ValueError(
+                    f"{path} has a tensor whose name is no text: {name!r}."
+                )
         self.path = path
         self.tensors = tensors
         """Dtype and shape of each tensor, by the name that it has in the file."""
@@ -84,6 +105,7 @@ def open_checkpoint(path: str | Path, key: str = "") -> Checkpoint:
     path = Path(path)
     if path.is_dir():
         return _open_folder(path, key)
+    require_regular(path)
     if path.name.endswith(INDEX):
         return _Safetensors(path, _read_index(path))
     with open(path, "rb") as file:
@@ -104,9 +126,10 @@ def _open_folder(path: Path, key: str) -> Checkpoint:
     indices = sorted(path.glob(f"*{INDEX}"))
     files = sorted(path.glob("*.safetensors"))
     if len(indices) == 1:
-        return _Safetensors(path, _read_index(indices[0]))
+        return _Safetensors(path, _read_index(locate(path, indices[0].name)))
     if len(files) == 1 and not indices:
-        return _Safetensors(path, read_header(files[0], USER))
+        file = locate(path, files[0].name)
+        return _Safetensors(path, read_header(file, USER))
     raise ValueError(
         f"{path} has {len(files)} safetensors files, {len(indices)} indices of shards "
         "and no .metadata; a checkpoint is one file, shards with one index, or a "
@@ -137,12 +160,14 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
             "weight_map"
         ]
         files = sorted(set(places.values()))
-        is_index = all(Path(file).name == file for file in files)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        is_index = all(
+            Path(file).name == file and file.endswith(".safetensors") for file in files
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_index = False
     if not is_index:
         raise ValueError(f"{path} is not an index of safetensors shards.")
-    shards = {file: read_header(path.parent / file, USER) for file in files}
+    shards = {file: read_header(locate(path.parent, file), USER) for file in files}
     missing = [name for name, file in places.items() if name not in shards[file]]
     if missing:
         raise ValueError(f"The shards of {path} lack {listed(missing)}.")
@@ -151,30 +176,20 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
 
 class _TorchFile(Checkpoint):
     def __init__(self, path: Path, key: str) -> None:
-        try:
-            content = torch.load(path, "cpu", weights_only=True, mmap=True)
-        except OSError:
-            raise
-        except Exception as error:  # of many kinds, for damage as for pickled objects
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise ValueError(
-                f"{path} is not a whole file that torch.load reads with "
-                f"weights_only=True: {reason}."
-            ) from error
-        self._values = dict(_flatten(content)) if isinstance(content, Mapping) else {}
+        content = _load(path, path, mmap=True)
+        self._values = _by_name(path, content, key)
         _refuse_others(
             path,
             key,
             [n for n, value in self._values.items() if not _is_dense(value)],
         )
-        super().__init__(
-            path,
-            {
-                name: TensorInfo(value.dtype, tuple(value.shape))
-                for name, value in self._values.items()
-                if _is_dense(value)
-            },
-        )
+        tensors = {
+            name: TensorInfo(value.dtype, tuple(value.shape))
+            for name, value in self._values.items()
+            if _is_dense(value)
+        }
+        _refuse_inflated(path, key, tensors)
+        super().__init__(path, tensors)
 
     def blocks(self, part: Part) -> Iterator[Tensor]:
         return _divide(self._values[part.name], part)
@@ -185,12 +200,48 @@ def _divide(tensor: Tensor, part: Part) -> Iterator[Tensor]:
     return (flat[first : first + BLOCK] for first in range(0, part.elements, BLOCK))
 
 
-def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
+def _by_name(path: Path, content: Any, key: str) -> dict[str, Any]:
+    """Return the values of a nested dictionary, whose names have dots in them."""
+    result: dict[str, Any] = {}
+    try:
+        for name, value in _flatten(content, "", Counter()):
+            if name in result and _is_below(key, name):
+                raise ValueError(
+                    f"two values are named {name}: a dictionary is nested, and another "
+                    "one has names with dots"
+                )
+            result[name] = value
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be merged: {error}.") from error
+    return result
+
+
+def _flatten(
+    values: Any, prefix: str, met: Counter[int], depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    if not isinstance(values, Mapping):
+        return
+    met[id(values)] += 1
+    if depth > _DEEPEST or met[id(values)] > _MOST_OFTEN:
+        raise ValueError("its dictionaries are nested without end")
+    # Of the type: an attribute of the instance comes from the file.
+    for key, value in type(values).items(values):
+        name = f"{prefix}{key if isinstance(key, (str, int)) else type(key).__name__}"
+        if isinstance(value, Mapping) and value and isinstance(key, (str, int)):
+            yield from _flatten(value, f"{name}.", met, depth + 1)
         else:
-            yield f"{prefix}{key}", value
+            yield name, value
+
+
+def _refuse_inflated(path: Path, key: str, tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuse a small file that would fill the disk: few numbers, repeated often."""
+    size = sum(info.bytes for name, info in tensors.items() if _is_below(key, name))
+    stored = path.stat().st_size
+    if size > _MOST_INFLATED * stored:
+        raise ValueError(
+            f"The tensors of {path} take {size} bytes, but the file has {stored}; "
+            "write it with contiguous tensors."
+        )
 
 
 def _is_dense(value: Any) -> bool:
@@ -199,103 +250,137 @@ def _is_dense(value: Any) -> bool:
         and not is_sharded(value)
         and value.layout == torch.strided
         and not value.is_quantized
+        and value.device.type == "cpu"
         and can_be_stored(value.dtype)
     )
 
 
 class _Distributed(Checkpoint):
     def __init__(self, path: Path, key: str) -> None:
-        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
-        self._reader = _make_reader(path)
-        metadata = self._reader.read_metadata()
-        stored = metadata.state_dict_metadata
-        others = [
-            n for n, v in stored.items() if not isinstance(v, TensorStorageMetadata)
-        ]
-        _refuse_others(path, key, others)
-        _refuse_truncated(path, metadata.storage_data)
-        super().__init__(
-            path,
-            {
-                name: TensorInfo(entry.properties.dtype, tuple(entry.size))
-                for name, entry in stored.items()
-                if isinstance(entry, TensorStorageMetadata)
-            },
-        )
+        contents = _read_metadata(path)
+        stored = contents.tensors
+        tensors = {n: info for n, info in stored.items() if can_be_stored(info.dtype)}
+        unusable = [name for name in stored if name not in tensors]
+        _refuse_others(path, key, contents.others + unusable)
+        _refuse_truncated(path, contents.places)
+        self._chunks = contents.chunks
+        for name in tensors:
+            if _is_below(key, name):
+                _check_chunks(path, name, tensors[name], self._chunks[name])
+        super().__init__(path, tensors)
 
     def blocks(self, part: Part) -> Iterator[Tensor]:
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        info = self.tensors[part.name]
         # Its shards are in several files; they are put together in memory.
-        whole = {part.name: torch.empty(info.shape, dtype=info.dtype)}
-        with warnings.catch_warnings():
-            # It says that torch.distributed is not initialised, which is not needed.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            load(whole, storage_reader=self._reader, no_dist=True)
-        yield from _divide(whole[part.name], part)
+        info, chunks = self.tensors[part.name], self._chunks[part.name]
+        if len(chunks) == 1:
+            whole = _read_chunk(self.path, info.dtype, chunks[0])
+        else:
+            whole = torch.empty(info.shape, dtype=info.dtype)
+            for chunk in chunks:
+                box = tuple(map(_slice, chunk.offsets, chunk.sizes))
+                whole[box] = _read_chunk(self.path, info.dtype, chunk)
+        yield from _divide(whole, part)
 
 
-def _make_reader(path: Path) -> Any:
-    """Return a reader whose metadata, a pickle, can make torch's records alone."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import StorageMeta
-
-    class Reader(FileSystemReader):
-        def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-            try:
-                with open(path / ".metadata", "rb") as file:
-                    metadata = _RecordsOnly(file).load()
-            except OSError:
-                raise
-            except Exception as error:  # a damaged pickle raises anything
-                raise ValueError(
-                    f"{path / '.metadata'} is not of torch.distributed.checkpoint: "
-                    f"{error}."
-                ) from error
-            if getattr(metadata, "storage_meta", None) is None:
-                metadata.storage_meta = StorageMeta()
-            metadata.storage_meta.load_id = self.load_id
-            return metadata
-
-    return Reader(path)
+def _slice(first: int, count: int) -> slice:
+    return slice(first, first + count)
 
 
-class _RecordsOnly(pickle.Unpickler):
-    """Unpickles the records of torch.distributed.checkpoint and nothing that acts."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        is_record = (
-            module.startswith("torch.distributed.checkpoint.")
-            and isinstance(found, type)
-            and found.__module__ == module
-        )
-        is_value = module == "torch" and (
-            isinstance(found, torch.dtype) or found is torch.Size
-        )
-        is_path = module == "pathlib" and name in ("PosixPath", "WindowsPath")
-        is_layout = (module, name) == ("torch.serialization", "_get_layout")
-        if is_record or is_value or is_path or is_layout:
-            return found
-        raise pickle.UnpicklingError(f"it would import {module}.{name}")
+def _read_metadata(path: Path) -> Contents:
+    with open(locate(path, ".metadata"), "rb") as file:
+        try:
+            return read_metadata(file)
+        except Refused as error:
+            raise ValueError(
+                f"{path / '.metadata'} is not of torch.distributed.checkpoint: {error}."
+            ) from error
 
 
-def _refuse_truncated(path: Path, places: Mapping[Any, Any]) -> None:
+def _refuse_truncated(path: Path, places: Iterable[Place]) -> None:
     """Compare the files with what the metadata says of them."""
     sizes: dict[str, int] = {}
-    for index, place in places.items():
-        file = path / place.relative_path
-        if place.relative_path not in sizes:
-            sizes[place.relative_path] = file.stat().st_size
-        if place.offset + place.length > sizes[place.relative_path]:
-            raise ValueError(f"{file} is truncated: {index.fqn} is not in it.")
+    used: Counter[str] = Counter()
+    for place in places:
+        if place.file not in sizes:
+            sizes[place.file] = locate(path, place.file).stat().st_size
+        if place.offset + place.length > sizes[place.file]:
+            raise ValueError(
+                f"{path / place.file} is truncated: {place.name} is not in it."
+            )
+        used[place.file] += place.length
+        if used[place.file] > sizes[place.file]:
+            raise ValueError(
+                f"{path / place.file} has fewer bytes than the metadata names."
+            )
+
+
+def _check_chunks(
+    path: Path, name: str, info: TensorInfo, chunks: Sequence[Chunk]
+) -> None:
+    """Refuse a tensor whose chunks are not all of it."""
+    if not covers(info.shape, chunks):
+        raise ValueError(
+            f"The chunks of {name} in {path} do not cover each of its elements once."
+        )
+    for chunk in chunks:
+        if not chunk.place.is_plain:
+            raise ValueError(
+                f"{name} in {path} is compressed or otherwise transformed; write the "
+                "checkpoint without extensions."
+            )
+        size = TensorInfo(info.dtype, chunk.sizes).bytes
+        if size > chunk.place.length:
+            raise ValueError(
+                f"{name} in {path} has {size} bytes, of which "
+                f"{chunk.place.length} are stored."
+            )
+
+
+def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
+    _, file, offset, length, _ = chunk.place
+    with open(path / file, "rb") as whole:
+        value = _load(
+            io.BufferedReader(Window(whole, offset, length)),
+            f"{chunk.place.name} in {path / file}",
+        )
+    if not (_is_dense(value) and value.dtype == dtype and value.shape == chunk.sizes):
+        raise ValueError(
+            f"{chunk.place.name} in {path / file} is not the tensor that the metadata "
+            "says it is."
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _load(file: Any, shown: object, **options: Any) -> Any:
+    """Read a zip file of torch.save, in which there may be tensors and plain values."""
+    try:
+        return torch.load(file, "cpu", weights_only=True, **options)
+    except OSError:
+        raise
+    except Exception as error:  # of many kinds, for damage as for pickled objects
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"{shown} is not a whole file that torch.load reads with "
+            f"weights_only=True: {reason}."
+        ) from error
+
+
+def _is_below(key: str, name: str) -> bool:
+    return not key or name.startswith(f"{key}.")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written to a file: half a character cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_others(path: Path, key: str, names: list[str]) -> None:
     """Refuse what cannot be averaged or copied in the part that is wanted."""
-    inside = [name for name in names if not key or name.startswith(f"{key}.")]
+    inside = [name for name in names if _is_below(key, name)]
     if inside:
         hint = "" if key else "; name the part to merge with key, such as model"
         raise ValueError(

@@ -8,7 +8,6 @@ that models larger than the memory can be merged.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,13 +21,18 @@ from torch import Tensor
 
 from switch_ema import __version__
 from switch_ema._checks import check_choice
-from switch_ema._files import write_atomically, write_folder_atomically
+from switch_ema._files import (
+    remove_leftovers,
+    write_atomically,
+    write_folder_atomically,
+)
 from switch_ema.averaging.offline.checkpoints import (
     INDEX,
     USER,
     Checkpoint,
     open_checkpoint,
 )
+from switch_ema.averaging.offline.confined import copy_file, files_below
 from switch_ema.averaging.offline.profiles import (
     DECAYS,
     Profile,
@@ -136,12 +140,15 @@ def merge_checkpoints(
         raise FileNotFoundError(2, "there is no such folder", str(out.parent))
     opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
     merge = _Merge(opened, coefficients, key, progress)
+    beside = [] if is_file else list(_beside(opened[-1]))
+    for path in (out, record):
+        remove_leftovers(path)
     description = json.dumps(_describe(merge, weights), indent=2) + "\n"
     if is_file:
         write_atomically(out, partial(merge.write, names=list(merge.tensors)))
         write_atomically(record, description)
     else:
-        write_folder_atomically(out, lambda folder: merge.fill(folder, description))
+        write_folder_atomically(out, lambda to: merge.fill(to, description, beside))
     return Merged(out, record, tuple(coefficients))
 
 
@@ -210,7 +217,9 @@ class _Merge:
             self._done += count
             self._progress(self._done, self._total)
 
-    def fill(self, folder: Path, record: str) -> None:
+    def fill(
+        self, folder: Path, record: str, beside: Sequence[tuple[Path, str]]
+    ) -> None:
         """Write files as those of the last checkpoint are, and what goes with them."""
         last, plain = self.checkpoints[-1], {n: o for o, n in self._names[-1].items()}
         places: dict[str, str] = {}
@@ -221,11 +230,23 @@ class _Merge:
         if len(set(places.values())) > 1:
             index = {"metadata": {"total_size": self._total}, "weight_map": places}
             (folder / f"model{INDEX}").write_text(json.dumps(index, indent=2) + "\n")
-        beside = last.path if last.path.is_dir() else last.path.parent
-        for pattern in BESIDE:
-            for found in beside.glob(pattern):
-                shutil.copy(found, folder)
+        for found, name in beside:
+            copy_file(found, folder / name)
         (folder / "merge.json").write_text(record)
+
+
+def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
+    """Yield what goes with the weights of a checkpoint: files, and where they are put.
+
+    Raises:
+        ValueError: one of them is a link that leads out of the folder, or a pipe.
+    """
+    path = checkpoint.path
+    folder = path if path.is_dir() else path.parent
+    for pattern in BESIDE:
+        for found in sorted(folder.glob(pattern)):
+            if found.suffix != ".safetensors":  # those are weights
+                yield from files_below(folder, found.name)
 
 
 def _weighted_sum(

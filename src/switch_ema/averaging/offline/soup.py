@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from switch_ema._checks import listed
-from switch_ema.averaging.offline.streams import require_safetensors
+from switch_ema.averaging.offline.streams import require_safetensors, round_once
 
 Ingredient = Union[Mapping[str, Tensor], str, os.PathLike[str]]
 
@@ -165,7 +165,8 @@ class _WeightedSum:
         for name, total in self._totals.items():
             value = total if plus is None else total + scaled(plus[name], 1.0)
             dtype = self._like[name].dtype
-            result[name] = (value / over).to(dtype).to(self._devices[name])
+            mean = round_once(value / over, out=torch.empty(value.shape, dtype=dtype))
+            result[name] = mean.to(self._devices[name])
         return result
 
     def check(self, state: Mapping[str, Any], label: str) -> None:
@@ -210,10 +211,12 @@ def scaled(value: Tensor, coefficient: float, out: Tensor | None = None) -> Tens
 
     Args:
         value: any tensor.
-        coefficient: its factor.
+        coefficient: its factor; with 0, infinities and NaN do not count either.
         out: memory for the result, as :func:`exact_like` makes it.
     """
     out = exact_like(value) if out is None else out
+    if coefficient == 0:
+        return out.zero_()
     return out.copy_(value.detach().cpu()).mul_(coefficient)
 
 

@@ -113,13 +113,13 @@ def read_header(path: Path, user: str) -> dict[str, StoredTensor]:
     try:
         with files.safe_open(path, framework="pt"):
             pass  # it checks that the tensors cover the file without gaps
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
     except OSError:
         raise
     except Exception as error:  # SafetensorError derives from Exception alone
         raise ValueError(f"{path} is not a whole safetensors file: {error}.") from error
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     unknown = sorted({entry["dtype"] for entry in header.values()} - set(DTYPES))
     if unknown:
@@ -165,7 +165,7 @@ def write_blocks(
         with open(path, "r+b", buffering=0) as file:
             file.seek(starts[part.name] + part.first * size)
             for block in blocks(part):
-                rounded[: block.numel()].copy_(block)
+                round_once(block, out=rounded[: block.numel()])
                 _write_all(file, view[: block.numel() * size])
         return part.elements * size
 
@@ -206,6 +206,37 @@ def new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
     """Return a flat tensor and the memory it shares, without a need for NumPy."""
     memory = bytearray(max(elements, 1) * dtype.itemsize)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)[:elements], memory
+
+
+def round_once(exact: Tensor, *, out: Tensor) -> Tensor:
+    """Round numbers to the dtype of ``out``, which is returned.
+
+    From float64, torch rounds to float32 first and then to 16 or 8 bits; what the first
+    rounding puts halfway between two numbers goes to the wrong one every other time.
+    """
+    if exact.dtype != torch.float64 or out.dtype.itemsize > 2:
+        return out.copy_(exact)
+    near = exact.float()
+    if out.dtype == torch.bfloat16:  # its halfway numbers are rare, and easy to find
+        halfway = (near.view(torch.int32) & 0xFFFF) == 0x8000
+        near[halfway] = _round_to_odd(exact[halfway])
+    else:
+        near = _round_to_odd(exact)
+    return out.copy_(near)
+
+
+def _round_to_odd(exact: Tensor) -> Tensor:
+    """Return the float32 neighbours whose last bit is 1, but what is exact as it is.
+
+    None of them is halfway between numbers of fewer bits, so that another rounding
+    does no harm.
+    """
+    near = exact.float()
+    outwards = torch.sign(exact - near.double()).mul_(torch.sign(near))
+    bits = near.view(torch.int32)
+    # An infinity, or a NaN, has no difference to itself.
+    step = outwards.nan_to_num_(0).to(torch.int32)
+    return bits.add_(step.mul_((bits & 1) ^ 1)).view(torch.float32)
 
 
 def can_be_stored(dtype: torch.dtype) -> bool:

@@ -61,7 +61,7 @@ class FlatPair:
         dtype = self.live.dtype
         if self.live.is_cpu and native.is_available(dtype):
             native.lerp_(self.table, dtype, weight, finite_only)
-        elif finite_only:
+        elif finite_only and self.live.is_cpu:
             torch_ops.lerp_finite_([self.shadow], [self.live], weight)
         else:
             self.shadow.lerp_(self.live, weight)
@@ -106,6 +106,7 @@ class FlatGroup(Group):
         self._laid = [tensor.detach() for tensor in self._seen]
         self._addresses = list(map(Tensor.data_ptr, self._seen))
         self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}
+        self._may_be_infinite = False
         self._know_strays(set())
 
     def live(self) -> list[Tensor] | None:
@@ -126,6 +127,18 @@ class FlatGroup(Group):
         )
         return self._seen if are_there and self._is_as_before(self._ends) else None
 
+    def is_finite(self) -> bool:
+        """Whether the blocks of the shadow hold neither a NaN nor an infinity."""
+        return torch_ops.first_non_finite([p.shadow for p in self._pairs]) is None
+
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes of whole blocks, if every tensor is in its own."""
+        are_laid = self.is_current() and not self._strays
+        if not (native.is_available() and self._laid[0].is_cpu and are_laid):
+            return None
+        live, shadow = [p.live for p in self._pairs], [p.shadow for p in self._pairs]
+        return native.table_of([live, shadow], [block.nbytes for block in live])
+
     def is_current(self) -> bool:
         """Whether every tensor is where it was laid, or known not to be."""
         is_as_known = self.live() is not None and super().is_current()
@@ -139,6 +152,15 @@ class FlatGroup(Group):
             torch_ops.copy_(laid, [live[i] for i in self._strays])
         for pair in self._pairs:
             pair.average_(weight, self._finite_only)
+        self._may_be_infinite = self._finite_only and not self.shadow[0].is_cpu
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Take the live values where an infinity was averaged; see DeviceGroup."""
+        if self._may_be_infinite:
+            for pair in self._pairs:
+                torch_ops.copy_where_not_finite_([pair.shadow], [pair.live])
+            self._may_be_infinite = False
 
     def _outside(self) -> set[int]:
         places = enumerate(zip(self._seen, self._addresses, strict=True))

@@ -54,6 +54,11 @@ class Group(ABC):
     def fits(cls, slot: Slot, storage: Storage) -> bool:
         """Whether a group of this class can average the tensor in ``slot``."""
 
+    @classmethod
+    def kind_of(cls, slot: Slot) -> tuple[object, ...]:
+        """Return what the tensors of a group have in common, beside their shadows."""
+        return slot.is_buffer, slot.is_shared, slot.local.dtype
+
     @abstractmethod
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """``shadow += weight * (live - shadow)``.
@@ -92,10 +97,14 @@ class Group(ABC):
             return False
         return [t.shape for t in self._seen] == [t.shape for t in self.shadow]
 
-    def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes of shadow and live tensors, to exchange them.
+    def is_finite(self) -> bool:
+        """Whether no shadow tensor holds a NaN or an infinity."""
+        return torch_ops.first_non_finite(self.shadow) is None
 
-        None if they cannot be exchanged by address, or are not what they were.
+    def exchange_table(self) -> "native.Table | None":
+        """Return addresses and bytes of live and shadow tensors, to move their values.
+
+        None if they cannot be moved by address, or are not what they were.
         """
         return None
 
@@ -105,7 +114,7 @@ class Group(ABC):
 
     def finish(self) -> None:
         """Complete what an update may have left to do."""
-        return None  # only offloaded groups leave something
+        return None  # most groups leave nothing
 
     def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
@@ -159,14 +168,53 @@ class SameGroup(Group):
             # A part of the model was cast or moved. The kernel goes through the list
             # in order, so all before the first such tensor has been averaged.
             pairs = enumerate(zip(self.shadow, live, strict=True))
-            first = next((i for i, (a, b) in pairs if not _agree(a, b)), None)
+            first = next((i for i, (a, b) in pairs if not torch_ops.agree(a, b)), None)
             if first is None:
                 raise
             torch_ops.lerp_cast_(self.shadow[first:], live[first:], weight)
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
-    return (a.dtype, a.device) == (b.dtype, b.device)
+class DeviceGroup(Group):
+    """Buffers on an accelerator, and all tensors there that have to be cast.
+
+    There it is the number of kernels that costs, so they are averaged together. What
+    :func:`torch_ops.lerp_finite_` does at each update is done when somebody looks:
+    a buffer that has been infinite or NaN, and no longer is, is averaged anew from the
+    value that it then has.
+    """
+
+    @classmethod
+    def fits(cls, slot: Slot, storage: Storage) -> bool:
+        """Take them if their shadow is beside them."""
+        live, (device, dtype) = slot.local, storage.place_of(slot)
+        is_there = device == live.device and device.type not in ("cpu", "meta")
+        return is_there and (slot.is_buffer or dtype != live.dtype)
+
+    @classmethod
+    def kind_of(cls, slot: Slot) -> tuple[object, ...]:
+        """Put buffers and parameters of any dtype together."""
+        return ()
+
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
+        self._buffers = [i for i, slot in enumerate(slots) if slot.is_buffer]
+        self._may_be_infinite = False
+
+    @torch.no_grad()
+    def average_(self, live: list[Tensor], weight: float, step: int) -> None:
+        """Cast what has to be cast, then average, each with one call."""
+        torch_ops.lerp_lists_(self.shadow, live, weight)
+        self._may_be_infinite = bool(self._buffers)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Take the live values where an infinity was averaged."""
+        if self._may_be_infinite:
+            shadow = [self.shadow[i] for i in self._buffers]
+            torch_ops.copy_where_not_finite_(
+                shadow, [self._seen[i] for i in self._buffers]
+            )
+            self._may_be_infinite = False
 
 
 class CastGroup(Group):
@@ -214,7 +262,7 @@ class MemoryGroup(Group):
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
-        _, views = empty_layout(self._seen, self._DTYPE)
+        self._buffer, views = empty_layout(self._seen, self._DTYPE)
         for i, view in enumerate(views):
             shadow[i] = view.copy_(shadow[i])
         self._is_native = native.is_available(shadow[0].dtype)
@@ -239,6 +287,10 @@ class MemoryGroup(Group):
     def is_current(self) -> bool:
         """Whether every tensor is what it was."""
         return super().is_current() and self._present_layouts() == self._layouts
+
+    def is_finite(self) -> bool:
+        """Whether the buffer holds neither a NaN nor an infinity."""
+        return torch_ops.first_non_finite([self._buffer]) is None
 
     def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
         """Return what tells strides and sizes apart, from what is cheap to ask for."""
@@ -289,8 +341,10 @@ class DenseGroup(MemoryGroup):
         if (addresses := self._addresses()) != self._held:
             self._hold(addresses)
         if self._bytes is None:
-            sizes = [tensor.nbytes for tensor in self.shadow]
-            self._bytes = native.table_of([self.shadow, self._seen], sizes)
+            # From the end, which a check of the shadow has left in the cache.
+            live, shadow = self._seen[::-1], self.shadow[::-1]
+            sizes = [tensor.nbytes for tensor in shadow]
+            self._bytes = native.table_of([live, shadow], sizes)
         return self._bytes
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
@@ -353,10 +407,9 @@ class WidenedGroup(MemoryGroup):
 class PackedGroup(Group):
     """Many small vectors, such as those of normalisation layers.
 
-    This group serves machines without a compiler, where in C small vectors cost no more
-    than large ones, and buffers on accelerators. The shadow lies in one buffer. An
-    update gathers the live vectors, which is one call for many, and averages the buffer
-    at once.
+    This group serves machines without a compiler; in C small vectors cost no more than
+    large ones. The shadow lies in one buffer. An update gathers the live vectors, which
+    is one call for many, and averages the buffer at once.
     """
 
     copies = True
@@ -367,12 +420,9 @@ class PackedGroup(Group):
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take small vectors whose shadow has their dtype."""
+        """Take small vectors on the CPU whose shadow has their dtype."""
         live = slot.local
-        device = live.device.type
-        if device == "meta" or (device != "cpu" and not slot.is_buffer):
-            return False
-        if not SameGroup.fits(slot, storage):
+        if live.device.type != "cpu" or not SameGroup.fits(slot, storage):
             return False
         is_vector = live.ndim == 1 and live.stride() == (1,)
         return is_vector and 0 < live.numel() <= cls._LARGEST

@@ -2,7 +2,8 @@
 
 The live weights are copied into page-locked memory on a stream of their own. Nobody
 waits for the copy on the host: the arithmetic runs at the next update, or when the
-average is needed, while the accelerator is busy with the step in between.
+average is needed, while the accelerator is busy with the step in between. On devices
+that have no streams, such as MPS, the host waits for the copy.
 """
 
 from typing import Any
@@ -33,6 +34,7 @@ class OffloadedGroup(Group):
         self._staged = [_page_locked_like(tensor) for tensor in self._seen]
         self._streams = {device: _new_stream(device) for device in set(self._devices)}
         self._copied: list[Any] = []
+        self._is_left = False
         self._weight = 0.0
 
     @torch.no_grad()
@@ -40,27 +42,36 @@ class OffloadedGroup(Group):
         """Start to copy; the average follows."""
         self.finish()  # the copies of the last update are overwritten below
         self._copied = [self._copy(device, live) for device in self._streams]
-        self._weight = weight
+        self._weight, self._is_left = weight, True
 
     def finish(self) -> None:
         """Take the average that the last update has left to do."""
-        if self._copied:
+        if self._is_left:
             for event in self._copied:
-                event.synchronize()
+                if event is not None:
+                    event.synchronize()
             finite = self._finite_only
             lerp_ = torch_ops.lerp_finite_ if finite else torch_ops.lerp_cast_
             lerp_(self.shadow, self._staged, self._weight)
-            self._copied = []
+            self._copied, self._is_left = [], False
 
     def _copy(self, device: torch.device, live: list[Tensor]) -> Any:
         """Copy the tensors of one device; return the event that says it is done."""
+        pairs = [
+            (source, target)
+            for source, target in zip(live, self._staged, strict=True)
+            if source.device == device
+        ]
         module, side = torch.get_device_module(device), self._streams[device]
+        if side is None:
+            for source, target in pairs:
+                target.copy_(source)
+            return None
         main = module.current_stream(device)
         side.wait_stream(main)  # the optimizer's step comes first
         with module.stream(side):
-            for source, target in zip(live, self._staged, strict=True):
-                if source.device == device:
-                    target.copy_(source, non_blocking=True)
+            for source, target in pairs:
+                target.copy_(source, non_blocking=True)
             done = side.record_event()
         # What the accelerator does next may write the weights: not only a step of the
         # optimizer, but also a clamp by hand, a switch, or the statistics of a layer.
@@ -70,8 +81,13 @@ class OffloadedGroup(Group):
 
 def _page_locked_like(tensor: Tensor) -> Tensor:
     # The strides are kept, so that the copy is one transfer.
-    return torch.empty_like(tensor, device="cpu", pin_memory=True)
+    try:
+        return torch.empty_like(tensor, device="cpu", pin_memory=True)
+    except NotImplementedError:  # the device's backend has no such memory
+        return torch.empty_like(tensor, device="cpu")
 
 
 def _new_stream(device: torch.device) -> Any:
-    return torch.get_device_module(device).Stream(device)
+    """Return a stream of the device, None if its backend has none."""
+    kind = getattr(torch.get_device_module(device), "Stream", None)
+    return None if kind is None else kind(device)

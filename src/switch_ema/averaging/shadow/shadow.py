@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from switch_ema.averaging._torch import buffers_of, parameters_of
 from switch_ema.averaging.distributed.fsdp import is_sharded, like_model_tensor
-from switch_ema.averaging.kernels import torch_ops
+from switch_ema.averaging.kernels import native, torch_ops
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.shadow.flat import FlatGroup
 from switch_ema.averaging.shadow.groups import (
     CastGroup,
     DenseGroup,
+    DeviceGroup,
     Group,
     PackedGroup,
     RoundedGroup,
@@ -40,6 +41,7 @@ GROUPS: tuple[type[Group], ...] = (
     WidenedGroup,
     FlatGroup,
     DenseGroup,
+    DeviceGroup,
     PackedGroup,
     SameGroup,
     CastGroup,
@@ -131,11 +133,33 @@ class Shadow:
         Buffers alone do not count: the first forward pass changes them, too.
         """
         self._adapt()
+        devices = {tensor.device.type for tensor in self.tensors}
+        if devices.isdisjoint(("cpu", "meta")):
+            self._read_where_loaded_()
+            return
         for slot, shadow in zip(self.slots, self.tensors, strict=True):
+            if slot.is_buffer:
+                continue
             live = slot.local.to(shadow.device, shadow.dtype)
-            if not slot.is_buffer and not torch.equal(live, shadow):
+            if not torch.equal(live, shadow):
                 self.read_()
                 return
+
+    def _read_where_loaded_(self) -> None:
+        """Do the same on accelerators, which nobody waits for: they decide."""
+        lives = [slot.local for slot in self.slots]
+        rows = list(zip(self.slots, lives, self.tensors, strict=True))
+        changed = [
+            (live.to(own.device, own.dtype) != own).any()
+            for slot, live, own in rows
+            if not slot.is_buffer
+        ]
+        for slot, live, own in rows:
+            if slot.is_buffer:
+                is_loaded = torch.stack([c.to(own.device) for c in changed]).any()
+                own.copy_(torch.where(is_loaded, live.to(own.device, own.dtype), own))
+        parameters = [row for row in rows if not row[0].is_buffer]
+        torch_ops.copy_([own for *_, own in parameters], [r[1] for r in parameters])
 
     @torch.no_grad()
     def read_module_(self, module: nn.Module) -> None:
@@ -162,30 +186,55 @@ class Shadow:
         self._swap, self._seen_in_step, self._pairs_in_step = None, [], {}
         self._ungroup()
 
-    def mark(self) -> list[complex]:
-        """Return one live number of each parameter; training changes them."""
-        lives = [slot.local for slot in self.slots if not slot.is_buffer]
-        return [
-            live[(0,) * live.ndim].item()
-            for live in lives
-            if type(live) in torch_ops.PLAIN_TYPES and live.numel() and not live.is_meta
-        ]
+    @torch.no_grad()
+    def mark(self) -> "Mark":
+        """Copy one live number of each parameter; training changes them."""
+        mark = Mark()
+        for slot in self.slots:
+            live = slot.local
+            is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
+            if is_plain and live.numel() and not slot.is_buffer:
+                mark.add(slot.name, live[(0,) * live.ndim])
+        return mark
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
         """``live = live_share * live + (1 - live_share) * shadow`` where averaged."""
         self._adapt()
+        if live_share:
+            self._mix_live_(live_share)
+        else:
+            self._copy_to_live_()
+        torch.clear_autocast_cache()
+
+    def _mix_live_(self, live_share: float) -> None:
         for indices, lerp_ in (
             (self.averaged_parameters, torch_ops.lerp_cast_),
             (self.averaged_buffers, torch_ops.lerp_finite_),
         ):
             live = [self.slots[i].local for i in indices]
-            shadow = [self.tensors[i] for i in indices]
-            if live_share:
-                lerp_(live, shadow, 1 - live_share)
+            lerp_(live, [self.tensors[i] for i in indices], 1 - live_share)
+
+    def _copy_to_live_(self) -> None:
+        left: list[int] = []
+        for group, indices in zip(self._groups, self._indices, strict=True):
+            table = group.exchange_table()
+            if table is None:
+                left += indices
             else:
-                torch_ops.copy_(live, shadow)
-        torch.clear_autocast_cache()
+                native.copy_(table)
+                group.written()
+        live = [self.slots[i].local for i in left]
+        torch_ops.copy_(live, [self.tensors[i] for i in left])
+
+    def largest_half(self) -> Slot | None:
+        """Return the slot of the largest parameter in 16 bits, if there is one."""
+        halves = [
+            slot
+            for slot in (self.slots[i] for i in self.averaged_parameters)
+            if slot.local.dtype in (torch.float16, torch.bfloat16)
+        ]
+        return max(halves, key=lambda slot: slot.local.numel(), default=None)
 
     @torch.no_grad()
     def first_non_finite(self) -> str | None:
@@ -194,9 +243,15 @@ class Shadow:
         Buffers may hold such values on purpose.
         """
         self.settle()
+        pairs = zip(self._groups, self._indices, strict=True)
+        if all(group.is_finite() for group, i in pairs if self._has_parameters(i)):
+            return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
         return None if found is None else self.slots[indices[found]].name
+
+    def _has_parameters(self, indices: list[int]) -> bool:
+        return not all(self.slots[i].is_buffer for i in indices)
 
     @property
     def swapped(self) -> bool:
@@ -221,11 +276,13 @@ class Shadow:
     @torch.no_grad()
     def swap_out(self) -> None:
         """Put the live weights back, bit for bit."""
-        if self._swap is not None:
+        if (swap := self._swap) is not None:
             try:
-                insist(self._swap.leave)
+                insist(swap.leave)
             finally:
                 self._swap = None
+            if swap.left_out:
+                self.follow_buffers()
 
     def averages(self) -> list[Tensor]:
         """Return the tensors that hold the average now: the model's, if swapped in."""
@@ -268,6 +325,12 @@ class Shadow:
                 if old is not None and old.shape == tensor.shape and not old.is_meta:
                     tensor.copy_(old)
 
+    def follow_buffers(self) -> None:
+        """Take buffers that have another shape by now as they are."""
+        changed = map(_begins_anew, self.slots, self.tensors)
+        if self._swap is None and any(changed):
+            self._adapt()
+
     @property
     def averaged_indices(self) -> list[int]:
         """The indices of the tensors that are averaged, not copied."""
@@ -285,10 +348,17 @@ class Shadow:
 
     @torch.no_grad()
     def _copy_what_is_not_averaged(self) -> None:
-        """Copy once after averaging, instead of at every step."""
+        """Copy once after averaging, instead of at every step.
+
+        A buffer that has got another shape is taken as it is; one that the model has
+        given up keeps its last value.
+        """
         if self._copies_are_stale:
-            live = [self.slots[i].local for i in self._copied]
-            torch_ops.copy_([self.tensors[i] for i in self._copied], live)
+            present = [i for i in self._copied if not self.slots[i].is_gone]
+            if any(map(self._has_changed, present)):
+                self.follow_buffers()
+            live = [self.slots[i].local for i in present]
+            torch_ops.copy_([self.tensors[i] for i in present], live)
             self._copies_are_stale = False
 
     @torch.inference_mode(False)
@@ -330,11 +400,13 @@ class Shadow:
             and not any(self._has_changed(i) for i in self._copied)
         ):
             return
-        if any(map(_begins_anew, self.slots, self.tensors)):
-            self.renew(self.slots)
         # Groups average the tensors they were given, so whoever replaces one regroups.
         self._is_grouped = False
         for i, slot in enumerate(self.slots):
+            if slot.is_gone and i in self._copied:
+                continue
+            if _begins_anew(slot, self.tensors[i]):
+                self.tensors[i] = self._new(slot)
             live, shadow = None if slot.is_gone else slot.local, self.tensors[i]
             if live is None or live.shape != shadow.shape:
                 raise RuntimeError(
@@ -373,8 +445,8 @@ class Shadow:
             slot = self.slots[i]
             kind = group_class(slot, self.storage)
             # A group looks up sharded tensors or plain ones, not both.
-            alike = slot.is_buffer, slot.is_shared, is_sharded(slot.tensor)
-            place = self.tensors[i].dtype, slot.local.dtype, slot.local.device
+            alike = *kind.kind_of(slot), is_sharded(slot.tensor)
+            place = self.tensors[i].dtype, slot.local.device
             members.setdefault((kind, alike + place), []).append(i)
         self._indices = list(members.values())
         for (kind, _), indices in members.items():
@@ -383,6 +455,29 @@ class Shadow:
             for i, tensor in zip(indices, shadow, strict=True):
                 self.tensors[i] = tensor
         self._is_grouped = True
+
+
+class Mark:
+    """One number of each parameter, copied without waiting for an accelerator."""
+
+    def __init__(self) -> None:
+        self._on_host: dict[str, complex] = {}
+        self._elsewhere: dict[str, Tensor] = {}
+
+    def add(self, name: str, number: Tensor) -> None:
+        """Keep the number of one parameter."""
+        if number.is_cpu:
+            self._on_host[name] = number.item()
+        else:
+            self._elsewhere[name] = number.clone()
+
+    def equals(self, other: "Mark") -> bool:
+        """Whether the numbers are the same; this waits for an accelerator."""
+        return self._numbers() == other._numbers()
+
+    def _numbers(self) -> dict[str, complex]:
+        elsewhere = {name: number.item() for name, number in self._elsewhere.items()}
+        return self._on_host | elsewhere
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:

@@ -53,6 +53,7 @@ def _copy(value: Any, full: bool) -> Any:
 
 def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
     """Copy a shadow's averages by name, without buffers that are not persistent."""
+    shadow.follow_buffers()
     averages = zip(shadow.slots, shadow.averages(), strict=True)
     return {
         slot.name: average.detach().clone()
@@ -65,6 +66,7 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
+    shadow.follow_buffers()
     pairs = zip(shadow.slots, shadow.tensors, strict=True)
     expected = {
         slot.name: fsdp.like_model_tensor(slot.tensor, tensor)
@@ -164,9 +166,10 @@ def check_state(state: Any, method: str, others: Sequence[str]) -> None:
         for name in COUNTERS
         if name in state and not _is_count(state[name], name == "steps_per_epoch")
     ]
-    waiting = state.get("waiting_for", [])
-    if not isinstance(waiting, (list, tuple)) or not all(map(_is_count, waiting)):
-        wrong.append("waiting_for")
+    for name in ("waiting_for", "resting"):
+        numbers = state.get(name, [])
+        if not isinstance(numbers, (list, tuple)) or not all(map(_is_count, numbers)):
+            wrong.append(name)
     if wrong:
         raise StateMismatch(
             f"The state dict has {', '.join(wrong)} that is no whole number. "

@@ -1,7 +1,7 @@
 """How a shadow is kept: which tensors, in which dtype, where."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,8 +9,9 @@ from torch import Tensor
 from switch_ema._checks import check_choice
 from switch_ema.averaging.model.slots import Slot
 
-Buffers = Literal["average", "copy"]
-"""What is done with floating-point buffers."""
+Buffers = Literal["statistics", "average", "copy"]
+"""Which floating-point buffers are averaged: those that hold the running statistics of
+normalisation layers, all, or none. The others are copied."""
 
 _ALIGNMENT = 64
 """Bytes: one cache line, and the widest vector registers."""
@@ -24,16 +25,21 @@ class Storage:
     """The dtype of real parameters; None: the model's, but at least float32."""
     device: torch.device | None = None
     """None: beside the live tensor."""
-    average_buffers: bool = True
-    """Whether floating-point buffers are averaged; if not they are copied."""
+    buffers: Buffers = "statistics"
+    """Which floating-point buffers are averaged; the others are copied."""
     flat: bool = False
     """Whether live and shadow tensors are laid into one buffer each."""
 
     def averages(self, slot: Slot) -> bool:
         """Whether the slot's tensor is averaged, not copied."""
+        if slot.is_gone:
+            return False
         tensor = slot.tensor
-        number = tensor.is_floating_point() or tensor.is_complex()
-        return number and (self.average_buffers or not slot.is_buffer)
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return False
+        if not slot.is_buffer or self.buffers == "average":
+            return True
+        return self.buffers == "statistics" and slot.is_statistic
 
     def without_flat(self) -> "Storage":
         """Return the same storage in separate tensors."""
@@ -60,14 +66,15 @@ def as_storage(
     flat: bool,
 ) -> Storage:
     """Check an averager's arguments and turn them into a storage."""
-    check_choice("buffers", buffers, ("average", "copy"))
+    check_choice("buffers", buffers, get_args(Buffers))
     if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
         raise ValueError(
             "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
             f"got {dtype}."
         )
-    device = None if device is None else torch.device(device)
-    return Storage(dtype, device, buffers == "average", flat)
+    # "cuda" alone is the current one of them; tensors say which one they are on.
+    device = None if device is None else torch.empty(0, device=device).device
+    return Storage(dtype, device, buffers, flat)
 
 
 def empty_layout(

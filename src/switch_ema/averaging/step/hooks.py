@@ -1,4 +1,4 @@
-"""Hooks on ``optimizer.step``, so that no call to ``update`` can be forgotten."""
+"""Hooks on ``optimizer.step``, so that nobody has to call ``update``."""
 
 import functools
 import sys
@@ -16,13 +16,17 @@ from torch.utils.hooks import RemovableHandle
 
 from switch_ema._checks import check_choice
 from switch_ema.averaging import _torch
+from switch_ema.averaging.step.rounds import Counting, Round
+
+_Hook = Callable[[Any, Any, Any], None]
+"""A hook of an optimizer's step, called with it and the arguments of the step."""
 
 Optimizers = Union[Optimizer, Iterable[Optimizer], None]
 """None, one or several."""
 
 
 OptimizerState = Literal["keep", "reset"]
-"""What is done with the optimizer's moments when the live weights are written."""
+"""Whether a switch keeps the optimizer's moments."""
 
 
 def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool:
@@ -30,19 +34,24 @@ def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool
     check_choice("optimizer_state", policy, ("keep", "reset"))
     if policy == "reset" and optimizer is None:
         raise ValueError(
-            "optimizer_state='reset' needs the optimizer; pass it as second argument."
+            "optimizer_state='reset' needs an optimizer: pass it as second argument."
         )
     return policy == "reset"
 
 
+_FIRST_PARAMETER = 1_000_000
+"""Parameters are numbered from here on, so that no optimizer has such a number."""
+
+
 class StepHook:
-    """Calls back once for each round of real steps of the given optimizers.
+    """Calls back once per training step, made by one or several optimizers.
 
-    With one optimizer a round is a step. With several it is complete when each has
-    stepped at least once: one update for a body and a head that step in turn.
+    With one optimizer each real step counts, with several ``counting`` decides (see
+    :class:`Averager`). An optimizer that steps its parameters one by one, in
+    ``backward()``, counts when all of them have stepped.
 
-    The optimizers hold what is called back, and are held weakly here: without a cycle,
-    a training that nobody holds any more frees its memory at once.
+    The optimizers hold the callbacks, and this class holds the optimizers weakly:
+    without a cycle, memory is freed as soon as a training is dropped.
     """
 
     def __init__(
@@ -50,47 +59,48 @@ class StepHook:
         optimizers: list[Optimizer],
         before_step: Callable[[], None],
         after_round: Callable[[], None],
+        counting: Counting = "round",
     ) -> None:
-        self.waiting_for = set(range(len(optimizers)))
+        numbers = range(len(optimizers))
+        self.counting: Counting = counting if len(optimizers) > 1 else "any"
+        self._round = Round(numbers, may_rest=counting == "round")
+        # By optimizer, for those that step their parameters one by one.
+        self._released: dict[int, _Released] = {}
         self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
         # Ids alone: torch casts no sharded parameter that has a weak reference.
         self._parameters = {id(p) for one in optimizers for p in parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
         self._restored: list[Callable[[], None]] = []
-        self._was_used = self._has_noticed = False
+        self._was_used = self._has_noticed = self._has_uncounted = False
         for index, optimizer in enumerate(optimizers):
             _torch.wrap_step(optimizer)
             may_nest = _torch.step_definitions(optimizer) > 1
+            before = partial(self._begin, index, before_step, after_round)
             after = partial(self._finish, index, may_nest, after_round)
             self._handles += [
-                optimizer.register_step_pre_hook(_before(before_step)),
-                optimizer.register_step_post_hook(_after(after)),
+                optimizer.register_step_pre_hook(_outside_of_graphs(before)),
+                optimizer.register_step_post_hook(_outside_of_graphs(after)),
             ]
             if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
-                self._follow_two_steps(optimizer, before_step, after)
+                self._follow_two_steps(optimizer, before, after)
         _watch_all_optimizers(self)
 
-    def _follow_two_steps(
-        self,
-        optimizer: Any,
-        before_step: Callable[[], None],
-        after: Callable[[Optimizer], None],
-    ) -> None:
+    def _follow_two_steps(self, optimizer: Any, before: _Hook, after: _Hook) -> None:
         """Count SAM's ``first_step`` with ``second_step``; they run no hooks."""
         first, second = optimizer.first_step, optimizer.second_step
 
         @functools.wraps(first)
         def first_step(*args: Any, **kwargs: Any) -> Any:
             if not _torch.is_in_step(optimizer):
-                before_step()
+                before(optimizer, (), {})
             return first(*args, **kwargs)
 
         @functools.wraps(second)
         def second_step(*args: Any, **kwargs: Any) -> Any:
             result = second(*args, **kwargs)
             if not _torch.is_in_step(optimizer):
-                after(optimizer)
+                after(optimizer, (), {})
             return result
 
         def restore() -> None:
@@ -101,7 +111,7 @@ class StepHook:
         self._restored.append(restore)
 
     def notice(self, optimizer: Optimizer) -> None:
-        """Warn, once, if another optimizer steps the parameters of these."""
+        """Warn once if another optimizer steps the same parameters."""
         own = _existing(self._optimizers)
         if self._has_noticed or not self._was_used:
             return
@@ -112,9 +122,9 @@ class StepHook:
             return
         self._has_noticed = True
         warnings.warn(
-            f"A {type(optimizer).__name__} has stepped parameters that an averager "
-            "follows through another optimizer, so its steps are not counted: call "
-            "detach() and attach_to() with the optimizer that is used.",
+            f"{type(optimizer).__name__} stepped parameters that an averager tracks "
+            "through another optimizer, so its steps are not counted; call detach(), "
+            "then attach_to() with the optimizer you train with.",
             stacklevel=2,
         )
 
@@ -137,10 +147,138 @@ class StepHook:
             if average_with is not None and average_with(_unless_initialising(ask)):
                 self._asking = [reference]
 
-    def wait_for(self, indices: Iterable[int]) -> None:
-        """Take back which of the present optimizers have yet to step."""
-        known = set(range(len(self._optimizers)))
-        self.waiting_for = known.intersection(indices) or known
+    # Rounds of optimizers, and of parameters where an optimizer steps them one by one.
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """Numbers of those that must step before the next count."""
+        return sorted(set[int]().union(*(one.waiting_for for one in self._rounds())))
+
+    @property
+    def resting(self) -> list[int]:
+        """Numbers of those that are not waited for."""
+        return sorted(set[int]().union(*(one.resting for one in self._rounds())))
+
+    def wait_for(self, waiting_for: Iterable[int], resting: Iterable[int]) -> None:
+        """Restore a saved round, as far as its optimizers are still there."""
+        parameters = {i for i in (*waiting_for, *resting) if i >= _FIRST_PARAMETER}
+        for index in range(len(self._optimizers) if parameters else 0):
+            if parameters.intersection(self._numbers_of(index)):
+                self._release(index)
+        for one in self._rounds():
+            one.resume(waiting_for, resting)
+
+    def close_round(self) -> bool:
+        """End a round in which not all have stepped; return whether to count it."""
+        if self.counting not in ("round", "any"):
+            return False
+        unfinished = [one for one in self._rounds() if one.is_open]
+        for one in unfinished:
+            one.close()
+        return bool(unfinished)
+
+    def missing(self) -> str | None:
+        """Name the optimizer that the count waits for, if others have stepped."""
+        if not self._has_uncounted or self.counting in ("round", "any"):
+            return None
+        if self.counting == "all":
+            numbers = sorted(self._round.waiting_for)
+        else:
+            numbers = [int(self.counting)]
+        names = (type(self._optimizers[number]()).__name__ for number in numbers)
+        listed = [f"{i} ({name})" for i, name in zip(numbers, names, strict=True)]
+        return f"optimizer {' and '.join(listed)}"
+
+    def _rounds(self) -> list[Round]:
+        return [self._round, *self._released.values()]
+
+    def _numbers_of(self, index: int) -> range:
+        """Return the numbers of the parameters of an optimizer."""
+        found = [reference() for reference in self._optimizers]
+        sizes = [0 if one is None else len(parameters_held(one)) for one in found]
+        first = _FIRST_PARAMETER + sum(sizes[:index])
+        return range(first, first + sizes[index])
+
+    def _release(self, index: int) -> "_Released":
+        """Track the parameters of an optimizer one by one."""
+        held = parameters_held(self._optimizers[index]())
+        numbers = zip(map(id, held), self._numbers_of(index), strict=True)
+        self._released[index] = _Released(dict(numbers))
+        return self._released[index]
+
+    def _stepped_alone(
+        self, index: int, args: Any, kwargs: Any
+    ) -> "tuple[_Released, int] | None":
+        """Return the parameter that ``step(parameter)`` was called for, if any."""
+        if len(args) < 2 and not kwargs:
+            return None
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, nn.Parameter):
+                released = self._released.get(index)
+                if released is None or id(argument) not in released.numbers:
+                    released = self._release(index)
+                number = released.numbers.get(id(argument))
+                return None if number is None else (released, number)
+        return None
+
+    def _begin(
+        self,
+        index: int,
+        before_step: Callable[[], None],
+        after_round: Callable[[], None],
+        optimizer: Optimizer,
+        args: Any,
+        kwargs: Any,
+    ) -> None:
+        if is_initialising():
+            return
+        before_step()
+        part = self._stepped_alone(index, args, kwargs)
+        if part is not None:
+            released, number = part
+            if released.before_step(number):
+                self._count(index, after_round)
+            if released.is_open:
+                return
+        if self.counting == "round" and self._round.before_step(index):
+            self._was_used = True
+            after_round()
+
+    def _finish(
+        self,
+        index: int,
+        may_nest: bool,
+        after_round: Callable[[], None],
+        optimizer: Optimizer,
+        args: Any,
+        kwargs: Any,
+    ) -> None:
+        if was_skipped(optimizer) or is_initialising():
+            return
+        if may_nest and _torch.is_inner_step(optimizer):
+            return
+        part = self._stepped_alone(index, args, kwargs)
+        if part is not None:
+            # optimi then adds the gradients to the moments, and moves no weight.
+            if getattr(optimizer, "optimizer_accumulation", False):
+                return
+            released, number = part
+            if not released.after_step(number):
+                return
+        elif index in self._released and not _has_gradients(optimizer):
+            return  # all parameters have stepped, and their gradients are gone
+        self._count(index, after_round)
+
+    def _count(self, index: int, after_round: Callable[[], None]) -> None:
+        """Count a whole step of one optimizer, if it is due."""
+        if isinstance(self.counting, int):
+            is_due = self.counting == index
+        else:
+            is_due = self.counting == "any" or self._round.after_step(index)
+        self._has_uncounted = not is_due
+        if is_due:
+            self._was_used = True
+            after_round()
 
     def remove(self) -> None:
         """Take the hooks off the optimizers."""
@@ -160,28 +298,28 @@ class StepHook:
         return _existing(self._optimizers)
 
     def forget_state(self) -> None:
-        """Drop the optimizers' moments, which they then build up anew."""
+        """Drop the optimizers' moments; they start from scratch."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
 
-    def _finish(
-        self,
-        index: int,
-        may_nest: bool,
-        after_round: Callable[[], None],
-        optimizer: Optimizer,
-    ) -> None:
-        if was_skipped(optimizer) or is_initialising():
-            return
-        if may_nest and _torch.is_inner_step(optimizer):
-            return
-        self.waiting_for.discard(index)
-        if not self.waiting_for:
-            self.waiting_for.update(range(len(self._optimizers)))
-            self._was_used = True
-            after_round()
+
+class _Released(Round):
+    """A round of the parameters of one optimizer, which steps them one by one.
+
+    This is gradient release: a parameter steps as soon as it has its gradient, which
+    is then freed, all within ``backward()``.
+    """
+
+    def __init__(self, numbers: dict[int, int]) -> None:
+        super().__init__(numbers.values())
+        self.numbers = numbers
+        """Of the parameters, by their ids."""
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    return any(parameter.grad is not None for parameter in parameters_held(optimizer))
 
 
 _FOLLOWED: "weakref.WeakSet[StepHook]" = weakref.WeakSet()
@@ -195,7 +333,7 @@ def _register_for_all() -> RemovableHandle:
 
 
 def _watch_all_optimizers(hook: "StepHook") -> None:
-    """Let a hook notice steps of optimizers that it does not follow."""
+    """Let a hook notice steps of other optimizers."""
     _register_for_all()
     _FOLLOWED.add(hook)
     _SEEN.clear()
@@ -218,14 +356,14 @@ def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
     """Refuse an optimizer that holds none of the model's parameters.
 
     Raises:
-        ValueError: there is one, so that its steps would not be the model's.
+        ValueError: an optimizer does not train the model.
     """
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
         if not any(id(parameter) in own for parameter in parameters_held(optimizer)):
             raise ValueError(
                 f"optimizer must update the model, but this {type(optimizer).__name__} "
-                "holds none of its parameters; make it from model.parameters()."
+                "holds none of its parameters; create it from model.parameters()."
             )
 
 
@@ -234,23 +372,16 @@ def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
     return [optimizer for optimizer in found if optimizer is not None]
 
 
-def _before(call: Callable[[], None]) -> Callable[[Optimizer, Any, Any], None]:
-    def start() -> None:
-        if not is_initialising():
-            call()
-
-    return lambda optimizer, args, kwargs: outside_of_graphs(start)
-
-
-def _after(
-    call: Callable[[Optimizer], None],
-) -> Callable[[Optimizer, Any, Any], None]:
-    return lambda optimizer, args, kwargs: outside_of_graphs(call, optimizer)
+def _outside_of_graphs(call: _Hook) -> _Hook:
+    return lambda optimizer, args, kwargs: outside_of_graphs(
+        call, optimizer, args, kwargs
+    )
 
 
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function as it is, also where torch.compile is tracing a step."""
     if torch.compiler.is_compiling():
+        _torch.leave_graph()
         return _torch.outside_of_graphs(call, *arguments)
     return call(*arguments)
 
@@ -280,7 +411,7 @@ def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
-    """List the optimizers given and check that they can be hooked."""
+    """Return the torch optimizers as a list; raise if one cannot be hooked."""
     if optimizer is None:
         return []
     single = isinstance(optimizer, Optimizer) or not isinstance(optimizer, Iterable)
@@ -289,6 +420,8 @@ def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:
         if not _torch.can_be_hooked(candidate):
             raise TypeError(
                 "optimizer must be a torch.optim.Optimizer (or several), got "
-                f"{type(candidate).__name__}; pass the optimizer inside a wrapper."
+                f"{type(candidate).__name__}; if it is wrapped, pass the torch "
+                "optimizer inside the wrapper, or pass none and call update() after "
+                "each step."
             )
-    return optimizers
+    return [_torch.optimizer_inside(candidate) for candidate in optimizers]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from switch_ema.averaging._torch import NormLayer
+from switch_ema.averaging._torch import NormLayer, buffers_of
 
 Call = Callable[[nn.Module, Any], Any]
 
@@ -40,6 +40,13 @@ def recalibrate(
             raise ValueError(
                 f"recalibrate needs averaged statistics, but those of "
                 f"{name or 'the model'} are left out by include or exclude."
+            )
+    for name, module in model.named_modules():
+        is_scripted = isinstance(module, torch.jit.ScriptModule)
+        if is_scripted and "running_mean" in buffers_of(module):
+            raise TypeError(
+                f"recalibrate cannot set the momentum of {name or 'the model'}, a "
+                "TorchScript module; recalibrate the model before it is scripted."
             )
     if not layers:
         return

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native
-from switch_ema.averaging.model.slots import Slot
+from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES
+from switch_ema.averaging.model.slots import Slot, can_be_kept
 from switch_ema.averaging.view.exchange import Exchanged, exchange_
 
 
@@ -47,10 +48,18 @@ class Swap:
             if (table := group.exchange_table()) is not None
         ]
         grouped = {i for _, indices, _ in self._groups for i in indices}
-        self._single = [i for i in range(len(slots)) if i not in grouped]
+        self._single = [
+            i for i, s in enumerate(slots) if i not in grouped and not s.is_gone
+        ]
+        self._undo_inference()
         self._places = {
-            i: (slots[i].local.dtype, slots[i].local.device) for i in self._single
+            i: (live.dtype, live.device, type(live) in PLAIN_TYPES)
+            for i in self._single
+            for live in [slots[i].local]
         }
+        self._present = list(self._single)
+        self.left_out: list[Slot] = []
+        """What :meth:`leave` has left as it was inside the block."""
         # Where the dtypes differ an exchange would round; keep the live tensor.
         self.parked: dict[int, Tensor] = {
             i: slots[i].local.detach().to(averages[i].device, copy=True)
@@ -67,24 +76,35 @@ class Swap:
         self._is_shown = True
 
     def leave(self) -> None:
-        """Put the live weights back, bit for bit, before any Ctrl-C is heard."""
+        """Put the live weights back, bit for bit, before any Ctrl-C is heard.
+
+        A buffer that has another shape by now, such as a cache that has grown, or that
+        is gone, stays as it is.
+
+        Raises:
+            RuntimeError: a parameter is gone, or has another shape or type. All other
+                tensors are put back.
+        """
         insist(
             self._split_changed_groups,
+            self._undo_inference,
+            self._find_present,
             self._undo_casts,
             self._save_changes,
             self._restore_parked,
             self._exchange_back,
             torch.clear_autocast_cache,
         )
-        gone = [self._slots[i].name for i in self._single if self._slots[i].is_gone]
-        if gone:
+        lost = [slot for slot in self.left_out if not slot.is_buffer]
+        if lost:
+            what = "went out of the model" if lost[0].is_gone else "was replaced"
             raise RuntimeError(
-                f"{', '.join(gone[:3])} went out of the model inside averaged(); all "
-                "else is put back. Call refresh() to go on with the model as it is."
+                f"{lost[0].name} {what} inside averaged(); all else is put back. Call "
+                "refresh() to go on with the model as it is."
             )
 
     def _exchange(self) -> None:
-        exact = [i for i in self._present() if i not in self.parked]
+        exact = [i for i in self._present if i not in self.parked]
         live = [self._slots[i].local for i in exact]
         averages = [self._averages[i] for i in exact]
         tables = [table for _, _, table in self._groups]
@@ -101,7 +121,7 @@ class Swap:
                 self._single += indices
                 for i in indices:
                     average = self._averages[i]
-                    self._places[i] = average.dtype, average.device
+                    self._places[i] = average.dtype, average.device, True
             else:
                 kept.append((group, indices, table))
         self._groups = kept
@@ -110,24 +130,42 @@ class Swap:
         if self._exchanged.yes:
             self._exchange()
 
-    def _present(self) -> list[int]:
-        return [i for i in self._single if not self._slots[i].is_gone]
+    def _find_present(self) -> None:
+        self._present = [i for i in self._single if self._fits(i)]
+        others = {*self._single}.difference(self._present)
+        self.left_out = [self._slots[i] for i in sorted(others)]
+
+    def _fits(self, index: int) -> bool:
+        """Whether there is a tensor in the model that can take the live values."""
+        slot = self._slots[index]
+        if slot.is_gone or not can_be_kept(slot.tensor):
+            return False
+        live, (_, _, was_plain) = slot.local, self._places[index]
+        has_its_type = type(live) in PLAIN_TYPES or not was_plain
+        return has_its_type and live.shape == self._averages[index].shape
 
     def _save_changes(self) -> None:
         """Keep what was done to a parked tensor's average, such as its statistics."""
-        for i in self.parked.keys() & self._present() if self._is_shown else ():
+        for i in self.parked.keys() & self._present if self._is_shown else ():
             live, average = self._slots[i].local, self._averages[i]
             if not torch.equal(live, average.to(live.device, live.dtype)):
                 average.copy_(live)
         self._is_shown = False
 
     def _restore_parked(self) -> None:
-        for i in self.parked.keys() & self._present():
+        for i in self.parked.keys() & self._present:
             self._slots[i].local.copy_(self.parked[i])
+
+    def _undo_inference(self) -> None:
+        """Make buffers that were assigned in inference mode writable outside of it."""
+        for slot in (self._slots[i] for i in self._single):
+            if slot.is_buffer and not slot.is_gone and slot.tensor.is_inference():
+                with torch.inference_mode(False):
+                    slot.owner[slot.key] = slot.tensor.clone()
 
     def _undo_casts(self) -> None:
         """Undo a cast or move of the model made while the average was in it."""
-        pairs = [(self._slots[i], *self._places[i]) for i in self._present()]
+        pairs = [(self._slots[i], *self._places[i][:2]) for i in self._present]
         # Buffers last, since FSDP2 casts them along with its shards.
         for slot, dtype, device in sorted(pairs, key=lambda pair: pair[0].is_buffer):
             tensor = slot.tensor

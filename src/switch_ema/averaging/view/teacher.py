@@ -56,8 +56,14 @@ class Teacher:
         """Run the module named ``part``, or the whole model.
 
         Raises:
-            TypeError: the model is sharded by FSDP2, which gathers its own weights.
+            TypeError: the model is sharded by FSDP2, which gathers its own weights, or
+                is a TorchScript module, which has its own.
         """
+        if isinstance(self._model, torch.jit.ScriptModule):
+            raise TypeError(
+                "A TorchScript module runs with its own weights only; run its average "
+                "inside averaged()."
+            )
         module = self._model.get_submodule(part)
         if any(is_sharder(inner) for inner in self._model.modules()):
             raise TypeError(

@@ -5,12 +5,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
 from switch_ema.bench.execute.failures import explained
+from switch_ema.bench.execute.guard import (
+    GIVE_UP_SECONDS,
+    GRACE_SECONDS,
+    die_with_parent,
+)
 from switch_ema.bench.execute.local_workers import allow_processes, train_in_group
 from switch_ema.bench.execute.scripts import run_script
 from switch_ema.bench.plan.cells import Cell
@@ -19,6 +26,9 @@ from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import Latest, OnProgress
+
+_STOP_SECONDS = GRACE_SECONDS + GIVE_UP_SECONDS + 5
+"""How long the worker of a script has for its end."""
 
 OnEpoch = Callable[[Cell, int, Latest | None], None]
 """Told a cell, the epochs it has finished, and its last value, if there is one."""
@@ -57,10 +67,7 @@ class Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
+        _end(self._workers)
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -110,7 +117,7 @@ class Pool:
                 elif cell is not None:
                     on_epoch(cell, *message)
             for worker in self._silent():
-                worker.process.kill()
+                _end([worker])
                 self._replace(worker)
                 if worker.cell is not None:
                     why = f"no epoch was finished within {self._timeout:g} s"
@@ -133,6 +140,38 @@ class Pool:
         self._workers[self._workers.index(worker)] = self._start()
 
 
+def _end(workers: Sequence[_Worker]) -> None:
+    """End workers; those of scripts have time to end the script's processes."""
+    for worker in workers:
+        if worker.cell is not None and is_script(worker.cell.task):
+            worker.process.terminate()
+        else:
+            worker.process.kill()
+    for worker in workers:
+        worker.process.join(timeout=_STOP_SECONDS)
+        worker.process.kill()  # the guard of its script goes on without it
+        worker.process.join()
+
+
+class _Stopped(BaseException):
+    """A worker is to end what it runs."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end a script first and then this process."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _how_it_died(process: BaseProcess) -> str:
     process.join(timeout=5)  # its end of the pipe closes a moment before
     code = process.exitcode or 0
@@ -145,14 +184,18 @@ def _work(connection: Connection, parent: int) -> None:
     """Train what comes in until the parent is gone."""
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides about these
         signal.signal(number, signal.SIG_IGN)
+    die_with_parent(parent)
     allow_processes()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     while True:
         try:
             cell, place = connection.recv()
-            result = train_or_explain(cell, place, lambda *told: connection.send(told))
+            with _stoppable() if is_script(cell.task) else nullcontext():
+                result = train_or_explain(
+                    cell, place, lambda *told: connection.send(told)
+                )
             connection.send(result)
-        except (EOFError, OSError):
+        except (EOFError, OSError, _Stopped):
             return
 
 

@@ -1,12 +1,13 @@
 """Runs a command of the user's as one cell: its script reports through a trial."""
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute import guard
 from switch_ema.bench.loading import check_unchanged
 from switch_ema.bench.methods import method_of, options_in_epochs
 from switch_ema.bench.plan.cells import Cell
@@ -22,7 +24,7 @@ from switch_ema.bench.spec import FOLDER, command_of, task_slug
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.context import RunContext, check_kernels
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.trial import NOTES, TRIAL, WAITING
+from switch_ema.bench.train.trial import COUNTING, NOTES, TRIAL, WAITING, processes_of
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 
 LOGS = "logs"
@@ -77,10 +79,11 @@ def run_script(
     a script, so it is trained from the beginning, with an empty folder.
     """
     if place.sources is not None:
-        check_unchanged(cell.task, place.sources)
+        check_unchanged(cell.task, place.sources, place.inputs)
     check_kernels(place.kernels)
     files = _Files.of(place.folder, cell)
     files.values.parent.mkdir(parents=True, exist_ok=True)
+    _wait_for_earlier(files.lock)
     for path in (files.values, files.lock):  # new ones: an old process has the old ones
         path.unlink(missing_ok=True)
     files.values.touch()
@@ -102,13 +105,17 @@ def run_script(
     }
     if place.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    with _locked(files.lock):
+    with _locked(files.lock) as lock:
         words = command_of(cell.task, cell.seeds[0], files.folder.absolute())
-        code = _run(words, environment, files, progress, cell.methods[0])
+        code = _run(words, environment, files, lock, progress, cell.methods[0])
     files.lock.unlink(missing_ok=True)
+    rows = _read_rows(files.values)
+    processes = processes_of(rows)
+    if len(processes) > 1:
+        return CellResult("failed", _several(processes))
     if code != 0:
         return CellResult("failed", f"{_how_it_ended(code)}; {_last_words(files)}")
-    return _read_result(files.values)
+    return _result_of(rows)
 
 
 def with_known_metric(
@@ -142,24 +149,30 @@ def _run(
     words: Sequence[str],
     environment: dict[str, str],
     files: _Files,
+    lock: int,
     progress: OnProgress,
     method: str,
 ) -> int:
-    """Start a command and wait for it, telling its evaluations: those of one method."""
+    """Start a command and wait for it, telling its evaluations: those of one method.
+
+    However this process ends, the guard ends all processes of the command; it holds
+    the lock, too, until they are gone.
+    """
+    if shutil.which(words[0], path=environment.get("PATH")) is None:
+        number = errno.EACCES if Path(words[0]).exists() else errno.ENOENT
+        raise UsageError(f"{words[0]} cannot be started: {os.strerror(number)}")
+    ending, ours = os.pipe()
     with files.output.open("wb") as output, files.errors.open("wb") as errors:
-        try:
-            # A session of its own, so that all of its processes can be ended.
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UsageError(f"{words[0]} cannot be started: {reason}") from None
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, f"{ending},{lock}", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            pass_fds=(ending, lock),
+            start_new_session=True,  # Ctrl-C is for us: the guard ends in its own time
+        )
+        os.close(ending)
         told = 0
         try:
             while True:
@@ -172,8 +185,7 @@ def _run(
                 if process.returncode is not None:
                     return process.returncode
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            os.close(ours)
             process.wait()
 
 
@@ -184,11 +196,24 @@ def _latest_of(line: bytes, method: str) -> Latest | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock for as long as this process lives; trials look for it."""
+def _locked(path: Path) -> Iterator[int]:
+    """Hold a lock while this process or the guard lives; trials look for it."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # it does not name the file
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        yield file.fileno()
+
+
+def _wait_for_earlier(lock: Path) -> None:
+    """Wait until the guard of an earlier attempt, if one was killed, has done its work.
+
+    Its script could write to files that are begun anew.
+    """
+    if lock.is_file():
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _how_it_ended(code: int) -> str:
@@ -219,8 +244,22 @@ def _never_ended(methods: Sequence[str]) -> str:
     )
 
 
-def _read_result(path: Path) -> CellResult:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _several(processes: Sequence[int]) -> str:
+    """Say that nobody knows whose values count."""
+    return (
+        f"switch_ema.trial was called in {len(processes)} of its processes (numbers "
+        f"{listed(map(str, processes))}), and whose values count is not known; call it "
+        f"in one, and start others without {TRIAL} in their environment"
+    )
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a script's values; a killed one may leave half of one."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _result_of(rows: list[dict[str, Any]]) -> CellResult:
     if not rows:
         return CellResult(
             "failed",
@@ -238,6 +277,12 @@ def _read_result(path: Path) -> CellResult:
     if waiting and not rows[-1]["epoch"]:
         return CellResult("failed", _never_ended(waiting))
     notes: dict[str, Any] = rows[-1].pop(NOTES)
+    if header[NOTES].get(COUNTING) and not notes.get(COUNTING):
+        return CellResult(
+            "failed",
+            "the script never called trial.update, which counts the steps of a trial "
+            "without an optimizer; call it after each step, or give it the optimizer",
+        )
     result = CellResult(
         trained=header[NOTES]["trained"],
         options=header["options"],

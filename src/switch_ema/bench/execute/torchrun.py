@@ -2,24 +2,36 @@
 
 ``torchrun --nproc-per-node 2 -m switch_ema compare ...``: the first process plans,
 stores and shows; it tells the others which cell comes next, and all train it together.
+
+torchrun's store listens on all interfaces, so what it holds is data of unknown origin:
+JSON, checked, and a user's file is run only if this process was started with its name.
 """
 
+import dataclasses
+import json
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch.distributed as dist
 
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.failures import TrainingFailed, explained, train_or_raise
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.recipe import Recipe
+from switch_ema.bench.spec import Spec, file_of, is_script, parse_task
+from switch_ema.bench.text import read_json, read_utf8
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import train_as_worker
 from switch_ema.bench.train.result import CellResult
 
+_D = TypeVar("_D")
 _KEY = "switch-ema cell"
 _IDLE = timedelta(days=365)
 """How long a process waits for its next cell: torchrun ends it if the first is gone."""
@@ -34,8 +46,7 @@ def train_launched(
     """
     store = _store()
     for cell in cells:
-        told = pickle.dumps((cell, place(cell), os.getcwd()))
-        _tell(store, told)
+        _tell(store, _spelled(cell, place(cell)))
 
         def progress(*now: object, cell: Cell = cell) -> None:
             on_epoch(cell, *now)  # type: ignore[arg-type]
@@ -55,14 +66,88 @@ def follow() -> None:
         told = store.get(_key(number))
         if not told:
             return
-        cell, place, home = pickle.loads(told)
-        os.chdir(home)
+        try:
+            cell, place = _read(told)
+        except (UsageError, TypeError, ValueError, KeyError) as error:
+            _leave(f"torchrun's store holds no training of this command: {error}")
         try:
             train_or_raise(train_as_worker, cell, place, lambda *now: None)
         except TrainingFailed as error:
-            # Not an exception, so that the first process's own words are not drowned.
-            print(f"switch-ema: {cell}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
+            _leave(f"{cell}: {error}")
+
+
+def _leave(message: str) -> NoReturn:
+    """End this process; no exception drowns the first process's own words."""
+    print(f"switch-ema: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _spelled(cell: Cell, place: RunContext) -> bytes:
+    """Spell what the other processes need as JSON."""
+    # A task may change the current folder, and its file may be named relative to it.
+    told = {"cell": dataclasses.asdict(cell), "place": dataclasses.asdict(place)}
+    told["place"]["folder"] = str(place.folder)
+    try:
+        return json.dumps({**told, "home": os.getcwd()}).encode()
+    except TypeError as error:
+        raise UsageError(
+            f"{cell.task}: its recipe must be plain data: {error}."
+        ) from None
+
+
+def _read(told: bytes) -> tuple[Cell, RunContext]:
+    """Read what :func:`_spelled` wrote; anything else is refused.
+
+    Raises:
+        UsageError: it is no JSON, or names a file that this process was not given.
+        KeyError: something is missing.
+        TypeError: something is of another kind.
+        ValueError: something is out of range.
+    """
+    found = read_json(told, "its text")
+    recipe = _typed(Recipe, found["cell"]["recipe"])
+    cell = _typed(Cell, {**found["cell"], "recipe": recipe})
+    place = _typed(
+        RunContext, {**found["place"], "folder": Path(found["place"]["folder"])}
+    )
+    file = file_of(parse_task(cell.task))
+    if is_script(cell.task) or (file is not None and file not in _files_given()):
+        raise UsageError(f"{cell.task} is not on the command line of this process")
+    os.chdir(found["home"])
+    return cell, place
+
+
+def _typed(kind: type[_D], values: Any) -> _D:
+    """Make a dataclass of values from JSON, each of the type that its field has."""
+    hints, made = get_type_hints(kind), {}
+    for name, value in dict(values).items():
+        is_tuple = get_origin(hints[name]) is tuple and isinstance(value, list)
+        made[name] = tuple(value) if is_tuple else value
+        if not _fits(made[name], hints[name]):
+            raise TypeError(f"{name} is {value!r:.80}")
+    return kind(**made)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(v, parts[0]) for v in value)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if hint in (int, float, bool, str):
+        return type(value) is hint or (hint is float and type(value) is int)
+    return isinstance(value, origin or hint)
+
+
+def _files_given() -> set[str | None]:
+    """List the users' files on the command line of this process, as they are typed."""
+    given = sys.argv[1:]
+    names = list(given)
+    for before, word in zip(["", *given], given, strict=False):
+        if before == "--config" or word.startswith("--config="):
+            path = word.removeprefix("--config=")
+            names += CompareConfig.from_json(read_utf8(Path(path)), path).tasks
+    return {file_of(Spec(name)) for name in names}
 
 
 def dismiss() -> None:

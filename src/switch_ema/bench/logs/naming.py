@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.logs.reading import as_log, find_logs
+from switch_ema.bench.logs.reading import as_log, find_logs, without_checkpoint
 
 _SEED = re.compile(r"seed[-_= ]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(
@@ -127,10 +127,8 @@ def _parts(paths: Sequence[Path]) -> list[tuple[str, ...]]:
     if not full:
         return []
     common = os.path.commonpath([path.parent for path in full])
-    return [
-        (path.with_suffix("") if path.is_file() else path).relative_to(common).parts
-        for path in full
-    ]
+    named = [path.with_suffix("") if path.is_file() else path for path in full]
+    return [without_checkpoint(path.relative_to(common).parts) for path in named]
 
 
 def _without_number(part: str) -> str:
@@ -152,4 +150,4 @@ def _last(pattern: re.Pattern[str], parts: Sequence[str]) -> int | None:
 def _natural(path: Path) -> list[tuple[int, str]]:
     """Order by the numbers in names: seed 2 before seed 10."""
     pieces = re.split(r"(\d+)", str(path))
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in pieces]
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in pieces]

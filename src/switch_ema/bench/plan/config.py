@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.fingerprints import fingerprint, inputs_of
 from switch_ema.bench.recipe import (
     LATER,
     Metric,
@@ -22,7 +23,6 @@ from switch_ema.bench.spec import (
     SCRIPT,
     SEED,
     command_of,
-    fingerprint,
     is_script,
     parse_variation,
     task_slug,
@@ -223,6 +223,12 @@ class CompareConfig:
     def sources(self) -> str:
         """Fingerprints of the files that tasks are taken from; of ours, none."""
         return " ".join(filter(None, map(fingerprint, self.tasks)))
+
+    @property
+    def inputs(self) -> str:
+        """Fingerprints of other files that scripts are given, as JSON."""
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        return json.dumps(inputs_of(self.tasks, seeds), sort_keys=True)
 
 
 def _is_text(text: str) -> bool:

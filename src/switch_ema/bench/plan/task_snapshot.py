@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.fingerprints import fingerprint
 from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.spec import (
     SCRIPT,
-    fingerprint,
     is_file,
     is_script,
     parse_task,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from switch_ema._files import write_atomically
+from switch_ema._files import read_inside, write_atomically
 
 SECTIONS, FIGURES = "sections", "figures"
 """Folders below that of a run."""
@@ -62,15 +62,18 @@ def save_section(section: AnalysisSection, folder: Path) -> Path:
 
 
 def load_sections(folder: Path) -> list[AnalysisSection]:
-    """Read the sections of a run; a picture that was deleted is left out."""
+    """Read the sections of a run; a picture that was deleted is left out.
+
+    So is one that is a link: a page must not show files from outside of its run.
+    """
     paths = sorted((folder / SECTIONS).glob("*.json"))
-    return [_load_or_explain(path, folder / FIGURES) for path in paths]
+    return [_load_or_explain(path, folder) for path in paths]
 
 
-def _load_or_explain(path: Path, figures: Path) -> AnalysisSection:
+def _load_or_explain(path: Path, folder: Path) -> AnalysisSection:
     """Read a section; one that is damaged says so, and does not stop the others."""
     try:
-        return _load(json.loads(path.read_bytes()), figures)
+        return _load(json.loads(read_inside(folder, SECTIONS, path.name)), folder)
     except (AttributeError, KeyError, OSError, TypeError, ValueError, RecursionError):
         return AnalysisSection(
             key=path.stem,
@@ -80,11 +83,11 @@ def _load_or_explain(path: Path, figures: Path) -> AnalysisSection:
         )
 
 
-def _load(stored: dict[str, Any], figures: Path) -> AnalysisSection:
+def _load(stored: dict[str, Any], folder: Path) -> AnalysisSection:
     pictures = [
-        Picture(**{**picture, "source": _data_address(figures, picture["name"])})
+        Picture(**{**picture, "source": address})
         for picture in stored["pictures"]
-        if _is_there(figures, picture["name"])
+        if (address := _data_address(folder, picture["name"]))
     ]
     sheets = [Sheet(**sheet) for sheet in stored["sheets"]]
     section = AnalysisSection(**{**stored, "pictures": pictures, "sheets": sheets})
@@ -96,12 +99,10 @@ def _load(stored: dict[str, Any], figures: Path) -> AnalysisSection:
     return section
 
 
-def _is_there(figures: Path, name: str) -> bool:
-    """Whether a picture is in the folder; its name must not lead out of it."""
-    file = f"{name}.svg"
-    return Path(file).name == file and (figures / file).is_file()
-
-
-def _data_address(figures: Path, name: str) -> str:
-    content = (figures / f"{name}.svg").read_bytes()
+def _data_address(folder: Path, name: str) -> str:
+    """Return a picture as an address; empty if it is not in the folder of figures."""
+    try:
+        content = read_inside(folder, FIGURES, f"{name}.svg")
+    except OSError:
+        return ""
     return "data:image/svg+xml;base64," + base64.b64encode(content).decode()

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from switch_ema.bench.recipe import Metric
@@ -37,8 +38,8 @@ def as_csv(summary: ComparisonSummary) -> str:
                 last, d = result.last, result.difference
                 writer.writerow(
                     [
-                        *(printable(task.title), printable(metric.name), metric.unit),
-                        *(metric.higher_is_better, printable(result.method)),
+                        *map(_cell, (task.title, metric.name, metric.unit)),
+                        *(metric.higher_is_better, _cell(result.method)),
                         *(last.mean, "" if last.sd is None else last.sd, last.n),
                         *((d.mean, d.low, d.high, d.p_holm) if d else ("",) * 4),
                         result.verdict,
@@ -94,6 +95,22 @@ def _table(task: TaskSummary, metric: Metric) -> tuple[list[str], list[list[str]
         for row in make_rows(task, metric)
     ]
     return [printable(cell) for cell in header], [_without_hyphens(row) for row in rows]
+
+
+def _cell(text: str) -> str:
+    r"""Spell foreign text so that no spreadsheet takes it for a formula.
+
+    >>> _cell("=1+1"), _cell("-0.5"), _cell("loss"), _cell("\t@A1")
+    ("'=1+1", '-0.5', 'loss', '\\t@A1')
+    """
+    spelled = printable(text)
+    if not unicodedata.normalize("NFKC", spelled).startswith(("=", "+", "-", "@")):
+        return spelled  # nor in full width, as some programs take it
+    try:
+        float(spelled)
+    except ValueError:
+        return f"'{spelled}"
+    return spelled
 
 
 def _without_hyphens(row: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ from switch_ema.bench.report.words import (
     missing_sentence,
     share_sentences,
     shared_cost_sentence,
+    skew_sentence,
     trivial_sentence,
     verdicts,
 )
@@ -72,6 +73,8 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         else:
             _print_results(task, console)
         _print_lines(console, direct_verdict(task))
+        if doubt := skew_sentence(task):
+            _print_lines(console, [("baseline", doubt)])
         _print_notes(task, console)
         if task.origin:
             _print_lines(console, [("baseline", _origin(task))])

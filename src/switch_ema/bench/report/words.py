@@ -20,7 +20,8 @@ from switch_ema.bench.stats.paired import (
     head_to_head,
     verdict_of,
 )
-from switch_ema.bench.stats.sentences import sentence
+from switch_ema.bench.stats.sentences import is_doubtful, sentence
+from switch_ema.bench.stats.skewed import ALLOWED_FROM
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.text import counted, listed, printable
 
@@ -35,7 +36,9 @@ RULE = (
     f"over the methods (Holm), and below {LEVEL:g} counts as a difference, where at "
     f"least {FEWEST} seeds are paired. Where the differences spread by less than the "
     "metric can tell apart, such as one test sample, an exact sign test takes the "
-    f"place of the t-test. Intervals are {CONFIDENCE} confidence intervals of the mean "
+    f"place of the t-test; where {ALLOWED_FROM} or more show a long tail on the other "
+    "side of their mean, it is adjusted for skew (Hall's transformation). "
+    f"Intervals are {CONFIDENCE} confidence intervals of the mean "
     "difference, corrected as the p-values are: one without zero is a difference. The "
     "comparison of Switch EMA with EMA stands by itself and is not corrected. "
     "Speed-up: the epochs in which the baseline reached its own last value by the "
@@ -182,6 +185,24 @@ def baseline_sentence(task: TaskSummary, spell: Spell = str) -> str:
     results = _spelled(task.results[metric.name], spell)
     own = next(result for result in results if result.verdict == "baseline")
     return printable(sentence(own, metric=metric, baseline=own.method))
+
+
+def skew_sentence(task: TaskSummary) -> str:
+    """Name the methods whose verdicts are less sure than p says; empty if none are."""
+    results = task.results[task.metrics[0].name]
+    names = [
+        r.method
+        for r in results
+        if r.verdict in ("helps", "hurts")
+        and r.difference
+        and is_doubtful(r.difference)
+    ]
+    if not names:
+        return ""
+    return printable(
+        f"The differences of {listed(names)} to {baseline_of(results)} are skewed; "
+        f"adjusted for that, p would not be below {LEVEL:g}."
+    )
 
 
 def trivial_sentence(task: TaskSummary) -> str:

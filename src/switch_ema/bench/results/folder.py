@@ -1,15 +1,19 @@
 """The folder of a run: the names of its files, its owner and its lock."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from fnmatch import fnmatch
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.execute.scripts import LOGS
+from switch_ema.bench.fingerprints import changed_inputs
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
     POINTS,
@@ -21,10 +25,15 @@ from switch_ema.bench.plan.sweep_points import (
 from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import Results
+from switch_ema.bench.spec import FOLDER
+from switch_ema.bench.text import listed
 from switch_ema.bench.train.context import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
+_LEFTOVERS = (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*")
+INPUTS = "inputs"
+"""Name of the note on files that a script is given besides its code."""
 WORKERS = "workers per training"
 """Name of the note on how many workers each training of a run has."""
 
@@ -54,6 +63,14 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(
             f"{folder} is in use by another process; wait for it or choose --name."
         ) from None
+    except (OSError, NotImplementedError) as error:
+        if getattr(error, "filename", None):  # such as a folder that is read-only
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{lock.lock_file} cannot be locked ({reason}); choose a folder on a disk "
+            "that has file locks with --out."
+        ) from None
     try:
         yield
     finally:
@@ -63,12 +80,15 @@ def locked(folder: Path) -> Iterator[None]:
 def remove_leftovers(folder: Path) -> None:
     """Delete what killed processes have left; only the owner of the lock may call it.
 
-    These are files that were being written, and the marks of a Ray cluster.
+    These are files that were being written, and the marks of a Ray cluster. Below
+    ``logs`` scripts write under names of their own, and everything stays.
     """
-    for pattern in (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*"):
-        for path in folder.rglob(pattern):
-            if path.is_file():
-                path.unlink(missing_ok=True)
+    for root, folders, files in os.walk(folder):
+        if Path(root) == folder and LOGS in folders:
+            folders.remove(LOGS)
+        for name in files:
+            if any(fnmatch(name, pattern) for pattern in _LEFTOVERS):
+                Path(root, name).unlink(missing_ok=True)
 
 
 def claim(
@@ -96,6 +116,14 @@ def claim(
             f"the file of a task has changed since {folder} was begun, and results of "
             "both must not be mixed; choose another --name, or delete it."
         )
+    if changed := changed_inputs(stored.get(INPUTS)):
+        raise UsageError(
+            f"{listed(changed)} changed since {folder} was begun, and results of both "
+            "must not be mixed; choose another --name, or delete it. If the script "
+            f"writes there, let it write to {FOLDER}."
+        )
+    if INPUTS not in stored:
+        results.set_meta(INPUTS, config.inputs)
     results.set_meta("config", config.to_json())
     results.set_meta("sources", config.sources)
     results.set_meta(FACTS, dump_facts(trained(config, points).tasks))

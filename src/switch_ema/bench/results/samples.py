@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha1
 from pathlib import Path
 
-from switch_ema._files import write_atomically
+from switch_ema._files import read_inside, write_atomically
 
 SAMPLES = "samples"
 """Folder below that of a run."""
@@ -38,7 +38,7 @@ def save_samples(
         return
     place = _place(folder, task)
     place.mkdir(parents=True, exist_ok=True)
-    kept = [one for one in _listed(place) if one.method not in samples]
+    kept = [one for one in _listed(folder, task) if one.method not in samples]
     for method, pictures in samples.items():
         for number, (caption, png) in enumerate(pictures.items(), start=1):
             file = f"{_slug(method)}-{number}.png"
@@ -51,27 +51,34 @@ def save_samples(
 def load_samples(
     folder: Path, task: str, methods: Iterable[str]
 ) -> tuple[SamplePicture, ...]:
-    """Read a task's pictures in the order of the methods; deleted files are missing."""
-    place = _place(folder, task)
-    listed = _listed(place)
+    """Read a task's pictures in the order of the methods.
+
+    Files that were deleted are missing, and so are links: a page must not show files
+    from outside of its run.
+    """
+    listed = _listed(folder, task)
     return tuple(
-        SamplePicture(one.method, one.caption, one.file, path.read_bytes())
+        SamplePicture(one.method, one.caption, one.file, png)
         for method in methods
         for one in listed
-        if one.method == method and (path := place / one.file).is_file()
+        if one.method == method and (png := _read(folder, task, one.file)) is not None
     )
 
 
-def _listed(place: Path) -> list[SamplePicture]:
-    path = place / _LIST
-    if not path.is_file():
-        return []
+def _listed(folder: Path, task: str) -> list[SamplePicture]:
     try:
-        listed = [SamplePicture(**one) for one in json.loads(path.read_bytes())]
+        stored = json.loads(_read(folder, task, _LIST) or "[]")
+        listed = [SamplePicture(**one) for one in stored]
     except (TypeError, ValueError, RecursionError):  # damaged: as if there were none
         return []
-    # Names from a file must not lead out of the folder.
-    return [one for one in listed if Path(str(one.file)).name == one.file]
+    return [one for one in listed if isinstance(one.file, str)]
+
+
+def _read(folder: Path, task: str, name: str) -> bytes | None:
+    try:
+        return read_inside(folder, SAMPLES, _slug(task), name)
+    except (OSError, ValueError):  # also names that no file has
+        return None
 
 
 def _place(folder: Path, task: str) -> Path:

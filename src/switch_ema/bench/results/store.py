@@ -49,6 +49,10 @@ class Results:
         self.path = path
         if not create and not path.is_file():
             raise UsageError(f"{path} does not exist; is it the folder of a run?")
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            file = path.with_name(f"{path.name}{suffix}")
+            if file.is_symlink():  # it may lead out of the run
+                raise UsageError(f"{file} is a link; put the file itself there.")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():

@@ -8,9 +8,13 @@ an end without a usable value (finite, and not astronomical) are left out; n tel
 Near-ties are no evidence. Where the differences spread by less than the metric can
 tell apart (one test sample, or the rounding of float32), their standard deviation says
 nothing, and the exact sign test takes the place of the t-test.
+
+Skew is allowed for. Where the differences show a long tail on the other side of their
+mean, p and interval hold for Hall's test of ``skewed.py``, too, if there are enough
+seeds for it; with fewer, sentences give its p beside the verdict.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -22,6 +26,12 @@ from scipy.stats import nct, t  # type: ignore[import-untyped]
 
 from switch_ema.analysis.intervals import half_width
 from switch_ema.bench.recipe import is_usable
+from switch_ema.bench.stats.skewed import (
+    ALLOWED_FROM,
+    skew_against,
+    skewed_interval,
+    skewed_p,
+)
 
 Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]
@@ -71,7 +81,28 @@ class Difference:
     detectable: float
     """Smallest true difference that n seeds would have shown with 80% power,
     at ``LEVEL`` over the number of methods (as Holm asks of the smallest p) and with
-    the spread that was seen; nan without spread."""
+    the spread that was seen; nan without spread, and where the test allows for skew."""
+    skew: float = 0.0
+    """Skewness of differences with a long tail on the other side of their mean; 0 if
+    they do not show it."""
+
+    @property
+    def allows_for_skew(self) -> bool:
+        """Whether p and interval hold for skewed differences, too."""
+        return self.skew != 0 and self.n >= ALLOWED_FROM
+
+    @property
+    def p_if_skewed(self) -> float:
+        """Corrected p of the test that allows for skew, with few seeds, too."""
+        if not self.skew or self.allows_for_skew:
+            return self.p_holm
+        p = skewed_p(self.mean, self.sd, self.n, self.skew)
+        return max(self.p_holm, min(1.0, p * self._factor))
+
+    @property
+    def _factor(self) -> float:
+        """What Holm has multiplied p by."""
+        return self.p_holm / self.p if self.p > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -121,8 +152,7 @@ def compare(
     base = finished[baseline]
     others = {method: own for method, own in finished.items() if method != baseline}
     paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
-    step = _resolution(c[-1] for own in finished.values() for c in own.values())
-    found = {m: _difference(own, base, len(paired), step) for m, own in paired.items()}
+    found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
     corrected = holm([difference.p for difference in found.values()])
     for method, p_holm in zip(found, corrected, strict=True):
         found[method] = _with_interval(replace(found[method], p_holm=p_holm))
@@ -201,21 +231,28 @@ def _differences(own: Seeds, base: Seeds) -> dict[int, float]:
     return {seed: own[seed][-1] - base[seed][-1] for seed in own if seed in base}
 
 
-def _difference(
-    own: Seeds, base: Seeds, comparisons: int, resolution: float
-) -> Difference:
-    """Test the seeds that both have; p_holm is still p, and there is no interval."""
+def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
+    """Test the seeds that both have; p_holm is still p, and there is no interval.
+
+    Only their values count: a seed that explodes is its own method's affair.
+    """
     differences = list(_differences(own, base).values())
     n, mean, sd = len(differences), fmean(differences), stdev(differences)
-    ends = [abs(seeds[seed][-1]) for seeds in (own, base) for seed in seeds]
-    rounding = _ROUNDING * max(ends)
+    pairs = [(own[seed][-1], base[seed][-1]) for seed in own if seed in base]
+    roundings = [_ROUNDING * max(map(abs, pair)) for pair in pairs]
+    step = _resolution([value for pair in pairs for value in pair])
     # A hair less than one step, since both are known up to rounding.
-    if sd <= max(rounding, 0.999 * resolution):
-        p = _sign_test(differences, rounding)
+    if sd <= max(*roundings, 0.999 * step):
+        p = _sign_test(differences, roundings)
         return Difference(mean, 0.0, n, nan, nan, p, p, nan)
     p = float(2 * t.sf(abs(mean) / sd * sqrt(n), n - 1))
     detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
-    return Difference(mean, sd, n, nan, nan, p, p, detectable)
+    skew = skew_against(differences, mean, sd)
+    found = Difference(mean, sd, n, nan, nan, p, p, detectable, skew)
+    if not found.allows_for_skew:
+        return found
+    p = max(p, skewed_p(mean, sd, n, skew))
+    return replace(found, p=p, p_holm=p, detectable=nan)
 
 
 def _with_interval(difference: Difference) -> Difference:
@@ -223,26 +260,34 @@ def _with_interval(difference: Difference) -> Difference:
     d = difference
     if not d.sd:
         return d
-    # Holm has multiplied p by this; the level of the interval is divided by it.
-    factor = d.p_holm / d.p if d.p > 0 else 1.0
-    half = half_width(d.sd, d.n, LEVEL / factor)
-    return replace(d, low=d.mean - half, high=d.mean + half)
+    level = LEVEL / d._factor  # as p was multiplied
+    half = half_width(d.sd, d.n, level)
+    low, high = d.mean - half, d.mean + half
+    if d.allows_for_skew:  # p is the larger of two, so the interval holds both
+        ends = skewed_interval(d.mean, d.sd, d.n, d.skew, level)
+        low, high = min(low, ends[0]), max(high, ends[1])
+    return replace(d, low=low, high=high)
 
 
-def _sign_test(differences: Sequence[float], rounding: float) -> float:
+def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> float:
     """Return the exact two-sided p of the signs; ties say nothing.
 
-    >>> _sign_test([0.3, 0.3, 0.3], 0.0), _sign_test([0.3, -0.3, 0.0], 0.0)
+    Args:
+        differences: one of each seed.
+        roundings: the size up to which each of them is a tie.
+
+    >>> _sign_test([0.3, 0.3, 0.3], [0.0] * 3), _sign_test([0.3, -0.3, 0.0], [0.0] * 3)
     (0.25, 1.0)
     """
-    above = sum(value > rounding for value in differences)
-    below = sum(value < -rounding for value in differences)
+    both = list(zip(differences, roundings, strict=True))
+    above = sum(value > rounding for value, rounding in both)
+    below = sum(value < -rounding for value, rounding in both)
     n, most = above + below, max(above, below)
     tail = sum(comb(n, count) for count in range(most, n + 1))
     return min(1.0, tail / 2.0 ** (n - 1))
 
 
-def _resolution(values: Iterable[float]) -> float:
+def _resolution(values: Sequence[float]) -> float:
     """Return the step that all values are multiples of, as of counts; 0 if none.
 
     The accuracy on 360 samples has steps of 1 / 360. It is the greatest common divisor
@@ -251,14 +296,18 @@ def _resolution(values: Iterable[float]) -> float:
     >>> round(_resolution([0.25, 0.75, 1.0, 2.0]), 6)
     0.25
     """
-    ordered = sorted(values)
-    rounding = _ROUNDING * max(map(abs, ordered), default=0.0)
-    step = 0.0
-    for low, high in pairwise(ordered):
-        if high - low > rounding:
-            step = _common_divisor(high - low, step, rounding)
+    # Not the largest: beside one that has exploded all others would look alike.
+    usual, step = _ROUNDING * median(map(abs, values)), 0.0
+    gaps = [
+        (high - low, max(usual, _ROUNDING * max(abs(low), abs(high))))
+        for low, high in pairwise(sorted(values))
+    ]
+    for gap, rounding in sorted(gaps):
+        # A gap that is known less well than the step says nothing about it.
+        if gap > rounding and not 0 < step <= rounding:
+            step = _common_divisor(gap, step, rounding)
     # Divisors near the rounding are found for any numbers.
-    return step if step > 50 * rounding else 0.0
+    return step if step > 50 * usual else 0.0
 
 
 def _common_divisor(a: float, b: float, rounding: float) -> float:

@@ -6,6 +6,7 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
     FEWEST,
+    LEVEL,
     Difference,
     MethodResult,
 )
@@ -44,7 +45,7 @@ def sentence(
         )
     evidence = f"{claim} ({seen}, {_chance(d, corrected)})"
     if result.verdict != "no difference found":
-        return f"{method} {result.verdict}: {evidence}."
+        return f"{method} {result.verdict}: {evidence}{_doubt(d)}."
     text = f"No difference found between {method} and {baseline}: {evidence}"
     if not isnan(d.detectable):
         text += f"; with n = {d.n} a difference of {d.detectable:{form}}{unit} or more"
@@ -73,6 +74,18 @@ def _evidence(
 
 def _chance(d: Difference, corrected: bool) -> str:
     p = "p < 0.0001" if d.p_holm < 1e-4 else f"p = {d.p_holm:.2g}"
-    if d.sd == 0:
-        return f"{p} by sign test{' and Holm' if corrected else ', not corrected'}"
+    if d.sd == 0 or d.allows_for_skew:
+        test = "sign test" if d.sd == 0 else "t-test adjusted for skew"
+        return f"{p} by {test}{' and Holm' if corrected else ', not corrected'}"
     return f"{p} after Holm" if corrected else f"{p}, not corrected"
+
+
+def is_doubtful(d: Difference) -> bool:
+    """Tell whether a test that allows for skew would not have given the verdict."""
+    return d.p_holm < LEVEL <= d.p_if_skewed
+
+
+def _doubt(d: Difference) -> str:
+    if not is_doubtful(d):
+        return ""
+    return f"; adjusted for the skew of the differences p would be {d.p_if_skewed:.2g}"

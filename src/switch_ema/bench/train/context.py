@@ -25,6 +25,8 @@ class RunContext:
     """Whether the weights of every epoch are written, too."""
     sources: str | None = None
     """Fingerprints of the tasks' files when the run began; None: not compared."""
+    inputs: str | None = None
+    """Those of other files that a script is given, as JSON."""
     makes_samples: bool = False
     """Whether the task is asked for pictures at the end."""
     measures_trivial: bool = False

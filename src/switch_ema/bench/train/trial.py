@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,17 @@ NOTES = "trial"
 """Key of what is no metric in a line of values."""
 WAITING = "waits_for_epochs"
 """Among the notes of the first line: methods that act at the ends of epochs."""
+COUNTING = "counts_updates"
+"""Among these notes: whether steps are counted by ``trial.update``, and in later lines
+how many there were."""
+PROCESS, ATTEMPT = "process", "attempt"
+"""Among these notes: the process that has called trial, and which start of a launcher
+that starts a script anew (torchrun) this was."""
 _WATCH_SECONDS = 0.5
 
 Measure = Callable[[], Mapping[str, Any]]
-_is_begun = False
+_begun_in: int | None = None
+"""The process that has begun a trial; a forked one inherits the number of another."""
 
 
 class Trial:
@@ -45,6 +52,9 @@ class Trial:
 
     def end_epoch(self) -> None:
         """Say that an epoch has ended: Switch EMA switches here."""
+
+    def update(self) -> None:
+        """Count one step of a model whose trial was given no optimizer."""
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
         """Measure the weights of every method that this process trains.
@@ -73,7 +83,8 @@ def trial(
         model: in training, also wrapped in DDP or sharded by FSDP2; or, without an
             optimizer, a Trainer of Lightning or Transformers, which then ends the
             epochs and measures by itself whenever it evaluates in training.
-        optimizer: that steps its parameters, or several.
+        optimizer: that steps its parameters, or several. Without one, call
+            ``trial.update()`` after each step.
         epochs: of the whole training; SWA averages the last quarter of them unless it
             is given its start.
 
@@ -85,12 +96,10 @@ def trial(
         >>> own.evaluate(lambda: {"accuracy": 0.5})
         {'accuracy': 0.5}
     """
-    if optimizer is None and isinstance(model, nn.Module):
-        raise TypeError("switch_ema.trial needs the optimizer of the model, too.")
     if TRIAL not in os.environ:
         return Trial()
     told = json.loads(os.environ[TRIAL])
-    if optimizer is not None:
+    if optimizer is not None or isinstance(model, nn.Module):
         return _ActiveTrial(told, model, optimizer, epochs)
     from switch_ema.bench.train.trainers import follow_trainer
 
@@ -113,40 +122,86 @@ class _ActiveTrial(Trial):
         self,
         told: Mapping[str, Any],
         model: nn.Module,
-        optimizer: "Optimizers",
+        optimizer: "Optimizers | None",
         epochs: int | None,
     ) -> None:
-        global _is_begun
-        if _is_begun:
+        global _begun_in
+        if _begun_in == os.getpid():
             raise RuntimeError(
                 "switch_ema.trial was called twice; a comparison is about one model "
                 "of a script."
             )
-        _is_begun = True
+        _begun_in = os.getpid()
         threading.Thread(
             target=_leave_without, args=(Path(told["lock"]),), daemon=True
         ).start()
         with random_numbers_kept():  # methods are tried on a small model before
             self._averagers, options, waiting = _attach(told, model, optimizer, epochs)
         self._names: list[str] = []
-        self._epoch = 0
+        self._epoch = self._updates = 0
         self._started, self._evaluating = time.perf_counter(), 0.0
+        self._log = Path(told["log"])
         # Opened once: a later attempt has a file of its own under this name.
         self._file: TextIO | None = None
         if _is_first_rank():
-            self._file = open(told["log"], "a", encoding="utf-8")  # noqa: SIM115
-        notes = {"trained": _described(model, optimizer), WAITING: waiting}
-        self._write({NOTES: notes, "options": options})
+            self._file = open(self._log, "a", encoding="utf-8")  # noqa: SIM115
+        self._attached = [a for a in self._averagers.values() if a is not None]
+        self._is_hooked = optimizer is not None
+        self._header: dict[str, Any] = {
+            NOTES: {
+                "trained": _described(model, optimizer),
+                WAITING: waiting,
+                COUNTING: bool(self._attached) and not self._is_hooked,
+                ATTEMPT: os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            },
+            "options": options,
+        }
+        self._begin()
+
+    def _begin(self) -> None:
+        """Write the first line, and refuse to be one of several processes.
+
+        The variable that tells a script of its comparison is inherited by its children.
+        What two of them have written is then refused as a whole.
+        """
+        self._process = os.getpid()
+        self._header[NOTES][PROCESS] = self._process
+        self._write(self._header)
+        if self._file is None:
+            return
+        lines = self._log.read_bytes().split(b"\n")[:-1]
+        if len(processes_of(map(json.loads, lines))) > 1:
+            raise RuntimeError(
+                f"switch_ema.trial was called in process {self._process} though "
+                "another process of this training had called it; call it in one, and "
+                f"start others without {TRIAL} in their environment."
+            )
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # forked, with the open file
+            self._begin()
 
     def end_epoch(self) -> None:
+        self._check_process()
         self._epoch += 1
-        for averager in self._averagers.values():
-            if averager is not None:
-                averager.end_epoch()
+        for averager in self._attached:
+            averager.end_epoch()
+
+    def update(self) -> None:
+        if self._is_hooked:
+            raise RuntimeError(
+                "trial.update() is for a trial without an optimizer; the steps of the "
+                "one that it was given are counted already."
+            )
+        self._check_process()
+        self._updates += 1
+        for averager in self._attached:
+            averager.update()
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
         from switch_ema.bench.train.context import peak_memory_mb
 
+        self._check_process()
         started = time.perf_counter()
         values: dict[str, dict[str, float]] = {}
         returned: list[Mapping[str, Any]] = []
@@ -166,6 +221,7 @@ class _ActiveTrial(Trial):
             "train_seconds": training,
             "evaluate_seconds": self._evaluating,
             "memory_mb": peak_memory_mb(),
+            COUNTING: self._updates,
         }
         self._write({"epoch": self._epoch, **values, NOTES: notes})
         return returned[0]
@@ -195,10 +251,20 @@ class _ActiveTrial(Trial):
             self._file.flush()
 
 
+def processes_of(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """List the processes that have begun a trial in the last start of the script.
+
+    A launcher may have started it anew, as torchrun's --max-restarts does.
+    """
+    begun = [row[NOTES] for row in rows if "options" in row]
+    last = begun[-1].get(ATTEMPT) if begun else None
+    return [int(one.get(PROCESS, 0)) for one in begun if one.get(ATTEMPT) == last]
+
+
 def _attach(
     told: Mapping[str, Any],
     model: nn.Module,
-    optimizer: "Optimizers",
+    optimizer: "Optimizers | None",
     epochs: int | None,
 ) -> tuple[dict[str, "Averager | None"], dict[str, str], list[str]]:
     """Make the averager of each method.
@@ -233,16 +299,15 @@ def _attach(
     return averagers, options, waiting
 
 
-def _described(model: nn.Module, optimizer: "Optimizers") -> dict[str, str]:
+def _described(model: nn.Module, optimizer: "Optimizers | None") -> dict[str, str]:
     from switch_ema.averaging.model.names import unwrap
     from switch_ema.bench.train.description import describe_model, describe_optimizer
 
-    optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-    return {
-        "Network": describe_model(unwrap(model), 1),
-        "Optimizer": "; ".join(map(describe_optimizer, optimizers)),
-        "Processes": str(int(os.environ.get("WORLD_SIZE", 1))),
-    }
+    trained = {"Network": describe_model(unwrap(model), 1)}
+    if optimizer is not None:
+        optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+        trained["Optimizer"] = "; ".join(map(describe_optimizer, optimizers))
+    return {**trained, "Processes": str(int(os.environ.get("WORLD_SIZE", 1)))}
 
 
 def _is_first_rank() -> bool:

@@ -83,6 +83,22 @@ def test_copy_and_exchange_move_every_byte(dtype, threads):
     assert all(map(torch.equal, second, kept[0]))
 
 
+@pytest.mark.parametrize("offset", [0, 1, 37] if DTYPES else [])
+def test_a_large_copy_moves_every_byte_and_no_other(offset, threads):
+    """Large ones go past the caches, in whole vectors from where one can begin."""
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(1, 256, (17 << 20,), generator=generator, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    ends = [offset, 500 + offset, 600, len(source) - 13]
+    parts = [slice(ends[0], ends[1]), slice(ends[2], ends[3])]
+    rows = [[one[part] for part in parts] for one in (target, source)]
+    native.copy_(native.table_of(rows, map(len, rows[0])))
+    wanted = torch.zeros_like(source)
+    for part in parts:
+        wanted[part] = source[part]
+    assert torch.equal(target, wanted)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_first_non_finite_finds_one_value_anywhere(dtype, value, threads):

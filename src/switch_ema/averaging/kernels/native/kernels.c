@@ -12,9 +12,13 @@
 #include <omp.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 #define SQRT(x) (sizeof(REAL) == 4 ? (REAL)sqrtf((float)(x)) : (REAL)sqrt((double)(x)))
 #define SMALL 16384 /* elements for which waking another thread takes longer than the work */
+#define LARGE (1 << 24) /* bytes beyond which what is written leaves the caches before it is read */
 
 /* Calls BODY for every part of every tensor, with its `row`, where it begins in the
    tensor (`at`) and its `count` of elements; each thread takes an equal share of all
@@ -167,9 +171,42 @@ void lerp_dithered(const int64_t *table, int64_t rows, int threads, const Dither
 
 #define BYTES(k) ((char *)table[(k) * rows + row] + at)
 
+static int64_t sum(const int64_t *sizes, int64_t rows) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) total += sizes[row];
+    return total;
+}
+
+/* Past the caches, which saves reading the lines that are written; from two places in turn,
+   since one alone does not keep the memory busy. */
+static void stream_part(char *restrict target, const char *restrict source, int64_t count) {
+    int64_t done = 0;
+#ifdef __AVX__
+    const int64_t head = -(intptr_t)target & 31;
+    if (head + 512 <= count) {
+        const int64_t half = (count - head) / 2 & ~(int64_t)255;
+        memcpy(target, source, head);
+        for (int64_t i = head; i < head + half; i += 256)
+            for (int place = 0; place < 2; place++)
+                for (int j = 0; j < 256; j += 32) {
+                    const int64_t at = place * half + i + j;
+                    const __m256i value = _mm256_loadu_si256((const __m256i *)(source + at));
+                    _mm256_stream_si256((__m256i *)(target + at), value);
+                }
+        _mm_sfence();
+        done = head + 2 * half;
+    }
+#endif
+    memcpy(target + done, source + done, count - done);
+}
+
 /* target = source, of any type; columns: target, source, sizes in bytes. */
 void copy(const int64_t *table, int64_t rows, int threads) {
-    FOR_EACH_PART(table + 2 * rows, rows, threads, memcpy(BYTES(0), BYTES(1), count));
+    const int64_t *sizes = table + 2 * rows;
+    if (sum(sizes, rows) > LARGE)
+        FOR_EACH_PART(sizes, rows, threads, stream_part(BYTES(0), BYTES(1), count));
+    else
+        FOR_EACH_PART(sizes, rows, threads, memcpy(BYTES(0), BYTES(1), count));
 }
 
 static void exchange_part(char *restrict a, char *restrict b, int64_t count) {
@@ -187,16 +224,15 @@ void exchange(const int64_t *table, int64_t rows, int threads, int64_t *done) {
     *done = 1;
 }
 
-/* A number times zero is zero, a NaN or an infinity times zero is not. */
+/* A number minus itself is zero, a NaN or an infinity minus itself is not. */
 static int is_finite_part(const REAL *restrict values, int64_t count) {
-    REAL sums[16] = {0};
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        for (int lane = 0; lane < 16; lane++) sums[lane] += values[i + lane] * 0;
-    for (; i < count; i++) sums[0] += values[i] * 0;
-    for (int lane = 0; lane < 16; lane++)
-        if (sums[lane] != 0) return 0;
-    return 1;
+    const int64_t half = count / 2;
+    const REAL *restrict others = values + half; /* from two places in turn, as above */
+    int is_finite = 1;
+    for (int64_t i = 0; i < half; i++)
+        is_finite &= (values[i] - values[i] == 0) & (others[i] - others[i] == 0);
+    for (int64_t i = 2 * half; i < count; i++) is_finite &= values[i] - values[i] == 0;
+    return is_finite;
 }
 
 /* Returns the first row with a NaN or an infinity, or -1; columns: values, sizes. */
