@@ -6,6 +6,7 @@ writes for torch's records, and the classes that are in them by exact names; it 
 everything else.
 """
 
+import io
 import itertools
 import pickletools
 from collections import Counter
@@ -98,7 +99,8 @@ def read_metadata(file: BinaryIO) -> Contents:
     Raises:
         Refused: it is damaged, or holds anything that torch does not write.
     """
-    root = _Record.expect(_unpickle(file), "Metadata")
+    # From memory: a file would make room for as many bytes as a text claims to have.
+    root = _Record.expect(_unpickle(io.BytesIO(file.read())), "Metadata")
     stored = _expect(root.get("storage_data"), dict, "storage_data")
     places = {index: _place(index, value) for index, value in stored.items()}
     tensors, chunks, others, count = {}, {}, [], 0
