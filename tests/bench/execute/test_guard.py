@@ -70,7 +70,10 @@ def start(tmp_path):
         os.close(ending)
         return process, ours
 
-    return start
+    yield start
+    for number in family(tmp_path).values():
+        if is_alive(number):  # a test has failed
+            os.kill(number, signal.SIGKILL)
 
 
 def family(folder):
