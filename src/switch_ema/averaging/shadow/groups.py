@@ -108,6 +108,13 @@ class Group(ABC):
         """
         return None
 
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+        """Return float32 tensors and bfloat16 averages that can change places.
+
+        None if they are others, or not what they were.
+        """
+        return None
+
     def written(self) -> None:
         """Tell autograd that the live tensors were written by address."""
         increment_version(self._seen)
@@ -379,6 +386,11 @@ class RoundedMemoryGroup(MemoryGroup):
         phases = rounding.rounding_phases(self.shadow[0].device)
         offset = rounding.rounding_offset(step)
         native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
+
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+        """Return live tensors and shadow."""
+        is_float = self._dtypes[0] == torch.float32
+        return (self._seen, self.shadow) if is_float and self.is_current() else None
 
 
 class WidenedGroup(MemoryGroup):

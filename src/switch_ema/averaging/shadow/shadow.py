@@ -290,18 +290,13 @@ class Shadow:
             self.settle()
             self._copy_what_is_not_averaged()
             return self._as_in_the_model(self.tensors)
-        kept, parked = self._as_in_the_model(self.tensors), self._swap.parked
-        return [
-            kept[i] if i in parked else slot.tensor for i, slot in enumerate(self.slots)
-        ]
+        return self._as_in_the_model(self._swap.averages())
 
     def originals(self) -> list[Tensor]:
         """Return the tensors that hold the live weights now."""
         if self._swap is None:
             return [slot.tensor for slot in self.slots]
-        parked = self._swap.parked
-        kept = [parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
-        return self._as_in_the_model(kept)
+        return self._as_in_the_model(self._swap.originals())
 
     @torch.no_grad()
     def settle(self) -> None:
