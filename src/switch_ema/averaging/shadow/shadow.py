@@ -243,15 +243,15 @@ class Shadow:
         Buffers may hold such values on purpose.
         """
         self.settle()
-        pairs = zip(self._groups, self._indices, strict=True)
-        if all(group.is_finite() for group, i in pairs if self._has_parameters(i)):
+        checked: list[Tensor] = []
+        for group, indices in zip(self._groups, self._indices, strict=True):
+            if not all(self.slots[i].is_buffer for i in indices):
+                checked += group.in_few_tensors()
+        if torch_ops.first_non_finite(checked) is None:
             return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
         return None if found is None else self.slots[indices[found]].name
-
-    def _has_parameters(self, indices: list[int]) -> bool:
-        return not all(self.slots[i].is_buffer for i in indices)
 
     @property
     def swapped(self) -> bool:
