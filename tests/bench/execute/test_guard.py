@@ -80,7 +80,7 @@ def family(folder):
     return {path.stem: int(path.read_text()) for path in folder.glob("*.pid")}
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
