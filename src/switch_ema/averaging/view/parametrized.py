@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from switch_ema.averaging.distributed.fsdp import local_part
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.view.stage import Shown
 
@@ -30,7 +31,7 @@ class _Computed(NamedTuple):
             return
         weight: Tensor = getattr(self.module, self.name)
         # With leave_parametrized=False the original itself has become the weight.
-        if self.address is None or weight.data_ptr() != self.address:
+        if self.address is None or local_part(weight).data_ptr() != self.address:
             weight.data = self.rule().detach().clone()
 
 
@@ -61,6 +62,6 @@ def _computed_tensors(model: nn.Module) -> list[_Computed]:
     for module in model.modules():
         for name, rule in getattr(module, "parametrizations", {}).items():
             original = getattr(rule, "original", None)
-            address = None if original is None else original.data_ptr()
+            address = None if original is None else local_part(original).data_ptr()
             found.append(_Computed(module, name, rule, address))
     return found
