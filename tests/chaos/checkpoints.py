@@ -472,7 +472,9 @@ def try_all(count: int, seed: int, kinds: dict[str, Mutation]) -> Iterator[str]:
     """Try so many mutants, kind by kind in turn; yield how each ended."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    repr(torch.ones(1))  # torch imports the parts for it now, not when it complains
+    # What Python and torch import of themselves on first use, for texts and complaints.
+    b"".decode("raw-unicode-escape")
+    repr(torch.ones(1))
 
     def ring(*_: Any) -> None:
         raise _Hangs
