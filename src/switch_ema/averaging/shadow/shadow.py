@@ -79,7 +79,7 @@ class Shadow:
             return
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
-        if None in lives or not self._is_grouped:
+        if None in lives or not self._is_grouped or self._has_come_back():
             self._adapt()
             groups = self._due(in_step)
             lives = [group.live() for group in groups]
@@ -116,7 +116,9 @@ class Shadow:
     def read_(self) -> None:
         """``shadow = live``, buffers included."""
         self._adapt()
-        torch_ops.copy_(self.tensors, [slot.local for slot in self.slots])
+        present = [i for i, slot in enumerate(self.slots) if not slot.is_gone]
+        live = [self.slots[i].local for i in present]
+        torch_ops.copy_([self.tensors[i] for i in present], live)
         self._copies_are_stale = False
 
     @torch.no_grad()
@@ -288,6 +290,7 @@ class Shadow:
         """Return the tensors that hold the average now: the model's, if swapped in."""
         if self._swap is None:
             self.settle()
+            self.follow_buffers()
             self._copy_what_is_not_averaged()
             return self._as_in_the_model(self.tensors)
         return self._as_in_the_model(self._swap.averages())
@@ -295,7 +298,8 @@ class Shadow:
     def originals(self) -> list[Tensor]:
         """Return the tensors that hold the live weights now."""
         if self._swap is None:
-            return [slot.tensor for slot in self.slots]
+            pairs = zip(self.slots, self.tensors, strict=True)
+            return [kept if slot.is_gone else slot.tensor for slot, kept in pairs]
         return self._as_in_the_model(self._swap.originals())
 
     @torch.no_grad()
@@ -313,7 +317,9 @@ class Shadow:
         """Go on with other slots; tensors of a known name and shape keep theirs."""
         self._finish_groups()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
+        stale = self._copies_are_stale
         self._occupy(slots)
+        self._copies_are_stale = stale
         with torch.no_grad():
             for slot, tensor in zip(slots, self.tensors, strict=True):
                 old = known.get(slot.name)
@@ -391,6 +397,7 @@ class Shadow:
         self._finish_groups()
         if (
             self._is_grouped
+            and not self._has_come_back()
             and all(group.is_current() for group in self._groups)
             and not any(self._has_changed(i) for i in self._copied)
         ):
@@ -398,7 +405,7 @@ class Shadow:
         # Groups average the tensors they were given, so whoever replaces one regroups.
         self._is_grouped = False
         for i, slot in enumerate(self.slots):
-            if slot.is_gone and i in self._copied:
+            if slot.is_gone and slot.is_buffer:
                 continue
             if _begins_anew(slot, self.tensors[i]):
                 self.tensors[i] = self._new(slot)
@@ -421,10 +428,15 @@ class Shadow:
             )
         self._group()
 
+    def _has_come_back(self) -> bool:
+        return any(not self.slots[i].is_gone for i in self._gone)
+
     def _ungroup(self) -> None:
         self._groups: list[Group] = []
         self._indices: list[list[int]] = []
         self._copied: list[int] = []
+        # Buffers that the model has given up, for now or for good: not averaged.
+        self._gone: list[int] = []
         self._by_owner: dict[int, list[int]] = {}
         self._is_grouped = False
 
@@ -433,6 +445,7 @@ class Shadow:
         self._ungroup()
         for i, slot in enumerate(self.slots):
             self._by_owner.setdefault(id(slot.owner), []).append(i)
+        self._gone = [i for i, slot in enumerate(self.slots) if slot.is_gone]
         averaged = set(self.averaged_indices)
         self._copied = [i for i in range(len(self.slots)) if i not in averaged]
         members: dict[tuple[type[Group], tuple[object, ...]], list[int]] = {}
