@@ -197,7 +197,7 @@ class Shadow:
             is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
             if is_plain and live.numel() and not slot.is_buffer:
                 mark.add(slot.name, live[(0,) * live.ndim])
-        return mark
+        return mark.copied()
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -473,11 +473,21 @@ class Mark:
         self._elsewhere: dict[str, Tensor] = {}
 
     def add(self, name: str, number: Tensor) -> None:
-        """Keep the number of one parameter."""
+        """Keep the number of one parameter, as a view until :meth:`copied`."""
         if number.is_cpu:
             self._on_host[name] = number.item()
         else:
-            self._elsewhere[name] = number.clone()
+            self._elsewhere[name] = number
+
+    def copied(self) -> "Mark":
+        """Copy the numbers that are views, together."""
+        kinds: dict[tuple[object, ...], list[str]] = {}
+        for name, number in self._elsewhere.items():
+            kinds.setdefault((number.dtype, number.device), []).append(name)
+        for names in kinds.values():
+            copies = torch.stack([self._elsewhere[name] for name in names]).unbind()
+            self._elsewhere.update(zip(names, copies, strict=True))
+        return self
 
     def equals(self, other: "Mark") -> bool:
         """Whether the numbers are the same; this waits for an accelerator."""
