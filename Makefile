@@ -39,11 +39,13 @@ lint: setup
 test: lint
 	$(RUN) -m pytest -n 2 --dist worksteal
 
-# The averaging tests against another torch: make test-core TORCH=2.13.0. The library
-# needs torch alone, so only the tests' own tools are beside it.
-TORCH ?= 2.13.0
-CORE := .venv-torch-$(TORCH)
-CORE_TOOLS := hypothesis numpy pytest pytest-timeout safetensors
+# The averaging tests with another Python or torch, such as
+# make test-core PYTHON=python3.12 TORCH=2.10.0. The library needs torch alone, so only
+# the tests' own tools are beside it. 2.14.1 is the last torch for Python 3.10.
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+TORCH ?= $(if $(filter 3.10,$(VERSION)),2.14.1,2.15.0)
+CORE := .venv-core-$(VERSION)-torch-$(TORCH)
+CORE_TOOLS := hypothesis numpy pytest pytest-timeout pytest-xdist safetensors
 
 $(CORE)/.core: pyproject.toml constraints.txt
 	@echo "Installing torch $(TORCH) into $(CORE) (a few minutes the first time)"
@@ -54,8 +56,8 @@ $(CORE)/.core: pyproject.toml constraints.txt
 	@touch $@
 
 test-core: $(CORE)/.core
-	$(CORE)/bin/python -c "import torch; print('torch', torch.__version__)"
-	$(CORE)/bin/python -m pytest tests/averaging src/switch_ema/averaging
+	$(CORE)/bin/python -c "import sys, torch; print('Python', sys.version.split()[0], 'torch', torch.__version__)"
+	$(CORE)/bin/python -m pytest -n 2 --dist worksteal tests/averaging src/switch_ema/averaging
 
 # One after the other, all of them even if one fails; make bench REPEATS=1 is the shortest.
 # Each can be run alone: .venv/bin/python benchmarks/fused.py --help
@@ -79,4 +81,4 @@ docs: setup
 	@echo "Open site/index.html"
 
 clean:
-	rm -rf $(VENV) .venv-torch-* site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-core-* site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -111,5 +111,5 @@ def test_a_short_file_has_more_than_one_importer():
 
 
 def is_offered_by_its_package(path: str) -> bool:
-    package = path.rpartition("/")[0] + "/__init__.py"
+    package = f"{path.rpartition('/')[0]}/__init__.py".removeprefix("/")
     return path.removesuffix(".py") in imported(modules()[package])

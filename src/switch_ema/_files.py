@@ -47,7 +47,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
             raw = content.encode() if isinstance(content, str) else content
             unfinished.write_bytes(raw)
         _force_to_disk(unfinished)
-        unfinished.replace(path)
+        os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
     _force_folder_to_disk(path.parent)

@@ -14,7 +14,7 @@ from switch_ema import EMA, SwitchEMA
 ROOT = Path(switch_ema.__file__).parent
 
 PRIVATE = re.compile(
-    r"torch\._|_getframe|_cdata|_local_tensor|(?<!\w)_optimizer_step|_init_group|_NormBase"
+    r"torch\._(?!_version__)|_getframe|_cdata|_local_tensor|(?<!\w)_optimizer_step|_init_group|_NormBase"
     r"|\._modules|module\._parameters|module\._buffers|_disable_dynamo"
 )
 MAY_BE_PRIVATE = {"_torch.py", "kernels/torch_ops.py"}

@@ -1,7 +1,7 @@
 """Kills, damage and hostile input: what is promised, tried many times.
 
 ``make chaos`` runs all of it and prints one line per kind; docs/reliability.md keeps
-the figures. ``test_bench.py`` and ``test_library.py`` are a short form.
+the figures. The tests beside this file are a short form.
 """
 
 import argparse
@@ -9,21 +9,25 @@ from itertools import chain
 
 import torch
 
-from tests.chaos import bench, library
+from tests.chaos import bench, checkpoints, library
 
 
 def main() -> None:
     """Print one line per kind; the exit code tells whether a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the usual number")
-    parser.add_argument("--only", choices=("bench", "library"))
+    parser.add_argument("--only", choices=("bench", "checkpoints", "library"))
     options = parser.parse_args()
     torch.set_num_threads(1)
 
     def times(number: int) -> int:
         return max(2, int(number * options.scale))
 
-    parts = {"library": library.everything, "bench": bench.everything}
+    parts = {
+        "checkpoints": checkpoints.everything,
+        "library": library.everything,
+        "bench": bench.everything,
+    }
     chosen = [parts[options.only]] if options.only else list(parts.values())
     broken = 0
     for outcome in chain.from_iterable(part(times) for part in chosen):

@@ -12,9 +12,10 @@ import sqlite3
 import statistics
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,6 +39,7 @@ from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_spec, parse_task
 from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.train import checkpoints, loop
+from tests.bench.execute.test_guard import FAMILY
 from tests.chaos.outcomes import DAMAGE, Outcome, Times, in_child
 
 STORED = Path(__file__).parents[1] / "bench" / "stored" / "run-0.1.0"
@@ -419,6 +421,99 @@ def full_disks(count: int) -> Outcome:
     return Outcome("full disks", count, broken)
 
 
+_TRIALS = """
+import subprocess, sys
+import torch
+import switch_ema
+
+model = torch.nn.Linear(1, 1)
+trial = switch_ema.trial(model, torch.optim.SGD(model.parameters(), lr=0.1))
+trial.evaluate(lambda: {"score": 1.0})
+if "again" not in sys.argv:
+    subprocess.run([sys.executable, *sys.argv, "again"])
+"""
+SCRIPTS = {
+    "hangs": (FAMILY, ""),
+    "is deaf": (FAMILY, "deaf"),
+    "leaves children": (FAMILY, "ends"),
+    "calls trial in a child": (_TRIALS, ""),
+}
+"""What scripts do, and their arguments; all but the last start processes in sessions of
+their own."""
+
+
+def killed_scripts(count: int, seed: int = 0) -> Outcome:
+    """Scripts of a comparison that is killed leave no process, and none is believed.
+
+    Every fifth comparison has a worker, which is killed first.
+    """
+    rng, broken, in_time = random.Random(seed), 0, 0
+    for number in range(count):
+        text, argument = list(SCRIPTS.values())[number % len(SCRIPTS)]
+        has_worker = number % 5 == 4
+        slow = has_worker or text == _TRIALS  # they import torch
+        with TemporaryDirectory() as name:
+            folder, mark = Path(name), f"chaos-{os.getpid()}-{seed}-{number}"
+            (folder / "script.py").write_text(text)
+            child = os.fork()
+            if child == 0:
+                with suppress(BaseException):
+                    os.environ["SWITCH_EMA_CHAOS"] = mark
+                    os.chdir(folder)
+                    _compare_script(argument, "local" if has_worker else "inline")
+                os._exit(0)
+            if rng.random() < 0.75:  # once the script is there, else at any moment
+                _wait_for(lambda mark=mark: _processes(mark, "script.py"))
+            time.sleep(rng.uniform(0, 8 if slow else 1.5))
+            if has_worker:
+                for process in _processes(mark, "multiprocessing.spawn"):
+                    os.kill(process, signal.SIGKILL)
+                time.sleep(rng.uniform(0, 3))
+            in_time += bool(_processes(mark, "script.py"))
+            os.kill(child, rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
+            os.waitpid(child, 0)
+            _wait_for(lambda mark=mark: not _processes(mark))
+            left = _processes(mark)
+            for process in left:
+                os.kill(process, signal.SIGKILL)
+            believed = False
+            with (
+                suppress(UsageError),
+                closing(Results(folder / "run/results.sqlite")) as r,
+            ):
+                believed = "done" in r.statuses().values()
+            if left or believed:
+                broken += 1
+                print(f"  script {number}: left {left}, values stored: {believed}")
+    note = f"({in_time} while they ran)"
+    return Outcome("scripts with families, killed", count, broken, note)
+
+
+def _compare_script(argument: str, executor: str) -> None:
+    task = f"script:{sys.executable} script.py {{seed}} {argument}"
+    config = CompareConfig(tasks=(task,), methods=("plain",), seeds=1)
+    options = RunOptions(out=Path(), name="run", executor=executor, device="cpu")
+    run_comparison(config, options)
+
+
+def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _processes(mark: str, program: str = "") -> list[int]:
+    """List the living processes that have inherited a mark."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):  # it is gone, or somebody else's
+                marked = mark.encode() in (folder / "environ").read_bytes()
+                if marked and program.encode() in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+    return found
+
+
 _SHUT_DOWN, _WITHOUT_THE_LOG = 0x8004587D, 2
 """An order to a file system: stop at once, as if the power were gone."""
 
@@ -537,6 +632,7 @@ def everything(times: Times) -> Iterator[Outcome]:
     yield exploded_seeds(times(4000))
     yield hostile_logs(times(2000))
     yield full_disks(times(100))
+    yield killed_scripts(times(60))
     yield kills_at_writes(times(14))
     yield power_cuts(times(60))
     yield long_trainings(times(2000))

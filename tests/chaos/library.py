@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from switch_ema import StateMismatch, SwitchEMA, constant
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.kernels import native
 from switch_ema.averaging.kernels.native import library
 from switch_ema.averaging.registry import METHODS, create_averager
 from tests.averaging.distributed.faults import FAULTS, try_faults, try_going_on
@@ -25,6 +26,7 @@ from tests.averaging.helpers import nudge, quick_options
 from tests.averaging.hostile import COUNTS, VALUES, unusual
 from tests.averaging.interrupts import InterruptAt, same, weights
 from tests.averaging.kernels.native.compilers import BROKEN_COMPILERS, broken_compiler
+from tests.averaging.sequences import Difference, run_sequence
 from tests.chaos.outcomes import DAMAGE, Outcome, Times, in_child
 
 # Kernels.
@@ -213,6 +215,24 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+# Everything else that a user may do.
+
+
+def random_sequences(count: int) -> Outcome:
+    """The averagers of all methods are where a naive oracle is, with both kernels."""
+    kinds = ("c", "torch") if native.is_available() else ("torch",)
+    pairs = itertools.cycle(itertools.product(METHODS, kinds))
+    different = 0
+    for seed, (method, kind) in zip(range(count), pairs, strict=False):
+        try:
+            run_sequence(method, kind, seed)
+        except Difference as difference:
+            different += 1
+            print(f"  {difference}")
+    name = "random sequences of operations"
+    return Outcome(name, count, different, f"({', '.join(kinds)})")
+
+
 # Signals.
 
 
@@ -275,4 +295,5 @@ def everything(times: Times) -> Iterator[Outcome]:
     yield rank_faults(times(len(FAULTS)))
     yield ranks_that_go_on()
     yield hostile_states(times(3200))
+    yield random_sequences(times(10_000))
     yield interrupts(times(100_000))

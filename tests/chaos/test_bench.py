@@ -42,3 +42,7 @@ def test_a_full_disk_leaves_the_checkpoint_before():
 def test_a_comparison_killed_at_its_writes_ends_with_the_same_values():
     outcome = bench.kills_at_writes(2)
     assert outcome.tried > 0 and outcome.broken == 0
+
+
+def test_scripts_of_a_killed_comparison_leave_no_process():
+    assert bench.killed_scripts(3).broken == 0

@@ -378,3 +378,35 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     logged = [row for row in run.state.log_history if "averaging/decay" in row]
     assert [row["averaging/decay"] for row in logged] == pytest.approx([0.9] * EPOCHS)
     assert all(row["averaging/distance"] > 0 for row in logged)
+
+
+class Growing(transformers.GPT2LMHeadModel):
+    """Keeps a mask and a cache for the longest rows so far, as some models do."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer("mask", torch.ones(2, 2).tril().bool())
+        self.register_buffer("cache", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, input_ids, labels=None, **keywords):
+        if input_ids.shape[1] > len(self.mask):
+            self.mask = torch.ones(2 * [input_ids.shape[1]]).tril().bool()
+        self.cache = torch.arange(len(self.cache) + 1)  # grows in evaluation, too
+        return super().forward(input_ids, labels=labels, **keywords)
+
+
+@pytest.mark.parametrize("method", ["ema", "switch-ema"])
+def test_buffers_that_grow_in_training_and_in_evaluation(tmp_path, method):
+    callback = SwitchEMACallback(method, **OPTIONS)
+    model = Growing(language_model().config)
+    trained = trainer(
+        tmp_path, callback, model, eval_strategy="epoch", save_strategy="epoch"
+    )
+    trained.train()
+    averager = callback.averager
+    assert averager.steps == EPOCHS * STEPS
+    assert len(averager.live_state_dict()["mask"]) == LENGTH
+    assert len(averager.state_dict()["shadow"]["cache"]) == len(model.cache)
+    average = averager.averaged_state_dict()["lm_head.weight"]
+    live = averager.live_state_dict()["lm_head.weight"]
+    assert torch.equal(average, live) is (method == "switch-ema")

@@ -49,7 +49,8 @@ from switch_ema.averaging.step.hooks import (
 )
 from switch_ema.averaging.step.rounds import Count, as_counting
 from switch_ema.averaging.view import recalibration
-from switch_ema.averaging.view.stage import Block, stage_of
+from switch_ema.averaging.view.parametrized import Parametrized
+from switch_ema.averaging.view.stage import Block, Shown, stage_of
 from switch_ema.averaging.view.teacher import Teacher
 
 # Each rank looks at its own shard, so other ranks may have switched. To go on would
@@ -157,6 +158,7 @@ class Averager(ABC):
                 "has neither parameters nor buffers that can be averaged."
             )
         self._shadow = Shadow(self._structure.slots, storage)
+        self._view = self._new_view()
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
@@ -425,6 +427,10 @@ class Averager(ABC):
         the shadow has another dtype, the live weights are kept beside it). They come
         back bit for bit on any way out of the block. Blocks nest; inside a block of
         another averager of the same model, the innermost one's average is shown.
+
+        What is taken from the model inside the block without a copy, such as
+        ``model.state_dict()`` or a program of ``torch.export``, has the live weights
+        again afterwards. :meth:`averaged_state_dict` and :meth:`averaged_copy` stay.
         """
         return Block(self._stage, self._shown, self._wrapped)
 
@@ -453,10 +459,13 @@ class Averager(ABC):
         with self.averaged():
             return copy.deepcopy(self._model)
 
-    def _shown(self) -> Shadow | None:
+    def _shown(self) -> Shown | None:
         self._check_structure()
         self._follow_until_first_step()
-        return self._shadow if self.has_average else None
+        return self._view if self.has_average else None
+
+    def _new_view(self) -> Parametrized:
+        return Parametrized(self._shadow, self._model, self._structure.slots)
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return a copy of the averaged model, for ``model.load_state_dict``.
@@ -704,6 +713,7 @@ class Averager(ABC):
             self._ranks = None
         for shadow in self._shadows().values():
             shadow.renew(self._structure.slots)
+        self._view = self._new_view()
 
     def _follow_changes(self) -> None:
         if watch.changes != self._structure.changes or self._structure.lazy:

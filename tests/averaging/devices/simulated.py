@@ -166,7 +166,7 @@ _LIBRARIES: list[torch.library.Library] = []
 
 def pytest_configure() -> None:
     """Register the device when pytest loads this file as a plugin."""
-    # Older versions of torch do not have it.
+    # Versions of torch before 2.10 do not have it.
     from torch.utils import backend_registration
 
     backend_registration._setup_privateuseone_for_python_backend(NAME)

@@ -109,9 +109,10 @@ def test_no_step_waits_for_the_device(make):
         assert len(gpu.waits) <= 1
 
 
-def test_a_switch_waits_once():
+@pytest.mark.parametrize("layers", [1, 40])
+def test_a_switch_waits_once(layers):
     with fake_cuda() as gpu:
-        model = mixed(5)
+        model = mixed(layers)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         sema = SwitchEMA(model, optimizer, switch_every=Steps(2), decay=0.5)
         for _ in range(2):
@@ -120,6 +121,8 @@ def test_a_switch_waits_once():
             optimizer.step()
         assert sema.switches == 1
         assert gpu.waits == ["aten::_local_scalar_dense"]
+        own = [name for name in gpu.launches if "add" not in name]  # not SGD's
+        assert len(own) <= 25
 
 
 def test_an_epoch_without_a_switch_does_not_wait():

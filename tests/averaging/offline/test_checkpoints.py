@@ -271,6 +271,27 @@ def test_nesting_that_torch_itself_does_not_pickle(tmp_path):
     refused(tmp_path / "c.pt", "its dictionaries are nested without end")
 
 
+HOLLOW = b"\x80\x02})" + b"\x85" * 3_000_000 + b"Ns."
+"""A dictionary whose key is a tuple in a tuple in a tuple: to hash it ends Python."""
+
+
+def test_keys_that_would_end_python(folder, tmp_path):
+    torch.save({"a": torch.ones(1)}, tmp_path / "c.pt")
+    rewrite(tmp_path / "c.pt", lambda raw: HOLLOW)
+    refused(tmp_path / "c.pt", "its tuples are nested without end")
+    shard = (tmp_path / "c.pt").read_bytes()
+    (folder / "__0_0.distcp").write_bytes(shard)
+
+    def edit(metadata):
+        for place in metadata.storage_data.values():
+            place.offset, place.length = 0, len(shard)
+        metadata.state_dict_metadata.pop("b")
+        metadata.storage_data.pop(places(metadata)["b"])
+
+    change(folder, edit)
+    refused(folder, "a in .*its tuples are nested without end")
+
+
 def test_attributes_from_a_file_are_not_called(tmp_path):
     content = OrderedDict(a=torch.ones(1))
     content.itemz = 5

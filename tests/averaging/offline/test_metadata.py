@@ -128,6 +128,7 @@ HOSTILE = {
     "a memo without end": (b"N\xff", "opcode"),
     "a deep key": (b"})" + b"\x85" * 200_000 + b"Ns", "a key that is no name"),
     "a list inside itself": (b"]q\x00h\x00a", "no Metadata where one is expected"),
+    "a text without end": (b"\x8d" + (1 << 45).to_bytes(8, "little"), "expected"),
     "nothing": (b"", "uses what it has not made"),
     "too few": (b"\x86", "takes more than it has"),
     "what was not kept": (b"h\x07", "uses what it has not made"),
@@ -141,8 +142,9 @@ def test_nothing_acts_and_nothing_is_imported(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     loaded = set(sys.modules)
-    with pytest.raises(Refused, match=sentence):
-        read(b"\x80\x04" + raw + b".")
+    (tmp_path / "pickle").write_bytes(b"\x80\x04" + raw + b".")
+    with open("pickle", "rb") as file, pytest.raises(Refused, match=sentence):
+        read_metadata(file)
     assert set(sys.modules) == loaded and not (tmp_path / "ran").exists()
 
 

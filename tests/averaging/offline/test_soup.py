@@ -1,6 +1,7 @@
 """Soups: which ingredients go in, and what comes out."""
 
 import math
+import os
 import sys
 
 import pytest
@@ -156,6 +157,9 @@ def test_bad_ingredients(cook, tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"this is something else")
     with pytest.raises(ValueError, match=r"broken.safetensors is not a safetensors"):
         cook([tmp_path / "broken.safetensors"])
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(ValueError, match=r"pipe.safetensors is not a regular file"):
+        cook([tmp_path / "pipe.safetensors"])
 
 
 def test_without_safetensors_only_files_are_refused(monkeypatch):

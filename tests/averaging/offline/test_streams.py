@@ -14,10 +14,11 @@ NARROW = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def neighbours(dtype):
-    """Return positive numbers of a dtype and the next ones, from all exponents."""
+    """Return numbers from 2^-126 on, where float32 has all its bits, and the next."""
     kind = torch.int16 if dtype.itemsize == 2 else torch.int8
     largest = int(torch.tensor(torch.finfo(dtype).max).to(dtype).view(kind))
-    bits = torch.arange(0, largest, max(1, largest // 3000)).to(kind)
+    smallest = int(torch.tensor(2.0**-126).to(dtype).view(kind))
+    bits = torch.arange(smallest, largest, max(1, largest // 3000)).to(kind)
     return bits.view(dtype).double(), (bits + 1).view(dtype).double()
 
 

@@ -1,9 +1,11 @@
 """Averages synthesized from snapshots, against the same averages taken directly."""
 
 import math
+import os
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -174,3 +176,33 @@ def test_snapshots_of_different_models_are_refused(tmp_path):
         ValueError, match=r"step000000005.* is of another model.*missing"
     ):
         synthesize(tmp_path, power_profile(0.05))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"copied": None},
+        {"copied": "[1"},
+        {"copied": "5"},
+        {"copied": '["absent"]'},
+        {"tied": '{"a": "absent"}'},
+        {"tied": "[" * 100_000},
+    ],
+    ids=lambda change: str(change)[:25],
+)
+def test_a_damaged_snapshot_is_one_sentence(tmp_path, change):
+    train(tmp_path, steps=5)
+    path = max(tmp_path.glob("*.safetensors"))
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() | change
+    kept = {name: text for name, text in metadata.items() if text is not None}
+    save_file(load_file(path), path, kept)
+    with pytest.raises(ValueError, match=r"safetensors is damaged: it does not say"):
+        synthesize(tmp_path, power_profile(0.1))
+
+
+def test_a_pipe_among_the_snapshots_is_not_waited_for(tmp_path):
+    train(tmp_path, steps=5)
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(ValueError, match=r"pipe.safetensors is not a regular file"):
+        synthesize(tmp_path, power_profile(0.1))

@@ -197,6 +197,74 @@ def test_a_buffer_that_becomes_a_floating_point_one_is_averaged():
     assert ema.averaged_state_dict()["seen"].tolist() == [5.0]
 
 
+def with_buffer() -> nn.Module:
+    model = nn.Linear(1, 1)
+    model.register_buffer("seen", torch.tensor([1.0]))
+    return model
+
+
+def test_copied_buffers_are_those_of_the_last_step_after_refresh():
+    model = with_buffer()
+    ema = EMA(model, decay=constant(0.5), buffers="copy")
+    ema.averaged_state_dict()
+    model.seen.fill_(2)
+    ema.update()
+    ema.refresh()
+    assert ema.averaged_state_dict()["seen"].item() == 2
+
+
+@pytest.mark.parametrize("buffers", ["average", "copy"])
+def test_a_state_is_loaded_whole_after_a_step_that_nobody_looked_at(buffers):
+    model = with_buffer()
+    ema = EMA(model, decay=constant(0.5), buffers=buffers)
+    state = ema.state_dict()
+    model.seen.fill_(2)
+    ema.update()
+    ema.load_state_dict(state)
+    assert ema.state_dict()["shadow"]["seen"].item() == 1
+
+
+def test_a_state_is_loaded_bit_for_bit_into_a_model_that_was_cast():
+    model, other = (nn.Linear(3, 3).double() for _ in range(2))
+    state = EMA(model).state_dict()
+    ema = EMA(other.float())
+    other.double()
+    ema.load_state_dict(state)
+    assert_same(ema.state_dict()["shadow"], state["shadow"])
+
+
+@pytest.mark.parametrize("buffers", ["average", "copy"])
+@pytest.mark.parametrize("how", ["deleted", "None"])
+def test_a_buffer_that_is_given_up_ends_no_training(how, buffers):
+    model = with_buffer()
+    ema = EMA(model, decay=constant(0.5), buffers=buffers)
+    ema.update()
+    if how == "deleted":
+        del model.seen
+    else:
+        model.seen = None
+    nudge(model, 2.0)
+    ema.update()
+    average = ema.averaged_state_dict()
+    assert list(average) == ["weight", "bias"]
+    torch.testing.assert_close(average["bias"], model.bias.detach() - 1)
+    model.register_buffer("seen", torch.tensor([3.0]))
+    ema.update()
+    model.seen.fill_(5)
+    ema.update()
+    shown = ema.averaged_state_dict()["seen"].item()
+    begin = 3 if how == "deleted" else 2  # one that was cleared goes on
+    assert shown == (5 if buffers == "copy" else (begin + 5) / 2)
+
+
+def test_tensors_of_a_buffer_that_has_grown_have_its_shape():
+    model = with_buffer()
+    ema = EMA(model, decay=constant(0.5))
+    ema.update()
+    model.seen = torch.ones(3)
+    assert ema.averaged_tensors()["seen"].tolist() == [1.0] * 3
+
+
 def test_a_half_precision_model_is_averaged_in_float32():
     """At decay 0.999 a bfloat16 average would never move."""
     model = nn.Linear(4, 4).bfloat16()

@@ -70,14 +70,17 @@ def start(tmp_path):
         os.close(ending)
         return process, ours
 
-    return start
+    yield start
+    for number in family(tmp_path).values():
+        if is_alive(number):  # a test has failed
+            os.kill(number, signal.SIGKILL)
 
 
 def family(folder):
     return {path.stem: int(path.read_text()) for path in folder.glob("*.pid")}
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from multiprocessing import get_context
 
@@ -19,6 +18,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.context import RunContext
 from tests.bench.conftest import TINY_TASK
+from tests.bench.execute.test_guard import is_alive, wait_for
 
 TASKS = (
     TINY_TASK
@@ -189,18 +189,3 @@ def test_workers_leave_with_their_parent(tasks, tmp_path, how):
             if is_alive(number):
                 os.kill(number, signal.SIGKILL)
         process.wait()
-
-
-def is_alive(number):
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -29,6 +29,7 @@ from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.result import CellResult
 from tests.bench.execute.divided import assert_trained_as_one
+from tests.bench.execute.test_guard import is_alive, wait_for
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -134,13 +135,6 @@ def run(config, folder, **more):
     found, results = open_run(done.folder)
     tasks = summarize(found, results, "run").tasks
     return [(task.curves, task.results, task.missing) for task in tasks]
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_node_killed_during_the_comparison_costs_nothing(config, cluster, tmp_path):
@@ -325,7 +319,7 @@ def test_ctrl_c_cancels_and_leaves_a_report_of_what_finished(config, cluster, tm
     assert stored(results) == 2
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     worker = int(waiting.read_text())
-    wait_for(lambda: not Path(f"/proc/{worker}").exists(), seconds=30)
+    wait_for(lambda: not is_alive(worker))
 
 
 def stored(path):

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import os
 import runpy
 import signal
 import subprocess
@@ -27,7 +28,13 @@ from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.train.context import RunContext
-from tests.bench.execute.test_guard import FAMILY, family, survivors, wait_for
+from tests.bench.execute.test_guard import (
+    FAMILY,
+    family,
+    is_alive,
+    survivors,
+    wait_for,
+)
 
 TRAIN = """
 import argparse, os
@@ -379,7 +386,10 @@ def hangs(tmp_path):
     (tmp_path / "family.py").write_text(
         f"import os\nos.chdir({str(tmp_path)!r})\n{FAMILY}"
     )
-    return f"{sys.executable} -S {tmp_path / 'family.py'} {{seed}}"
+    yield f"{sys.executable} -S {tmp_path / 'family.py'} {{seed}}"
+    for number in family(tmp_path).values():
+        if is_alive(number):  # a test has failed
+            os.kill(number, signal.SIGKILL)
 
 
 def test_no_process_of_a_script_outlives_the_timeout(hangs, tmp_path, monkeypatch):

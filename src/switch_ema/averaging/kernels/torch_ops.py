@@ -106,11 +106,17 @@ def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> Non
 def copy_where_not_finite_(shadow: list[Tensor], live: list[Tensor]) -> None:
     """``shadow = live`` where the shadow is not finite.
 
-    After :func:`lerp_` this makes up for :func:`lerp_finite_`.
+    After :func:`lerp_` this makes up for :func:`lerp_finite_`. It needs shadows of one
+    dtype, and gathers tensors, so that an accelerator runs a few kernels for all.
     """
-    for average, value in zip(shadow, live, strict=True):
-        value = value.to(average.device, average.dtype)
-        average.copy_(torch.where(average.isfinite(), average, value))
+    for block in _blocks(list(zip(shadow, live, strict=True))):
+        averages = [average for average, _ in block]
+        kept = torch.cat([average.reshape(-1) for average in averages])
+        values = torch.cat([value.reshape(-1) for _, value in block]).to(kept.dtype)
+        mended = torch.where(kept.isfinite(), kept, values)
+        parts = torch.split(mended, [average.numel() for average in averages])
+        shaped = [part.view(a.shape) for part, a in zip(parts, averages, strict=True)]
+        torch._foreach_copy_(averages, shaped)
 
 
 def sgd_step_(
@@ -188,11 +194,18 @@ def first_non_finite(tensors: list[Tensor]) -> int | None:
             found += [] if at is None else [indices[at]]
         else:
             others.append(indices)
-    sums = [[tensors[index].sum() for index in indices] for indices in others]
+    sums = [_sums([tensors[index] for index in indices]) for indices in others]
     if not _are_finite(sums):
         suspects = chain.from_iterable(others)
         found += [i for i in suspects if not bool(tensors[i].isfinite().all())]
     return min(found, default=None)
+
+
+def _sums(tensors: list[Tensor]) -> list[Tensor]:
+    """Sum each tensor up, on an accelerator the absolute values by one call."""
+    if tensors[0].device.type == "cpu":
+        return [tensor.sum() for tensor in tensors]
+    return list(torch._foreach_norm(tensors, 1))
 
 
 def _are_finite(kinds: list[list[Tensor]]) -> bool:

@@ -7,6 +7,7 @@
 
 import io
 import json
+import pickletools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ INDEX = ".safetensors.index.json"
 USER = "Merging checkpoints"
 
 _DEEPEST = 100
-"""How deep dictionaries are nested at most, and ..."""
+"""How deep dictionaries and tuples are nested at most, and ..."""
 _MOST_OFTEN = 100
 """... at how many places one of them is."""
 _MOST_INFLATED = 100
@@ -176,7 +177,7 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
 
 class _TorchFile(Checkpoint):
     def __init__(self, path: Path, key: str) -> None:
-        content = _load(path, path, mmap=True)
+        content = _load(str(path), path, mmap=True)
         self._values = _by_name(path, content, key)
         _refuse_others(
             path,
@@ -354,6 +355,12 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
 def _load(file: Any, shown: object, **options: Any) -> Any:
     """Read a zip file of torch.save, in which there may be tensors and plain values."""
     try:
+        # Python compares and hashes tuples inside of each other without a limit.
+        archive = torch._C.PyTorchFileReader(file)
+        if _deepest_tuple(archive.get_record("data.pkl")) > _DEEPEST:
+            raise ValueError("its tuples are nested without end")
+        if hasattr(file, "seek"):
+            file.seek(0)
         return torch.load(file, "cpu", weights_only=True, **options)
     except OSError:
         raise
@@ -363,6 +370,35 @@ def _load(file: Any, shown: object, **options: Any) -> Any:
             f"{shown} is not a whole file that torch.load reads with "
             f"weights_only=True: {reason}."
         ) from error
+
+
+def _deepest_tuple(raw: bytes) -> int:
+    """Return how deep the tuples of a pickle are nested at most, without making any."""
+    stack: list[int] = []  # how deep each value is
+    marks: list[int] = []
+    memo: dict[Any, int] = {}
+    deepest = 0
+    for opcode, argument, _ in pickletools.genops(raw):
+        top = stack[-1] if stack else 0
+        if opcode.name == "MARK":
+            marks.append(len(stack))
+        elif opcode.name.endswith("PUT"):
+            memo[argument] = top
+        elif opcode.name == "MEMOIZE":
+            memo[len(memo)] = top
+        elif opcode.name.endswith("GET"):
+            stack.append(memo.get(argument, 0))
+        else:
+            taken = opcode.stack_before
+            if pickletools.markobject in taken:
+                first = marks.pop() - taken.index(pickletools.markobject)
+            else:
+                first = len(stack) - len(taken)
+            depth = max(stack[max(0, first) :], default=0)
+            depth += opcode.name.startswith("TUPLE")
+            stack[max(0, first) :] = [depth] * len(opcode.stack_after)
+            deepest = max(deepest, depth)
+    return deepest
 
 
 def _is_below(key: str, name: str) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Union
 
@@ -292,7 +291,7 @@ def _check_alike(
 def _describe(merge: _Merge, weights: Weights) -> dict[str, Any]:
     """Say what the result is made from."""
     return {
-        "made_by": f"switch-ema {__version__}, torch {metadata.version('torch')}",
+        "made_by": f"switch-ema {__version__}, torch {torch.__version__}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "weights": weights if isinstance(weights, str) else "as given",
         "rule": "sum of coefficient * checkpoint in float64, rounded to the dtype",

@@ -6,6 +6,7 @@ writes for torch's records, and the classes that are in them by exact names; it 
 everything else.
 """
 
+import io
 import itertools
 import pickletools
 from collections import Counter
@@ -37,7 +38,7 @@ _MEMORY_FORMATS = {
 }
 _LAYOUT = ("torch.serialization", "_get_layout")
 _SIZE = ("torch", "Size")
-_GETATTR = ("builtins", "getattr")
+_GETATTR = {("builtins", "getattr"), ("__builtin__", "getattr")}
 """How the enums of Python 3.11.0 to 3.11.3 are pickled; it stands for these alone."""
 _PATHS = {
     (module, name)
@@ -49,7 +50,7 @@ _DTYPES = {
     for name, value in vars(torch).items()
     if isinstance(value, torch.dtype)
 }
-_KNOWN = {*_RECORDS, *_PATHS, *_DTYPES, _MEMORY_FORMAT, _LAYOUT, _SIZE, _GETATTR}
+_KNOWN = {*_RECORDS, *_PATHS, *_DTYPES, *_GETATTR, _MEMORY_FORMAT, _LAYOUT, _SIZE}
 
 _MOST_OFTEN = 100
 _MOST_DIVIDED = 6
@@ -98,7 +99,8 @@ def read_metadata(file: BinaryIO) -> Contents:
     Raises:
         Refused: it is damaged, or holds anything that torch does not write.
     """
-    root = _Record.expect(_unpickle(file), "Metadata")
+    # From memory: a file would make room for as many bytes as a text claims to have.
+    root = _Record.expect(_unpickle(io.BytesIO(file.read())), "Metadata")
     stored = _expect(root.get("storage_data"), dict, "storage_data")
     places = {index: _place(index, value) for index, value in stored.items()}
     tensors, chunks, others, count = {}, {}, [], 0
@@ -252,7 +254,7 @@ def _call(function: Any, arguments: Any) -> Any:
     if key == _MEMORY_FORMAT and len(arguments) == 1 and type(first) is int:
         return first
     if (
-        key == _GETATTR
+        key in _GETATTR
         and len(arguments) == 2
         and isinstance(first, _Named)
         and first.key == _MEMORY_FORMAT

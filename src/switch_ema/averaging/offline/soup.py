@@ -12,12 +12,14 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Union
 
 import torch
 from torch import Tensor
 
 from switch_ema._checks import listed
+from switch_ema.averaging.offline.confined import require_regular
 from switch_ema.averaging.offline.streams import require_safetensors, round_once
 
 Ingredient = Union[Mapping[str, Tensor], str, os.PathLike[str]]
@@ -257,6 +259,7 @@ def _load(ingredient: Ingredient) -> dict[str, Any]:
     if isinstance(ingredient, Mapping):
         return dict(ingredient)
     files = require_safetensors("A soup of files")
+    require_regular(Path(ingredient))
     try:
         tensors: dict[str, Any] = files.load_file(ingredient)
     except OSError:

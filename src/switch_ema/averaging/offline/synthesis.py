@@ -14,6 +14,7 @@ from torch import Tensor
 
 from switch_ema._checks import check_count
 from switch_ema._files import write_atomically
+from switch_ema.averaging.offline.confined import require_regular
 from switch_ema.averaging.offline.profiles import PowerAverage, Profile, solve
 from switch_ema.averaging.offline.soup import combine
 from switch_ema.averaging.offline.streams import require_safetensors
@@ -137,7 +138,16 @@ class Snapshot:
             metadata = file.metadata()
             names = list(file.keys())
             dtypes = {file.get_slice(name).get_dtype() for name in names}
-        copied, tied = (json.loads(metadata[key]) for key in ("copied", "tied"))
+        try:
+            copied, tied = (json.loads(metadata[key]) for key in ("copied", "tied"))
+            is_layout = {*copied, *dict(tied).values()} <= {*names}
+        except (KeyError, ValueError, TypeError, RecursionError):
+            is_layout = False
+        if not is_layout:
+            raise ValueError(
+                f"{self.path} is damaged: it does not say which of its tensors are "
+                "averaged, and which are copied or tied."
+            )
         return _Layout(copied, tied, 2**-8 if "BF16" in dtypes else 2**-24)
 
 
@@ -169,6 +179,7 @@ def find_snapshots(folder: str | Path) -> list[Snapshot]:
 
 def _identify(path: Path) -> Snapshot:
     files = require_safetensors("PostHocEMA")
+    require_regular(path)
     try:
         with files.safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}

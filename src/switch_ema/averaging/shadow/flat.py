@@ -127,9 +127,9 @@ class FlatGroup(Group):
         )
         return self._seen if are_there and self._is_as_before(self._ends) else None
 
-    def is_finite(self) -> bool:
-        """Whether the blocks of the shadow hold neither a NaN nor an infinity."""
-        return torch_ops.first_non_finite([p.shadow for p in self._pairs]) is None
+    def in_few_tensors(self) -> list[Tensor]:
+        """Return the blocks of the shadow."""
+        return [pair.shadow for pair in self._pairs]
 
     def exchange_table(self) -> "native.Table | None":
         """Return addresses and bytes of whole blocks, if every tensor is in its own."""

@@ -97,14 +97,21 @@ class Group(ABC):
             return False
         return [t.shape for t in self._seen] == [t.shape for t in self.shadow]
 
-    def is_finite(self) -> bool:
-        """Whether no shadow tensor holds a NaN or an infinity."""
-        return torch_ops.first_non_finite(self.shadow) is None
+    def in_few_tensors(self) -> list[Tensor]:
+        """Return the shadows of parameters in as few tensors as there are for them."""
+        return self.shadow
 
     def exchange_table(self) -> "native.Table | None":
         """Return addresses and bytes of live and shadow tensors, to move their values.
 
         None if they cannot be moved by address, or are not what they were.
+        """
+        return None
+
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+        """Return float32 tensors and bfloat16 averages that can change places.
+
+        None if they are others, or not what they were.
         """
         return None
 
@@ -200,6 +207,11 @@ class DeviceGroup(Group):
         self._buffers = [i for i, slot in enumerate(slots) if slot.is_buffer]
         self._may_be_infinite = False
 
+    def in_few_tensors(self) -> list[Tensor]:
+        """Leave out the buffers, which may hold infinities."""
+        buffers = set(self._buffers)
+        return [own for i, own in enumerate(self.shadow) if i not in buffers]
+
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Cast what has to be cast, then average, each with one call."""
@@ -288,9 +300,9 @@ class MemoryGroup(Group):
         """Whether every tensor is what it was."""
         return super().is_current() and self._present_layouts() == self._layouts
 
-    def is_finite(self) -> bool:
-        """Whether the buffer holds neither a NaN nor an infinity."""
-        return torch_ops.first_non_finite([self._buffer]) is None
+    def in_few_tensors(self) -> list[Tensor]:
+        """Return the buffer that holds all of them."""
+        return [self._buffer]
 
     def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
         """Return what tells strides and sizes apart, from what is cheap to ask for."""
@@ -379,6 +391,11 @@ class RoundedMemoryGroup(MemoryGroup):
         phases = rounding.rounding_phases(self.shadow[0].device)
         offset = rounding.rounding_offset(step)
         native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
+
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+        """Return live tensors and shadow."""
+        is_float = self._dtypes[0] == torch.float32
+        return (self._seen, self.shadow) if is_float and self.is_current() else None
 
 
 class WidenedGroup(MemoryGroup):

@@ -79,7 +79,7 @@ class Shadow:
             return
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
-        if None in lives or not self._is_grouped:
+        if None in lives or not self._is_grouped or self._has_come_back():
             self._adapt()
             groups = self._due(in_step)
             lives = [group.live() for group in groups]
@@ -116,7 +116,9 @@ class Shadow:
     def read_(self) -> None:
         """``shadow = live``, buffers included."""
         self._adapt()
-        torch_ops.copy_(self.tensors, [slot.local for slot in self.slots])
+        present = [i for i, slot in enumerate(self.slots) if not slot.is_gone]
+        live = [self.slots[i].local for i in present]
+        torch_ops.copy_([self.tensors[i] for i in present], live)
         self._copies_are_stale = False
 
     @torch.no_grad()
@@ -195,7 +197,7 @@ class Shadow:
             is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
             if is_plain and live.numel() and not slot.is_buffer:
                 mark.add(slot.name, live[(0,) * live.ndim])
-        return mark
+        return mark.copied()
 
     @torch.no_grad()
     def write_(self, live_share: float = 0.0) -> None:
@@ -243,15 +245,15 @@ class Shadow:
         Buffers may hold such values on purpose.
         """
         self.settle()
-        pairs = zip(self._groups, self._indices, strict=True)
-        if all(group.is_finite() for group, i in pairs if self._has_parameters(i)):
+        checked: list[Tensor] = []
+        for group, indices in zip(self._groups, self._indices, strict=True):
+            if not all(self.slots[i].is_buffer for i in indices):
+                checked += group.in_few_tensors()
+        if torch_ops.first_non_finite(checked) is None:
             return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
         return None if found is None else self.slots[indices[found]].name
-
-    def _has_parameters(self, indices: list[int]) -> bool:
-        return not all(self.slots[i].is_buffer for i in indices)
 
     @property
     def swapped(self) -> bool:
@@ -288,20 +290,17 @@ class Shadow:
         """Return the tensors that hold the average now: the model's, if swapped in."""
         if self._swap is None:
             self.settle()
+            self.follow_buffers()
             self._copy_what_is_not_averaged()
             return self._as_in_the_model(self.tensors)
-        kept, parked = self._as_in_the_model(self.tensors), self._swap.parked
-        return [
-            kept[i] if i in parked else slot.tensor for i, slot in enumerate(self.slots)
-        ]
+        return self._as_in_the_model(self._swap.averages())
 
     def originals(self) -> list[Tensor]:
         """Return the tensors that hold the live weights now."""
         if self._swap is None:
-            return [slot.tensor for slot in self.slots]
-        parked = self._swap.parked
-        kept = [parked.get(i, tensor) for i, tensor in enumerate(self.tensors)]
-        return self._as_in_the_model(kept)
+            pairs = zip(self.slots, self.tensors, strict=True)
+            return [kept if slot.is_gone else slot.tensor for slot, kept in pairs]
+        return self._as_in_the_model(self._swap.originals())
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -318,7 +317,9 @@ class Shadow:
         """Go on with other slots; tensors of a known name and shape keep theirs."""
         self._finish_groups()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
+        stale = self._copies_are_stale
         self._occupy(slots)
+        self._copies_are_stale = stale
         with torch.no_grad():
             for slot, tensor in zip(slots, self.tensors, strict=True):
                 old = known.get(slot.name)
@@ -396,6 +397,7 @@ class Shadow:
         self._finish_groups()
         if (
             self._is_grouped
+            and not self._has_come_back()
             and all(group.is_current() for group in self._groups)
             and not any(self._has_changed(i) for i in self._copied)
         ):
@@ -403,7 +405,7 @@ class Shadow:
         # Groups average the tensors they were given, so whoever replaces one regroups.
         self._is_grouped = False
         for i, slot in enumerate(self.slots):
-            if slot.is_gone and i in self._copied:
+            if slot.is_gone and slot.is_buffer:
                 continue
             if _begins_anew(slot, self.tensors[i]):
                 self.tensors[i] = self._new(slot)
@@ -426,10 +428,15 @@ class Shadow:
             )
         self._group()
 
+    def _has_come_back(self) -> bool:
+        return any(not self.slots[i].is_gone for i in self._gone)
+
     def _ungroup(self) -> None:
         self._groups: list[Group] = []
         self._indices: list[list[int]] = []
         self._copied: list[int] = []
+        # Buffers that the model has given up, for now or for good: not averaged.
+        self._gone: list[int] = []
         self._by_owner: dict[int, list[int]] = {}
         self._is_grouped = False
 
@@ -438,6 +445,7 @@ class Shadow:
         self._ungroup()
         for i, slot in enumerate(self.slots):
             self._by_owner.setdefault(id(slot.owner), []).append(i)
+        self._gone = [i for i, slot in enumerate(self.slots) if slot.is_gone]
         averaged = set(self.averaged_indices)
         self._copied = [i for i in range(len(self.slots)) if i not in averaged]
         members: dict[tuple[type[Group], tuple[object, ...]], list[int]] = {}
@@ -465,11 +473,21 @@ class Mark:
         self._elsewhere: dict[str, Tensor] = {}
 
     def add(self, name: str, number: Tensor) -> None:
-        """Keep the number of one parameter."""
+        """Keep the number of one parameter, as a view until :meth:`copied`."""
         if number.is_cpu:
             self._on_host[name] = number.item()
         else:
-            self._elsewhere[name] = number.clone()
+            self._elsewhere[name] = number
+
+    def copied(self) -> "Mark":
+        """Copy the numbers that are views, together."""
+        kinds: dict[tuple[object, ...], list[str]] = {}
+        for name, number in self._elsewhere.items():
+            kinds.setdefault((number.dtype, number.device), []).append(name)
+        for names in kinds.values():
+            copies = torch.stack([self._elsewhere[name] for name in names]).unbind()
+            self._elsewhere.update(zip(names, copies, strict=True))
+        return self
 
     def equals(self, other: "Mark") -> bool:
         """Whether the numbers are the same; this waits for an accelerator."""

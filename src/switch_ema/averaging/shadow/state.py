@@ -131,12 +131,10 @@ def _listed(names: list[str], most: int = 20) -> str:
 @torch.no_grad()
 def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
     """Copy checked averages into a shadow; what they lack takes the live values."""
-    shadow.settle()
+    shadow.read_()
     for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
         if slot.is_persistent:
             tensor.copy_(fsdp.part_of(state[slot.name], slot.tensor))
-        else:
-            tensor.copy_(slot.local)
 
 
 def _is_count(value: Any, may_be_none: bool = False) -> bool:

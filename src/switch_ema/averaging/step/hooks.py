@@ -210,8 +210,6 @@ class StepHook:
         self, index: int, args: Any, kwargs: Any
     ) -> "tuple[_Released, int] | None":
         """Return the parameter that ``step(parameter)`` was called for, if any."""
-        if len(args) < 2 and not kwargs:
-            return None
         for argument in (*args, *kwargs.values()):
             if isinstance(argument, nn.Parameter):
                 released = self._released.get(index)
@@ -233,7 +231,8 @@ class StepHook:
         if is_initialising():
             return
         before_step()
-        part = self._stepped_alone(index, args, kwargs)
+        has_arguments = len(args) > 1 or kwargs
+        part = self._stepped_alone(index, args, kwargs) if has_arguments else None
         if part is not None:
             released, number = part
             if released.before_step(number):
@@ -257,7 +256,8 @@ class StepHook:
             return
         if may_nest and _torch.is_inner_step(optimizer):
             return
-        part = self._stepped_alone(index, args, kwargs)
+        has_arguments = len(args) > 1 or kwargs
+        part = self._stepped_alone(index, args, kwargs) if has_arguments else None
         if part is not None:
             # optimi then adds the gradients to the moments, and moves no weight.
             if getattr(optimizer, "optimizer_accumulation", False):

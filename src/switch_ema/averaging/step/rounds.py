@@ -29,7 +29,7 @@ def as_counting(count: Count, optimizers: Sequence[Optimizer]) -> Counting:
                 "count must be 'round', 'any', 'all', or one of the optimizers given "
                 f"or its number, got {type(count).__name__}."
             )
-        (number,) = places
+        number = places[0]
     if optimizers and not (number in range(len(optimizers)) and number is not True):
         raise ValueError(
             f"count must be the number of one of the {len(optimizers)} optimizers, "

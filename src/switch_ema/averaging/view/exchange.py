@@ -67,6 +67,52 @@ def exchange_(
         raise
 
 
+class Halves:
+    """bfloat16 averages in the memory of float32 tensors, and those kept by halves.
+
+    The averages need the upper half of each weight only, so that the weights need half
+    as much memory as a copy of them: their upper halves are where the averages were.
+
+    Args:
+        lives: contiguous float32 tensors on the CPU.
+        averages: as many in bfloat16.
+    """
+
+    def __init__(self, lives: list[Tensor], averages: list[Tensor]) -> None:
+        self._lives, self._averages = lives, averages
+        # What the table points to, also if somebody gives the tensors other memory.
+        self._memory = [tensor.detach() for tensor in lives]
+        sizes = [tensor.numel() for tensor in lives]
+        self._lower = torch.split(torch.empty(sum(sizes), dtype=torch.int16), sizes)
+        self._table = native.table_of([lives, averages, self._lower], sizes)
+        self._is_split = ctypes.c_int64(0)
+
+    def split(self) -> None:
+        """Put the averages into the tensors."""
+        if not self._is_split.value:
+            native.split_(self._table, self._is_split)
+            increment_version(self._lives)
+
+    def join(self) -> list[Tensor]:
+        """Put both back; an average that was changed is rounded to the nearest.
+
+        Returns:
+            The memory that the tensors had, which holds what they held before.
+        """
+        if self._is_split.value:
+            native.join_(self._table, self._is_split)
+            increment_version([*self._lives, *self._averages])
+        return self._memory
+
+    def original(self, index: int) -> Tensor:
+        """Return a copy of what one of the tensors held before."""
+        if not self._is_split.value:
+            return self._memory[index].clone()
+        whole = self._averages[index].view(torch.int16).to(torch.int32) << 16
+        whole |= self._lower[index].view(whole.shape).to(torch.int32) & 0xFFFF
+        return whole.view(torch.float32)
+
+
 class _Exchange:
     """An exchange on its way, which knows what a half exchanged pair lacks."""
 

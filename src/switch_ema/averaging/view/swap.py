@@ -9,9 +9,9 @@ from torch import Tensor
 
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native
-from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES
+from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_plain
 from switch_ema.averaging.model.slots import Slot, can_be_kept
-from switch_ema.averaging.view.exchange import Exchanged, exchange_
+from switch_ema.averaging.view.exchange import Exchanged, Halves, exchange_
 
 
 class Pairs(Protocol):
@@ -19,6 +19,9 @@ class Pairs(Protocol):
 
     def exchange_table(self) -> "native.Table | None":
         """Return addresses and bytes; None if the tensors are not what they were."""
+
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+        """Return float32 tensors and bfloat16 averages; None if they are others."""
 
     def written(self) -> None:
         """Tell autograd that the live tensors were written."""
@@ -48,6 +51,13 @@ class Swap:
             if (table := group.exchange_table()) is not None
         ]
         grouped = {i for _, indices, _ in self._groups for i in indices}
+        self._halves = [
+            (indices, Halves(*columns))
+            for group, indices in groups
+            if not grouped.intersection(indices)
+            and (columns := group.split_columns()) is not None
+        ]
+        grouped |= {i for indices, _ in self._halves for i in indices}
         self._single = [
             i for i, s in enumerate(slots) if i not in grouped and not s.is_gone
         ]
@@ -70,6 +80,8 @@ class Swap:
     def enter(self) -> None:
         """Put the averages into the model; after an exception, call :meth:`leave`."""
         self._exchange()
+        for _, halves in self._halves:
+            halves.split()
         for i in self.parked:
             self._slots[i].local.copy_(self._averages[i])
         torch.clear_autocast_cache()  # it has copies of the weights in half precision
@@ -86,6 +98,7 @@ class Swap:
                 tensors are put back.
         """
         insist(
+            self._join_halves,
             self._split_changed_groups,
             self._undo_inference,
             self._find_present,
@@ -111,6 +124,32 @@ class Swap:
         exchange_(live, averages, self._exchanged, tables)
         for group, _, _ in self._groups:
             group.written()
+
+    def averages(self) -> list[Tensor]:
+        """Return the averages: in the model or, if parked, where they were."""
+        pairs = enumerate(zip(self._slots, self._averages, strict=True))
+        found = [own if i in self.parked else slot.local for i, (slot, own) in pairs]
+        for i in (i for indices, _ in self._halves for i in indices):
+            found[i] = found[i].to(self._averages[i].dtype)
+        return found
+
+    def originals(self) -> list[Tensor]:
+        """Return what was in the model before; a copy of what is kept by halves."""
+        found = [self.parked.get(i, one) for i, one in enumerate(self._averages)]
+        for indices, halves in self._halves:
+            for place, i in enumerate(indices):
+                found[i] = halves.original(place)
+        return found
+
+    def _join_halves(self) -> None:
+        """Put back what is kept by halves; park what the model has moved."""
+        for indices, halves in self._halves:
+            for i, memory in zip(indices, halves.join(), strict=True):
+                slot = self._slots[i]
+                if slot.is_gone or not _is_same(slot.local, memory):
+                    self._places[i] = memory.dtype, memory.device, True
+                    self.parked[i] = memory
+        self._single += [i for i in self.parked if i not in self._single]
 
     def _split_changed_groups(self) -> None:
         """Treat the tensors of a group one by one if they are not what they were."""
@@ -179,6 +218,16 @@ class Swap:
                     slot.sharder.to(device, dtype)  # it has to know of its new shards
                 else:
                     tensor.data = tensor.data.to(device, dtype)
+
+
+def _is_same(tensor: Tensor, memory: Tensor) -> bool:
+    """Whether a tensor still has this memory, in this layout."""
+    return (
+        is_plain(tensor)
+        and tensor.dtype == memory.dtype
+        and (tensor.shape, tensor.stride()) == (memory.shape, memory.stride())
+        and tensor.data_ptr() == memory.data_ptr()
+    )
 
 
 def insist(*phases: Callable[[], None]) -> None:

@@ -12,11 +12,13 @@ from switch_ema.averaging.kernels.native.calls import (
     copy_,
     exchange_,
     first_non_finite,
+    join_,
     lerp_,
     lerp_dithered_,
     lines_of,
     prepare,
     sgd_,
+    split_,
     table_of,
 )
 from switch_ema.averaging.kernels.native.library import is_available, is_switched_off
@@ -31,10 +33,12 @@ __all__ = [
     "first_non_finite",
     "is_available",
     "is_switched_off",
+    "join_",
     "lerp_",
     "lerp_dithered_",
     "lines_of",
     "prepare",
     "sgd_",
+    "split_",
     "table_of",
 ]

@@ -134,6 +134,22 @@ def exchange_(table: Table, done: ctypes.c_int64) -> None:
     _call("exchange", torch.float32, table, 3, ctypes.byref(done))
 
 
+def split_(table: Table, is_split: ctypes.c_int64) -> None:
+    """Put bfloat16 averages into float32 weights, and keep the weights by halves.
+
+    Args:
+        table: columns of weights, of averages, which then hold the upper halves of the
+            weights, and of int16 for the lower halves.
+        is_split: is 1 as soon as it has happened.
+    """
+    _call("split", torch.float32, table, 4, ctypes.byref(is_split))
+
+
+def join_(table: Table, is_split: ctypes.c_int64) -> None:
+    """Undo :func:`split_`; averages that have changed are rounded to the nearest."""
+    _call("join", torch.float32, table, 4, ctypes.byref(is_split))
+
+
 def first_non_finite(table: Table, dtype: torch.dtype) -> int | None:
     """Return the first row that holds a NaN or an infinity; one column."""
     row: int = _call("first_non_finite", dtype, table, 2)

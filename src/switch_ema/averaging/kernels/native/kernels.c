@@ -224,6 +224,46 @@ void exchange(const int64_t *table, int64_t rows, int threads, int64_t *done) {
     *done = 1;
 }
 
+/* Puts bfloat16 averages into float weights, and the weights by halves where the averages
+   were and into a third column. */
+static void split_part(uint32_t *restrict weight, uint16_t *restrict average,
+                       uint16_t *restrict lower, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t kept = weight[i];
+        weight[i] = (uint32_t)average[i] << 16;
+        average[i] = (uint16_t)(kept >> 16);
+        lower[i] = (uint16_t)kept;
+    }
+}
+
+/* The way back. An average that was changed meanwhile is rounded to the nearest. */
+static void join_part(uint32_t *restrict weight, uint16_t *restrict average,
+                      const uint16_t *restrict lower, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t shown = weight[i];
+        const uint32_t is_finite = (shown & 0x7f800000u) != 0x7f800000u;
+        const uint32_t nearest = (shown + 0x7fffu + (shown >> 16 & 1)) >> 16;
+        weight[i] = (uint32_t)average[i] << 16 | lower[i];
+        average[i] = (uint16_t)(is_finite ? nearest
+                                          : shown >> 16 | ((shown & 0xffffu) != 0));
+    }
+}
+
+#define HALVES(k) ((uint16_t *)table[(k) * rows + row] + at)
+
+/* Columns: weights, averages, lower halves, sizes. */
+void split(const int64_t *table, int64_t rows, int threads, int64_t *is_split) {
+    FOR_EACH_PART(table + 3 * rows, rows, threads,
+                  split_part((uint32_t *)table[row] + at, HALVES(1), HALVES(2), count));
+    *is_split = 1;
+}
+
+void join(const int64_t *table, int64_t rows, int threads, int64_t *is_split) {
+    FOR_EACH_PART(table + 3 * rows, rows, threads,
+                  join_part((uint32_t *)table[row] + at, HALVES(1), HALVES(2), count));
+    *is_split = 0;
+}
+
 /* A number minus itself is zero, a NaN or an infinity minus itself is not. */
 static int is_finite_part(const REAL *restrict values, int64_t count) {
     const int64_t half = count / 2;

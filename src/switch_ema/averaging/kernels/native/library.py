@@ -35,6 +35,8 @@ _LAST_ARGUMENTS = {
     "lerp_dithered": ctypes.c_void_p,
     "copy": None,
     "exchange": ctypes.c_void_p,
+    "split": ctypes.c_void_p,
+    "join": ctypes.c_void_p,
     "first_non_finite": None,
     "sgd": ctypes.c_void_p,
     "adam": ctypes.c_void_p,
