@@ -21,7 +21,6 @@ from scipy.optimize import brentq
 from scipy.stats import nct, t
 
 from switch_ema.bench.stats.paired import LEVEL, compare
-from switch_ema.bench.stats.sentences import is_doubtful
 
 Values = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Values]
@@ -54,7 +53,7 @@ def verdicts(differences: Values) -> tuple[float, float]:
         }
         found = compare(curves, higher_is_better=True)[1].difference
         assert found is not None, "all seeds are paired"
-        ours += found.p < LEVEL and not is_doubtful(found)
+        ours += found.p < LEVEL and not found.is_doubtful
         by_t = found.p
         if found.sd:
             by_t = 2 * t.sf(abs(found.mean) / found.sd * sqrt(found.n), found.n - 1)

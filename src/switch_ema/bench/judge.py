@@ -13,7 +13,7 @@ from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
 from switch_ema.bench.recipe import Metric, is_lower_better, is_usable
 from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.report.tables import as_markdown
-from switch_ema.bench.report.words import best_sentence
+from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import counted, listed

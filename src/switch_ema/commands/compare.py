@@ -217,7 +217,7 @@ class Runs:
 
 def _describe(folder: Path) -> tuple[str, str, str, str]:
     """Return a run's date, number of seeds, state and what is best per task."""
-    from switch_ema.bench.report.words import best_of
+    from switch_ema.bench.report.verdict_text import best_of
     from switch_ema.bench.results.folder import open_run
     from switch_ema.bench.stats.summarize import summarize
 

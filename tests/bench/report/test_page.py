@@ -15,7 +15,7 @@ import pytest
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import typographic
 from switch_ema.bench.report.page import render_page, write_page
-from switch_ema.bench.report.words import best_sentence, verdicts
+from switch_ema.bench.report.verdict_text import best_sentence, verdicts
 from switch_ema.bench.stats.paired import compare
 from tests.bench.report.synthetic import (
     NASTY_METHOD,

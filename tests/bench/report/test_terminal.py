@@ -9,7 +9,7 @@ from rich.console import Console
 
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.report.terminal import print_comparison, print_findings
-from switch_ema.bench.report.words import best_sentence
+from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.stats.summary import ComparisonSummary
 from tests.bench.report.synthetic import (

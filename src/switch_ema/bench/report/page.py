@@ -44,7 +44,7 @@ from switch_ema.bench.report.sweeps import (
     sweep_sheets,
     sweep_title,
 )
-from switch_ema.bench.report.words import (
+from switch_ema.bench.report.verdict_text import (
     RULE,
     baseline_sentence,
     best_sentence,

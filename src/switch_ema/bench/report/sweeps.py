@@ -20,7 +20,7 @@ from switch_ema.bench.report.numbers import (
     with_unit,
 )
 from switch_ema.bench.report.sections import Sheet
-from switch_ema.bench.report.words import Spell, headline
+from switch_ema.bench.report.verdict_text import Spell, headline
 from switch_ema.bench.spec import read_value
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import NONE, difference_unit, with_unit
 from switch_ema.bench.report.rows import baseline_of, make_rows
-from switch_ema.bench.report.words import best_sentence
+from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import printable

@@ -24,7 +24,7 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.rows import Row, baseline_of, make_rows
 from switch_ema.bench.report.sections import Sheet
 from switch_ema.bench.report.sweeps import sweep_sentences, sweep_sheets, sweep_title
-from switch_ema.bench.report.words import (
+from switch_ema.bench.report.verdict_text import (
     RULE,
     baseline_sentence,
     best_sentence,

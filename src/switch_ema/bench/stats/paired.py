@@ -43,7 +43,8 @@ Curves = Mapping[str, Seeds]
 LEVEL = 0.03
 CONFIDENCE = "97%"
 """Confidence of the intervals that are shown: one minus the level that decides."""
-POWER = 0.8  # of `detectable`; "4 of 5" in the sentences
+POWER = 0.8
+"""Power at which :attr:`Difference.detectable` is computed."""
 FEWEST = 3
 """Pairs of seeds that a verdict needs."""
 _ROUNDING = 1e-6
@@ -98,6 +99,11 @@ class Difference:
             return self.p_holm
         p = skewed_p(self.mean, self.sd, self.n, self.skew)
         return max(self.p_holm, min(1.0, p * self._factor))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a test adjusted for skew would overturn the verdict."""
+        return self.p_holm < LEVEL <= self.p_if_skewed
 
     @property
     def _factor(self) -> float:
