@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-core lint bench chaos docs clean
+.PHONY: setup demo test test-core test-engine lint bench chaos docs dist clean
 
 setup: $(VENV)/.dev
 
@@ -59,6 +59,25 @@ test-core: $(CORE)/.core
 	$(CORE)/bin/python -c "import sys, torch; print('Python', sys.version.split()[0], 'torch', torch.__version__)"
 	$(CORE)/bin/python -m pytest -n 2 --dist worksteal tests/averaging src/switch_ema/averaging
 
+# The engine of comparisons knows no particular task: its tests pass without the packages
+# of the zoo, which tests/without_zoo hides from every process.
+test-engine: setup
+	PYTHONPATH=tests/without_zoo $(RUN) -m pytest -n 2 --dist worksteal tests/bench
+
+# What a release uploads: built, checked, and installed into an empty environment.
+DIST := .venv-dist
+
+dist:
+	rm -rf dist $(DIST)
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(DIST)/bin/python -m build --outdir dist .
+	$(DIST)/bin/python -m twine check --strict dist/*
+	rm -rf $(DIST)
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && ../$(DIST)/bin/python ../tests/check_installed.py
+
 # One after the other, all of them even if one fails; make bench REPEATS=1 is the shortest.
 # Each can be run alone: .venv/bin/python benchmarks/fused.py --help
 BENCHMARKS := averaging fused training sharing landscape distributed precision cluster merge teacher stacking chance skew large slicing
@@ -81,4 +100,4 @@ docs: setup
 	@echo "Open site/index.html"
 
 clean:
-	rm -rf $(VENV) .venv-core-* site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-core-* .venv-dist dist site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
