@@ -4,6 +4,7 @@ The mutants are tried in a process of their own, in which an audit hook watches 
 files and processes. ``python -m tests.chaos.checkpoints NUMBER`` is that process.
 """
 
+import codecs
 import io
 import itertools
 import json
@@ -473,7 +474,7 @@ def try_all(count: int, seed: int, kinds: dict[str, Mutation]) -> Iterator[str]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     # What Python and torch import of themselves on first use, for texts and complaints.
-    b"".decode("raw-unicode-escape")
+    codecs.lookup("raw-unicode-escape")
     repr(torch.ones(1))
 
     def ring(*_: Any) -> None:

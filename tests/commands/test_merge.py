@@ -1,5 +1,6 @@
 """`switch-ema merge`: the weights it prints, and its sentences."""
 
+import os
 import pickle
 
 import pytest
@@ -51,7 +52,13 @@ def test_mistakes_are_one_sentence(call, steps, tmp_path):
         path = tmp_path / f"stranger-{number}.safetensors"
         save_file(tensors, path)
         cases[sentence] = [*steps, path]
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / ".metadata").write_bytes(b"cos\nsystem\n(X\x02\0\0\0lstR.")
+    os.mkfifo(tmp_path / "pipe")
     cases |= {
+        "it would import os.system": [*steps, hostile],
+        "pipe is not a regular file": [*steps, tmp_path / "pipe"],
         "order of their numbers": [*steps[::-1], "--profile", "cosine"],
         "at least 2 checkpoints": steps[:1],
         "takes 2 numbers for 3 checkpoints, got 1": [*steps, "--decay", 0.5],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA, constant
+from switch_ema import EMA, SwitchEMA, TailEMA, constant
 from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
 from tests.averaging.helpers import (
     Odd,
@@ -255,6 +255,27 @@ def test_a_buffer_that_is_given_up_ends_no_training(how, buffers):
     shown = ema.averaged_state_dict()["seen"].item()
     begin = 3 if how == "deleted" else 2  # one that was cleared goes on
     assert shown == (5 if buffers == "copy" else (begin + 5) / 2)
+
+
+def test_weights_are_loaded_after_a_buffer_was_deleted():
+    model = with_buffer()
+    ema = EMA(model)
+    del model.seen
+    model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
+    assert ema.averaged_state_dict()["bias"].item() == 1
+
+
+def test_a_derived_average_follows_the_cast_of_a_part():
+    model = nn.Sequential(*[nn.BatchNorm1d(2) for _ in range(3)]).double()
+    tail = TailEMA(model, decay=constant(0.5), share=0.5, buffers="copy")
+    tail.update()
+    model[1].float()
+    tail.averaged_state_dict()
+    nudge(model, 4.0)
+    tail.update()
+    average = tail.averaged_state_dict()
+    for name, live in model.named_parameters():
+        torch.testing.assert_close(average[name], live.detach() - 1)
 
 
 def test_tensors_of_a_buffer_that_has_grown_have_its_shape():

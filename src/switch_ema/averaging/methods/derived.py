@@ -61,6 +61,7 @@ class Derived(Averager):
         shadow.read_()
         for i in shadow.averaged_parameters:
             shown = shadow.tensors[i]
-            shown.copy_(self._derive(i, shown, average.tensors[i]))
+            # A cast of a part of the model is followed by each shadow in its own time.
+            shown.copy_(self._derive(i, shown, average.tensors[i].to(shown)))
         for i in shadow.averaged_buffers:
             shadow.tensors[i].copy_(average.tensors[i])

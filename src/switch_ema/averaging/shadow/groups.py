@@ -85,9 +85,7 @@ class Group(ABC):
         module, and only the first and the last are looked at: enough for a model that
         was cast or moved as a whole.
         """
-        if (self._may_be_replaced or watch.changes != self._changes) and (
-            not self._look_up()
-        ):
+        if not self._is_looked_up():
             return None
         return self._seen if self._is_as_before((0, -1)) else None
 
@@ -122,6 +120,10 @@ class Group(ABC):
     def finish(self) -> None:
         """Complete what an update may have left to do."""
         return None  # most groups leave nothing
+
+    def _is_looked_up(self) -> bool:
+        must = self._may_be_replaced or watch.changes != self._changes
+        return not must or self._look_up()
 
     def _look_up(self) -> bool:
         live = [owner.get(key) for owner, key in self._places]
@@ -287,14 +289,14 @@ class MemoryGroup(Group):
         """Return the live tensors unless the size or strides of one have changed."""
         if self._is_native:
             self._fetch(1)
-        live = super().live()
-        if live is None or self._present_layouts() != self._layouts:
+        if not self._is_looked_up() or self._present_layouts() != self._layouts:
             return None
+        # At an address that is held there is the same memory, of the same dtype.
         if (addresses := self._addresses()) != self._held:
-            if not self._is_as_before(range(len(live))):
+            if not self._is_as_before(range(len(self._seen))):
                 return None
             self._hold(addresses)
-        return live
+        return self._seen
 
     def is_current(self) -> bool:
         """Whether every tensor is what it was."""

@@ -149,8 +149,8 @@ class Shadow:
 
     def _read_where_loaded_(self) -> None:
         """Do the same on accelerators, which nobody waits for: they decide."""
-        lives = [slot.local for slot in self.slots]
-        rows = list(zip(self.slots, lives, self.tensors, strict=True))
+        pairs = zip(self.slots, self.tensors, strict=True)
+        rows = [(slot, slot.local, own) for slot, own in pairs if not slot.is_gone]
         changed = [
             (live.to(own.device, own.dtype) != own).any()
             for slot, live, own in rows
@@ -168,6 +168,8 @@ class Shadow:
         """``shadow = live`` for the tensors that one module itself holds."""
         owners = {id(parameters_of(module)), id(buffers_of(module))}
         for i in [i for owner in owners for i in self._by_owner.get(owner, ())]:
+            if self.slots[i].is_gone:
+                continue
             live, shadow = self.slots[i].local, self.tensors[i]
             if live.shape == shadow.shape:  # others are adapted to later
                 shadow.copy_(live)
