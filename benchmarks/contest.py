@@ -69,7 +69,7 @@ def _time(
     timed = {operation: Repeats() for operation in OPERATIONS}
     for build, share in enumerate(_shares(repeats)):
         # Another order, so that the allocator hands out other addresses.
-        entries = _enter(model, contestants[build:] + contestants[:build])
+        entries = enter(model, contestants[build:] + contestants[:build])
         for operation, into in timed.items():
             interleave(_calls(entries, operation), share, into, tick)
         del entries
@@ -81,7 +81,8 @@ def _shares(repeats: int) -> list[int]:
     return [repeats // builds + (i < repeats % builds) for i in range(builds)]
 
 
-def _enter(model: nn.Module, contestants: list[Contestant]) -> dict[str, Entry]:
+def enter(model: nn.Module, contestants: list[Contestant]) -> dict[str, Entry]:
+    """Set contestants to work, each on weights of its own unless they are large."""
     sharing = models.size(model) >= SHARE_ABOVE
     entries = {}
     for contestant in contestants:

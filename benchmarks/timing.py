@@ -56,6 +56,7 @@ def interleave(
     repeats: int,
     into: Repeats,
     tick: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Time each call once per repeat.
 
@@ -73,9 +74,9 @@ def interleave(
             seconds = dict.fromkeys(names, 0.0)
             for name in order if repeat % 2 == 0 else reversed(order):
                 call = calls[name]
-                began = time.perf_counter()
+                began = clock()
                 call()
-                seconds[name] = time.perf_counter() - began
+                seconds[name] = clock() - began
             if repeat >= 0:
                 into.seconds.append(seconds)
                 into.others.append(bystanders.cores())

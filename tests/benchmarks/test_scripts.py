@@ -21,6 +21,7 @@ SCRIPTS = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_
 SHORT = ("--seeds", "4", "--epochs", "1")
 SMALLEST = {
     "averaging": ["--models", "tiny", "--json", "{json}"],
+    "switching": ["--models", "tiny", "--json", "{json}"],
     "fused": ["--models", "tiny", "--json", "{json}"],
     "training": ["--json", "{json}"],
     "sharing": ["--epochs", "1", "--task", "{folder}/sharing.py:CifarSized:{size}"],
