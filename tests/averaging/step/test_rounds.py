@@ -98,6 +98,19 @@ def test_a_round_goes_on_after_a_resume_at_any_point(pattern, count):
             assert torch.equal(resumed.averaged_state_dict()[name], value)
 
 
+def test_a_state_of_one_optimizer_resumes_with_two():
+    model, optimizers, resumed = two_parts()
+    before = copy.deepcopy(model)
+    alone = torch.optim.SGD(before.parameters(), lr=0.1)
+    saved = EMA(before, alone)
+    step(before, alone)
+    resumed.load_state_dict(saved.state_dict())
+    step(model, optimizers[0])
+    assert resumed.steps == 1
+    step(model, optimizers[1])
+    assert resumed.steps == 2
+
+
 def test_an_optimizer_counts_by_itself_or_its_number():
     model, optimizers, _ = two_parts()
     second = EMA(model, optimizers, count=optimizers[1])

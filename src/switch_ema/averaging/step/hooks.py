@@ -151,8 +151,11 @@ class StepHook:
 
     @property
     def waiting_for(self) -> list[int]:
-        """Numbers of those that must step before the next count."""
-        return sorted(set[int]().union(*(one.waiting_for for one in self._rounds())))
+        """Numbers that must still step in rounds that have begun."""
+        # A round that has not begun must not be saved: loaded with more optimizers,
+        # the new ones would count as having stepped.
+        begun = (one.waiting_for for one in self._rounds() if one.is_open)
+        return sorted(set[int]().union(*begun))
 
     @property
     def resting(self) -> list[int]:
