@@ -103,7 +103,7 @@ watch = Watch()
 """The one counter of this process."""
 
 
-class LoadNotice:
+class _LoadNotice:
     """Calls back when a module has loaded a state dict, while its owner exists.
 
     TorchScript modules have no such hooks, so the module around one speaks for it.
@@ -135,7 +135,7 @@ def on_load(
     model: nn.Module, call: Callable[[nn.Module], None]
 ) -> list[RemovableHandle]:
     """Call a method with each module of a model that loads a state dict."""
-    notice = LoadNotice(call)
+    notice = _LoadNotice(call)
     return [
         module.register_load_state_dict_post_hook(notice)  # type: ignore[no-untyped-call]
         for module in model.modules()

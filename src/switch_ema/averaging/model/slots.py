@@ -26,7 +26,7 @@ from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_pla
 from switch_ema.averaging.model.names import plain_name
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
-TRAINABLE = "trainable"
+_TRAINABLE = "trainable"
 """In place of a name: what requires a gradient, and the buffers beside it."""
 _STATISTICS = "running_mean", "running_var"
 Place = tuple[str, int, str]
@@ -231,7 +231,7 @@ def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
 
 def _matches(slot: Slot, pattern: str) -> bool:
     """Match a name, a glob, the name of a module that holds the tensor, or a word."""
-    if pattern == TRAINABLE:
+    if pattern == _TRAINABLE:
         return slot.is_trainable
     return any(
         fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")

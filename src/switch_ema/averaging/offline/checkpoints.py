@@ -19,7 +19,7 @@ from torch import Tensor
 
 from switch_ema._checks import listed
 from switch_ema.averaging.distributed.fsdp import is_sharded
-from switch_ema.averaging.offline.confined import Window, locate, require_regular
+from switch_ema.averaging.offline.confined import FileSection, locate, require_regular
 from switch_ema.averaging.offline.metadata import (
     Chunk,
     Contents,
@@ -341,7 +341,7 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
     _, file, offset, length, _ = chunk.place
     with open(path / file, "rb") as whole:
         value = _load(
-            io.BufferedReader(Window(whole, offset, length)),
+            io.BufferedReader(FileSection(whole, offset, length)),
             f"{chunk.place.name} in {path / file}",
         )
     if not (_is_dense(value) and value.dtype == dtype and value.shape == chunk.sizes):

@@ -83,7 +83,7 @@ def copy_file(source: Path, target: Path) -> None:
             shutil.copyfileobj(file, copy)
 
 
-class Window(io.RawIOBase):
+class FileSection(io.RawIOBase):
     """A part of a file, as a file that can be read."""
 
     def __init__(self, file: BinaryIO, offset: int, length: int) -> None:

@@ -42,12 +42,12 @@ def work_folder(within: Path | None) -> Iterator[Path]:
     if within is None or not os.access(within, os.W_OK):
         within = Path(os.path.realpath(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=within) as name:
-        if not is_private(Path(name)):
+        if not _is_private(Path(name)):
             raise PermissionError(f"Others can write to {within}.")
         yield Path(name)
 
 
-def is_private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     """Whether nobody else can write to a folder, or exchange one above it.
 
     The path is gone down from the root. A folder that was found good cannot be changed

@@ -22,7 +22,7 @@ import torch
 from switch_ema.averaging.kernels.native import cache
 
 SOURCE = Path(__file__).with_name("kernels.c")
-SWITCH = "SWITCH_EMA_NATIVE"
+_SWITCH = "SWITCH_EMA_NATIVE"
 _TIMEOUT = 60
 
 # The table, how many rows it has, how many threads may work; then what differs.
@@ -71,7 +71,7 @@ def is_available(dtype: torch.dtype = torch.float32) -> bool:
 
 def is_switched_off() -> bool:
     """Whether somebody has chosen to do without."""
-    return os.environ.get(SWITCH) == "0"
+    return os.environ.get(_SWITCH) == "0"
 
 
 @functools.cache
