@@ -337,7 +337,7 @@ def test_a_sweep_is_resumed_and_shows_every_value(tiny, tmp_path, monkeypatch):
         tasks=(tiny,), methods=("plain", "ema@lr*f"), seeds=3, sweep="lr=0.01,0.05,0.1"
     )
     whole, text = run(config, tmp_path / "whole")
-    assert "lr at 3 values" in text and "trains at f = 0.00" in text
+    assert "lr at 3 values" in text and "trains at 0.00" in text
     original, calls = loop.take_step, 0
 
     def dies(*arguments):

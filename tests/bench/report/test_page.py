@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -149,7 +150,7 @@ def test_methods_have_one_name_and_what_to_type_stands_beside_their_options() ->
 
 def test_what_was_trained_is_told_and_an_earlier_run_says_that_it_is_not() -> None:
     summary = make_summary()
-    assert "were not recorded when this run was made" in render_page(summary)
+    assert "made by a version that did not record" in render_page(summary)
     trained = {"Optimizer": "SGD, learning rate 0.05", "Batch": "16 examples"}
     tasks = [
         replace(t, trained=trained, options={"ema": "decay=0.123"})
@@ -200,10 +201,10 @@ def test_the_page_replaces_the_old_one_in_one_go(
     first = path.read_bytes()
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
 
-    def full(self: Path, target: Path) -> None:
+    def full(source: Path, target: Path) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="disk full"):
         write_page(replace(make_summary(), name="other"), path)
     assert path.read_bytes() == first

@@ -94,7 +94,7 @@ def test_no_column_vanishes_at_any_width(width: int) -> None:
             assert {*row.last.split(), *row.verdict.split()} <= {*words}
         n = re.findall(r"(?:^  n: | )8\s*$", table, re.MULTILINE)
         assert len(n) == len(task.results["accuracy"])
-        costs = text.partition("ost per seed")[2].partition("How the verdicts")[0]
+        costs = text.partition("ost per seed")[2].partition("How verdicts")[0]
         assert len(re.findall(r" 8 *$", costs, re.M)) == 3
 
 
@@ -175,7 +175,7 @@ def test_the_short_form_has_one_sentence_and_every_method(width: int) -> None:
         assert without_spaces(best_sentence(task)) in without_spaces(text)
         for row in make_rows(task, task.metrics[0]):
             assert row.last in text
-    assert "How the verdicts were reached" not in text
+    assert "How verdicts are reached" not in text
     assert "cost per seed" not in text
 
 
@@ -202,6 +202,6 @@ def test_verdicts_that_skew_makes_doubtful_are_named() -> None:
     console = Console(width=200, file=io.StringIO())
     print_findings(ComparisonSummary("run", [task], "{}"), console)
     assert (
-        "The differences of ema to plain are skewed; adjusted for that, p would not be "
-        "below 0.03." in console.file.getvalue()
+        "The differences of ema from plain are skewed; with an adjustment for skew, p "
+        "is not below 0.03." in console.file.getvalue()
     )

@@ -50,7 +50,7 @@ def test_where_nothing_helps_the_baseline_is_named() -> None:
 
 def test_the_baseline_alone_is_nothing_to_compare() -> None:
     assert best_sentence(judged()) == (
-        "There is nothing to compare: only the baseline was trained."
+        "Nothing to compare: only the baseline was trained."
     )
 
 
@@ -78,7 +78,7 @@ def test_sentences_where_higher_is_better():
         "ema helps: +2.40 % accuracy over plain "
         "(97% CI 2.23 to 2.57, n = 4, p < 0.0001 after Holm)."
     )
-    hurts = "ema hurts: -2.40 % accuracy against plain (97% CI -2.57 to -2.23, n = 4, "
+    hurts = "ema hurts: -2.40 % accuracy vs plain (97% CI -2.57 to -2.23, n = 4, "
     assert say(more, plain, ACCURACY).startswith(hurts)
     assert say(*WORKED, ACCURACY) == (
         "No difference found between ema and plain: +2.0 % accuracy over plain "
@@ -96,32 +96,30 @@ def test_a_p_value_that_stands_by_itself_is_not_called_corrected():
 def test_sentences_where_lower_is_better():
     less, more = ends(0.10, 0.11, 0.12, 0.13), ends(0.331, 0.362, 0.358, 0.369)
     # Differences 0.231, 0.252, 0.238, 0.239 in the direction that is said.
-    numbers = "by 0.240 than plain (lower is better; 97% CI 0.223 to 0.257, n = 4, "
-    assert say(more, less, LOSS).startswith(f"ema helps: loss better {numbers}")
-    assert say(less, more, LOSS).startswith(f"ema hurts: loss worse {numbers}")
-    worse = "loss worse by 2.0 than plain (lower is better; 97% CI -1.3 to 5.3, "
+    numbers = "than plain (lower is better; 97% CI 0.223 to 0.257, n = 4, "
+    assert say(more, less, LOSS).startswith(f"ema helps: loss 0.240 lower {numbers}")
+    assert say(less, more, LOSS).startswith(f"ema hurts: loss 0.240 higher {numbers}")
+    worse = "loss 2.0 higher than plain (lower is better; 97% CI -1.3 to 5.3, "
     assert f"No difference found between ema and plain: {worse}" in say(*WORKED, LOSS)
 
 
 def test_sentences_without_a_test():
     plain = ends(1.0, 2.0, 0.0)
-    same = "(the same in all n = 3 seeds, or nearly so, p = 1 by sign test and Holm)."
+    same = "nearly the same in all n = 3 seeds, p = 1, sign test, after Holm)."
     assert say(plain, plain, ACCURACY).endswith(same)
     assert say(plain, {}, LOSS) == "Too few seeds finished to compare ema with plain."
     text = sentence(against_plain(plain, plain), metric=ACCURACY, corrected=False)
-    assert text.endswith(
-        "n = 3 seeds, or nearly so, p = 1 by sign test, not corrected)."
-    )
+    assert text.endswith("in all n = 3 seeds, p = 1, sign test, not corrected).")
     text = sentence(compare({"plain": plain}, higher_is_better=True)[0], metric=LOSS)
     assert text == "plain is the baseline: 1 loss (sd 1, n = 3)."
     two = say(ends(1.0, 2.0), ends(1.5, 2.5), ACCURACY)
     assert two == (
-        "Too few seeds to judge ema: +0.50 % accuracy over plain in n = 2; a verdict "
+        "Too few seeds to judge ema: +0.50 % accuracy over plain with n = 2; a verdict "
         "needs at least 3."
     )
     lost = compare({"plain": ends(float("nan"))}, higher_is_better=True)[0]
     assert sentence(lost, metric=LOSS) == (
-        "plain is the baseline, and has no finite loss."
+        "plain is the baseline but has no finite loss."
     )
 
 
@@ -131,13 +129,12 @@ def test_skew_is_said_beside_the_verdict():
     text = say(*few, ACCURACY)
     assert text.startswith("ema helps: +0.27 % accuracy over plain (97% CI 0.12 to")
     assert text.endswith(
-        "p = 0.0015 after Holm); adjusted for the skew of the differences p would be "
-        "0.041."
+        "p = 0.0015 after Holm); with an adjustment for skew, p = 0.041."
     )
     sure = ends(*range(8)), ends(*(s + gains[s] for s in range(7)), 7 + 0.2)
     assert say(*sure, ACCURACY).endswith("p < 0.0001 after Holm).")
     enough = ends(*range(12)), ends(*(s + gains[s] for s in range(11)), 11 - 0.2)
     text = say(*enough, ACCURACY)
-    assert "p = 0.00024 by t-test adjusted for skew and Holm)." in text
+    assert "p = 0.00024, t-test adjusted for skew, after Holm)." in text
     alone = sentence(against_plain(*enough), metric=ACCURACY, corrected=False)
-    assert alone.endswith("by t-test adjusted for skew, not corrected).")
+    assert alone.endswith(", t-test adjusted for skew, not corrected).")

@@ -1,1 +1,1 @@
-"""What a comparison found, told in the terminal and on one page of HTML."""
+"""Reports of a comparison: terminal output and a single HTML page."""

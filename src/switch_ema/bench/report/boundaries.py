@@ -19,18 +19,17 @@ TABLE_HEADER = (
     *("difference", "95% CI", "n"),
 )
 DEFINITIONS = (
-    "Width: mean distance, across the boundary, between the confidences of 25% and "
-    "75%; only of seeds that reach both. Local width: the same from the slope at the "
-    "boundary, for every seed that has one. Roughness: how much the boundary turns "
-    "back and forth per unit of length; lines and circles have none. Calibration "
-    "error: mean distance of accuracy and confidence on the test points, over 10 bins. "
-    "A wide boundary may be a robust one or one that is not trained to the end: see "
-    "the accuracy."
+    "Width: mean distance, across the boundary, between 25% and 75% confidence, over "
+    "the seeds that reach both. Local width: the same, estimated from the slope at the "
+    "boundary, for every seed that has one. Roughness: how much the boundary wiggles "
+    "per unit length; 0 for lines and circles. Calibration error: mean gap "
+    "between accuracy and confidence on the test points, over 10 bins. A wide boundary "
+    "can mean robustness or unfinished training: check the accuracy."
 )
 
 
 def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSection:
-    """Draw a comparison and put it into words; pictures go below the folder."""
+    """Build the section of a comparison; pictures are saved in the folder."""
     name = comparison.task.partition(":")[0]
     seeds = len(comparison.seeds)
     save_figure(
@@ -64,15 +63,15 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
             ),
             Picture(
                 name=measures,
-                caption=f"All {seeds} seeds: each dot is a seed, bars are 95% "
-                "intervals of the mean and of the paired difference to the first.",
+                caption=f"All {seeds} seeds, one dot each; bars are 95% intervals "
+                "of the mean and of the paired difference from the first method.",
                 alternative="Accuracy, width and calibration of every seed and method",
             ),
         ],
         sheets=[
             Sheet(
-                caption="Mean over seeds and paired difference to the first method, "
-                "each with its 95% interval, not corrected for their number. Accuracy "
+                caption="Mean over seeds and paired difference from the first method, "
+                "with 95% intervals, not corrected for multiple comparisons. Accuracy "
                 "and calibration error in percent, lengths in units of the data, "
                 "roughness in radians per unit.",
                 header=list(TABLE_HEADER),
@@ -85,10 +84,10 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
 def table_rows(
     comparison: BoundaryComparison, measures: Sequence[str] = SHOWN
 ) -> list[tuple[str, ...]]:
-    """Spell the comparison for a table with ``TABLE_HEADER``, measure by measure.
+    """Format the table rows for ``TABLE_HEADER``, one per measure and method.
 
-    n counts the seeds that have a value. Differences are to the baseline, of the seeds
-    where both have one: the pairs.
+    n counts the seeds with a value. Differences from the baseline use the seeds in
+    which both have one.
     """
     rows: list[tuple[str, ...]] = []
     for measure, method, value, paired in summarize(comparison.methods, measures):

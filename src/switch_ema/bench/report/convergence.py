@@ -1,4 +1,4 @@
-"""The curves: one metric against the epochs, one line per method."""
+"""Convergence curves: one metric against epochs, one line per method."""
 
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.recipe import Metric
@@ -27,7 +27,7 @@ from switch_ema.bench.text import counted
 def convergence(
     task: TaskSummary, metric: Metric, styles: PageStyles, key: str
 ) -> Figure:
-    """Draw one metric against the epochs: mean and standard error per method."""
+    """Plot one metric against epochs: mean and standard error per method."""
     curves = task.curves[metric.name]
     results = task.results[metric.name]
     bands = {result.method: band(curves[result.method]) for result in results}
@@ -87,11 +87,11 @@ def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool)
     )
     if len(n) > 1:
         text += (
-            f" Only seeds with a finite value count at an epoch (n = {range_of(n)}): "
-            "where one drops out, the mean flatters."
+            f" Each epoch averages only seeds with a finite value "
+            f"(n = {range_of(n)}), so the mean is optimistic once a seed drops out."
         )
     if cut:
-        text += " The vertical axis is cut to the part in which the methods differ."
+        text += " The vertical axis is cropped to where the methods differ."
     return text
 
 

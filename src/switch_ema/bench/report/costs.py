@@ -1,4 +1,4 @@
-"""What the trainings took, one bar for each."""
+"""Training time, one bar per training."""
 
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.figures import Figure, rows_layout
@@ -9,7 +9,7 @@ _ROW_HEIGHT = 48
 
 
 def costs(task: TaskSummary, key: str) -> Figure:
-    """Draw the training time of every group of methods that share a training."""
+    """Plot the training time of each group of methods that share a training."""
     labels = [" + ".join(map(display_name, cost.methods)) for cost in task.costs]
     values = [cost.train_seconds for cost in task.costs]
     trace = {
@@ -32,9 +32,9 @@ def costs(task: TaskSummary, key: str) -> Figure:
     ]
     return Figure(
         id=key,
-        caption="Training time per seed, mean over seeds, evaluation not counted; one "
-        "bar per training, with all methods that it serves. Times depend on the "
-        "machine and on what else it was doing.",
+        caption="Training time per seed, mean over seeds, excluding evaluation; one "
+        "bar per training, labelled with the methods that share it. Times depend "
+        "on the machine and its load.",
         alternative=f"Bar chart of training time per seed: {', '.join(each)}.",
         height=_ROW_HEIGHT * len(values) + 76,
         traces=[trace],

@@ -1,4 +1,4 @@
-"""From runs to what is drawn: mean and standard error per epoch, pairs per seed."""
+"""Data of the curves: mean and standard error per epoch, pairs per seed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Runs = Mapping[int, Sequence[float]]
 
 @dataclass(frozen=True)
 class Band:
-    """Mean over seeds, epoch by epoch; epochs without a finite value are left out."""
+    """Mean over seeds per epoch; epochs without a finite value are omitted."""
 
     epochs: list[int]
     mean: list[float]
@@ -22,12 +22,12 @@ class Band:
     n: list[int]
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to draw."""
+        """Whether there is anything to plot."""
         return bool(self.epochs)
 
 
 def band(runs: Runs) -> Band:
-    """Average over the seeds that have a finite value at an epoch.
+    """Average each epoch over the seeds with a finite value.
 
     >>> band({0: [1.0, 2.0], 1: [3.0, math.nan]})
     Band(epochs=[1, 2], mean=[2.0, 2.0], error=[1.0, 0.0], n=[2, 1])
@@ -50,11 +50,10 @@ def band(runs: Runs) -> Band:
 
 
 def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] | None:
-    """Choose the part of the axis in which the methods can be told apart.
+    """Choose an axis range in which the methods are distinguishable.
 
-    The first fifth of the epochs usually spans nearly the whole axis and would press
-    the rest into one line; a method that explodes would do the same. None where
-    showing everything is as good.
+    The first fifth of the epochs usually spans most of the axis and would squash the
+    rest into one line, as would a method that diverges. None: show everything.
 
     >>> slow = Band([1, 2, 3, 4, 5], [0.0, 90.0, 91.0, 92.0, 92.0], [0.0] * 5, [1] * 5)
     >>> visible_range([slow], slow)
@@ -66,7 +65,7 @@ def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] 
         return None
     low, high = late
     own = _extent([baseline], share=0.0)
-    if own is not None:  # no further away from it than methods usually move
+    if own is not None:  # at most as far from it as methods usually move
         extents = [extent for b in bands if (extent := _extent([b], share=0.2))]
         usual = median_low(high - low for low, high in extents)
         span = max(own[1] - own[0], usual)
@@ -78,7 +77,7 @@ def visible_range(bands: Sequence[Band], baseline: Band) -> tuple[float, float] 
 
 
 def _extent(bands: Sequence[Band], share: float) -> tuple[float, float] | None:
-    """Return the lowest and highest edge of the bands after a share of the epochs."""
+    """Return the limits of the bands after a share of the epochs."""
     longest = max((b.epochs[-1] for b in bands if b), default=0)
     edges = [
         mean + turn * error

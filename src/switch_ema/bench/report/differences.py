@@ -1,4 +1,4 @@
-"""Seed by seed: each method's difference to the baseline, with mean and interval."""
+"""Each method's difference from the baseline per seed, with mean and interval."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ from switch_ema.bench.stats.summary import TaskSummary
 def differences(
     task: TaskSummary, metric: Metric, styles: PageStyles, key: str
 ) -> Figure:
-    """Draw the difference to the baseline, seed by seed, with mean and interval."""
+    """Plot the difference from the baseline per seed, with mean and interval."""
     results = task.results[metric.name]
     baseline = baseline_of(results)
     curves, better = task.curves[metric.name], metric.higher_is_better
@@ -52,7 +52,7 @@ def differences(
             traces.append({**mean, "y": [-row - 0.26]})
         labels.append(name if pairs else f"{name}: no paired seed")
     unit = difference_unit(metric)
-    title = f"difference to {shortened(baseline, 20)}{f' ({unit})' if unit else ''}"
+    title = f"difference from {shortened(baseline, 20)}{f' ({unit})' if unit else ''}"
     return Figure(
         id=key,
         caption=_caption(compared, metric, baseline),
@@ -67,10 +67,10 @@ def _caption(compared: list[MethodResult], metric: Metric, baseline: str) -> str
     n = sorted({result.difference.n for result in compared if result.difference})
     direction = "higher" if metric.higher_is_better else "lower"
     return (
-        f"Difference to {baseline} in {metric.name} at the last epoch; right of zero "
+        f"Difference from {baseline} in {metric.name} at the last epoch; right of zero "
         f"is better ({direction}). Dots: one per seed, the same seed at the same "
         f"height in every row. Diamonds and bars: mean and its {CONFIDENCE} confidence "
-        "interval, corrected over the methods as the p-values are, "
+        "interval, corrected over the methods like the p-values, "
         f"n = {range_of(n)} pairs."
     )
 
@@ -84,13 +84,13 @@ def _alternative(
         if r.difference
     ]
     return (
-        f"Differences to {baseline} in {metric.name} by seed, positive is better. "
+        f"Differences from {baseline} in {metric.name} by seed; positive is better. "
         f"Mean differences: {', '.join(means) or 'none'}."
     )
 
 
 def _heights(seeds: list[int]) -> dict[int, float]:
-    """Spread the seeds over the height of a row, so that their dots stay apart."""
+    """Spread the seeds over the height of a row to separate their dots."""
     step = 0.22 / max(1, len(seeds) - 1)
     return {seed: 0.11 - step * place for place, seed in enumerate(seeds)}
 

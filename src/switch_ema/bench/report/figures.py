@@ -1,4 +1,4 @@
-"""What figures have in common; they are plotly's own data, coloured by page.js."""
+"""Shared parts of figures: plain plotly data, coloured by page.js."""
 
 import html
 import math
@@ -16,33 +16,33 @@ PageStyles = Mapping[str, PageStyle]
 Json = dict[str, Any]
 ROW_HEIGHT = 62
 HOVER = "%{fullData.name}<br>%{customdata}<extra></extra>"
-"""Names are not part of the template: they may contain %{...} themselves."""
+"""Names stay outside the template, since they may contain %{...}."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: what plotly draws, and what is said about it."""
+    """A plotly figure with caption and alternative text."""
 
     id: str
     caption: str
     alternative: str
-    """What the figure shows, for those who cannot see it."""
+    """Alternative text for screen readers."""
     height: int
     traces: list[Json]
     layout: Json
     legend: list[tuple[str, PageStyle]] = field(default_factory=list)
     """Methods that can be hidden and shown."""
     is_cut: bool = False
-    """Whether the vertical axis leaves something out."""
+    """Whether the vertical axis is cropped."""
 
     def for_plotly(self) -> Json:
-        """Return what page.js needs; numbers that are not finite become gaps."""
+        """Return the data for page.js; non-finite numbers become gaps."""
         data = {"id": self.id, "traces": self.traces, "layout": self.layout}
         return {**_finite(data), "height": self.height}
 
 
 def rows_layout(labels: list[str], title: str) -> Json:
-    """Lay out one row per label, the label above it: long names need the width."""
+    """Lay out one row per label, with the label above it to fit long names."""
     return {
         "xaxis": {
             "title": {"text": plain(title)},
@@ -76,16 +76,16 @@ def band_and_line(
     *,
     markers: bool,
 ) -> list[Json]:
-    """Return the band, drawn as one closed outline, and the line on top of it.
+    """Return the band as one closed outline, and the line on top of it.
 
     Args:
-        method: whose values these are.
-        style: the method's.
-        x: where they were measured.
+        method: its name.
+        style: its colour and dash.
+        x: positions of the points.
         mean: the line.
-        half: half of the band's width; without any there is no band.
-        hover: what is told of each point.
-        markers: whether the points are marked.
+        half: half widths of the band; if empty, no band is drawn.
+        hover: hover text of each point.
+        markers: whether to draw markers.
     """
     meta = {"colour": style.colour, "method": style.index}
     high = [value + width for value, width in zip(mean, half, strict=True)]
@@ -121,17 +121,17 @@ def range_of(n: list[int]) -> str:
 
 
 def label(name: str) -> str:
-    """Spell a method's name for legend and hover text."""
+    """Format a method's name for legend and hover text."""
     return plain(shortened(display_name(name), 44))
 
 
 def plain(text: str) -> str:
-    """Keep plotly from reading a name as its own kind of HTML."""
+    """Escape a name: plotly interprets a subset of HTML."""
     return html.escape(printable(text), quote=False)
 
 
 def _finite(value: Any) -> Any:
-    """Replace what JSON cannot say, nan and infinity, by null."""
+    """Replace nan and infinity, which JSON does not have, by null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

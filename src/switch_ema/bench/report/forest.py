@@ -1,7 +1,6 @@
 """The forest plot: every method's difference and interval on one axis with zero.
 
-It is drawn with HTML and percentages, so that it stands there at once, without a
-script, at any width, on paper too.
+Drawn in HTML with percentages: it needs no script and works at any width and in print.
 """
 
 import math
@@ -15,12 +14,12 @@ from switch_ema.bench.stats.paired import Difference
 from switch_ema.bench.stats.summary import TaskSummary
 
 _MARGIN = 0.04
-"""Room at both ends of the axis, as a share of its length."""
+"""Margin at both ends of the axis, as a share of its length."""
 
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One method; places are percentages of the axis."""
+    """One method; positions are percentages of the axis."""
 
     method: str
     style: PageStyle
@@ -30,20 +29,20 @@ class ForestRow:
     high: float
     difference: str
     interval: str
-    """Or that there is none, since the differences hardly spread."""
+    """Or a note that there is none, if the differences barely vary."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """All methods that were compared, the largest difference first."""
+    """All compared methods, largest difference first."""
 
     rows: list[ForestRow]
     zero: float
-    """Place of zero, as a percentage of the axis."""
+    """Position of zero, as a percentage of the axis."""
 
 
 def forest(task: TaskSummary, styles: PageStyles) -> Forest:
-    """Place the differences of the metric that decides."""
+    """Lay out the differences in the primary metric."""
     metric = task.metrics[0]
     results = task.results[metric.name]
     compared = [
@@ -81,7 +80,7 @@ def forest(task: TaskSummary, styles: PageStyles) -> Forest:
 
 
 def _ends(difference: Difference) -> tuple[float, float]:
-    """Return the ends of the interval, or the mean twice where there is none."""
+    """Return the ends of the interval; without one, the mean twice."""
     if difference.sd and math.isfinite(difference.low + difference.high):
         return difference.low, difference.high
     return difference.mean, difference.mean

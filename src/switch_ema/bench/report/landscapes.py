@@ -1,4 +1,4 @@
-"""The section of a report that shows landscapes, sharpness and calibration."""
+"""Report section with landscapes, sharpness and calibration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,15 +27,15 @@ def landscape_section(
     command: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AnalysisSection:
-    """Compute everything about one task, draw it and put it into words.
+    """Measure and draw the landscape of one task; return its section.
 
     Args:
         kept: the weights.
-        settings: how finely.
-        folder: of the run; pictures go to its folder of figures.
-        key: begins the names of the files.
-        command: what makes this again.
-        progress: told the parts done and the parts in all.
+        settings: resolution and range.
+        folder: the run's folder; pictures go to its folder of figures.
+        key: prefix of the file names.
+        command: the command that reproduces the section.
+        progress: called with the number of parts done and the total.
     """
     landscape, methods = TaskLandscape(kept, settings), list(kept.weights)
     healthy = [method for method in methods if kept.is_finite(method)]
@@ -89,11 +89,11 @@ def landscape_section(
 SHARPNESS = (
     "Left: the largest eigenvalues of the Hessian of the training loss. Right: the "
     "mean rise of the loss under Gaussian noise relative to the filters, with one "
-    "standard error. The lower, the flatter."
+    "standard error. Lower is flatter."
 )
 RELIABILITY = (
-    "Accuracy against confidence on half of the test data, with 95% intervals; on the "
-    "diagonal confidence can be trusted. Below: how often each confidence occurs."
+    "Accuracy against confidence on half of the test data, with 95% intervals; perfect "
+    "calibration is on the diagonal. Below: histogram of the confidence."
 )
 ALTERNATIVES = {
     "line": "Loss and metric of every method along a random direction",
@@ -105,7 +105,7 @@ ALTERNATIVES = {
 
 
 class _Pictures:
-    """Saves figures and keeps what is said about them."""
+    """Saves figures and collects their captions."""
 
     def __init__(self, folder: Path, key: str, step: Callable[[], None]) -> None:
         self.made: list[Picture] = []
@@ -122,13 +122,13 @@ class _Pictures:
 
 def _introduction(kept: KeptTask, no_trajectory: bool) -> str:
     text = (
-        f"Weights after the last epoch of seed {kept.seed}, one seed of the "
-        "comparison: pictures of one training, not evidence about the method."
+        f"Weights after the last epoch of seed {kept.seed}: pictures of a single "
+        "training, not evidence about a method."
     )
     if no_trajectory:
         text += (
-            " The trajectory was not kept, since the model is too large or the run is "
-            "older than that."
+            " The trajectory was not kept: the model is too large, or the run is of an "
+            "earlier version."
         )
     return text
 
@@ -162,10 +162,10 @@ def _sharpness_sheet(found: dict[str, tuple[Sharpness, NoiseCurve]]) -> Sheet:
         for name, (sharp, _) in found.items()
     ]
     return Sheet(
-        caption="Sharpness of the training loss; the larger, the sharper. Top and "
-        "trace: eigenvalue and trace of the Hessian. Ascent: rise after one step of "
-        "SAM, of length 0.05. Box: largest rise found in Keskar's box of 0.001, in "
-        "percent. Noise: mean rise under noise of a tenth of the filters.",
+        caption="Sharpness of the training loss; larger is sharper. Top and trace: top "
+        "eigenvalue and trace of the Hessian. Ascent: rise after one SAM step of "
+        "length 0.05. Box: largest rise found in Keskar's box of 0.001, in percent. "
+        "Noise: mean rise under noise of a tenth of the filters.",
         header=["method", "loss", "top", "trace", "ascent", "box", "noise"],
         rows=rows,
     )
@@ -190,7 +190,7 @@ def _calibration_sheet(
     return Sheet(
         caption="Calibration on half of the test data. Accuracy, confidence and ECE "
         "(expected calibration error) in percent. The temperature T is fitted on the "
-        "other half; the last column is the ECE with it.",
+        "other half; the last column is the ECE after scaling by it.",
         header=[
             "method",
             "accuracy",

@@ -1,4 +1,4 @@
-"""For terminals that are too narrow for a table: one short block per row."""
+"""Tables for narrow terminals: one short block per row."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from rich.text import Text
 
 _ANY_WIDTH = 10_000
 _FOLDED = 10
-"""Characters that a column whose cells may be folded needs."""
+"""Minimum width of a column whose cells may wrap."""
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Tell whether all columns can be printed, be it with words on several lines.
+    """Whether all columns fit, possibly with wrapped cells.
 
-    Rich leaves out what has no room.
+    Rich drops columns that do not fit.
     """
     foldable = [column for column in table.columns if not column.no_wrap]
     before = [column.max_width for column in foldable]

@@ -1,4 +1,4 @@
-"""How numbers and names are spelled in every report."""
+"""Formatting of numbers and names, the same in every report."""
 
 import math
 import re
@@ -8,12 +8,12 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import MethodResult, Summary
 
 NONE = "-"
-"""Stands where there is no number."""
+"""Placeholder for a missing number."""
 _MOST_DIGITS = 8
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:
-    """Spell a number with so many decimals; huge ones with three figures.
+    """Format a number with the given decimals; huge ones in scientific notation.
 
     >>> fixed(-0.004, 2), fixed(0.5, 2, "+"), fixed(3.21e12, 2), fixed(math.nan, 2)
     ('0.00', '+0.50', '3.21e+12', '-')
@@ -26,10 +26,10 @@ def fixed(value: float, digits: int, sign: str = "") -> str:
 
 
 def digits_for(results: Iterable[MethodResult]) -> int:
-    """Return the decimals that show two figures of the usual interval's half width.
+    """Return the decimals that show two digits of the typical interval's half width.
 
-    One number for a whole table, so that its columns can be compared at a glance.
-    Without intervals, the spread over seeds takes their place.
+    One number for the whole table makes its columns comparable at a glance. Without
+    intervals, the spread over seeds is used.
     """
     results = list(results)
     halves = [(d.high - d.low) / 2 for r in results if (d := r.difference) is not None]
@@ -43,12 +43,12 @@ def digits_for(results: Iterable[MethodResult]) -> int:
 
 
 def digits_of(metric: Metric, results: Iterable[MethodResult]) -> int:
-    """Return the decimals of a metric's table: its own, or those that fit."""
+    """Return the decimals of a metric's table: declared by the metric, or computed."""
     return digits_for(results) if metric.decimals is None else metric.decimals
 
 
 def mean_and_spread(summary: Summary, digits: int) -> str:
-    """Spell "mean ± standard deviation", the latter where there are two seeds.
+    """Format "mean ± standard deviation"; the latter needs two seeds.
 
     >>> mean_and_spread(Summary(91.234, 0.5, 8), 2)
     '91.23 ± 0.50'
@@ -60,7 +60,7 @@ def mean_and_spread(summary: Summary, digits: int) -> str:
 
 
 def p_value(p: float) -> str:
-    """Spell a p-value.
+    """Format a p-value.
 
     >>> p_value(0.00001), p_value(0.0312), p_value(1.0)
     ('<0.0001', '0.031', '1')
@@ -69,7 +69,7 @@ def p_value(p: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Spell a duration in seconds.
+    """Format a duration in seconds.
 
     >>> seconds(0.1234), seconds(12.34), seconds(1234.5)
     ('0.12', '12.3', '1234')
@@ -78,7 +78,7 @@ def seconds(value: float) -> str:
 
 
 def duration(value: float, none: str = "done") -> str:
-    """Spell a duration roughly; what takes no time is said in another word.
+    """Format a duration roughly; zero has a word for it.
 
     >>> duration(0), duration(42.4), duration(150), duration(9000)
     ('done', '43 s', '3 min', '2.5 h')
@@ -93,7 +93,7 @@ def duration(value: float, none: str = "done") -> str:
 
 
 def with_unit(metric: Metric) -> str:
-    """Name a metric and its unit, for headings and axes."""
+    """Format a metric with its unit, for headings and axes."""
     return f"{metric.name} ({metric.unit})" if metric.unit else metric.name
 
 
@@ -107,14 +107,14 @@ def difference_unit(metric: Metric) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Cut a long name so that it fits into a figure."""
+    """Truncate a long name to fit into a figure."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def typographic(text: str) -> str:
-    r"""Set minus signs, dashes and spaces as a typesetter would.
+    r"""Use typographic minus signs, dashes and spaces.
 
-    The terminal keeps the hyphen, which every encoding has.
+    The terminal keeps the hyphen, which every encoding supports.
 
     >>> typographic("switch-ema: -0.2 (95% CI -0.3 to -0.1, n = 8)")
     'switch-ema: \u22120.2 (95% CI \u22120.3 to \u22120.1, n\xa0=\xa08)'

@@ -1,4 +1,4 @@
-"""What a comparison found, as one page of HTML that needs nothing else."""
+"""The report of a comparison as one self-contained HTML page."""
 
 import base64
 import hashlib
@@ -82,7 +82,7 @@ class Section:
     baseline_sentence: str
     missing: str
     tables: list[MetricTable]
-    """The one that decides first."""
+    """The primary metric first."""
     curves: list[Figure]
     pairs: Figure | None
     costs: Figure | None
@@ -109,7 +109,7 @@ class SweepPart:
 
     @classmethod
     def of(cls, sweep: Sweep, styles: PageStyles, key: str) -> "SweepPart":
-        """Make the part of one sweep."""
+        """Build the part of one sweep."""
         return cls(
             id=key,
             title=sweep_title(sweep),
@@ -128,15 +128,15 @@ def write_page(
 ) -> Path:
     """Write the report.
 
-    The page makes no request of any kind, which its content security policy enforces.
-    It replaces an earlier one in one go, so that a reader never sees half of it.
+    The page makes no requests; its content security policy enforces this. The file is
+    replaced atomically: a reader never sees half a page.
 
     Args:
-        summary: what was found.
-        path: the file to write; its folder is made if need be.
-        command: what to type to run the comparison again; by default the one for
-            its tasks, which the settings shown on the page complete.
-        analyses: sections about the same run, shown behind its results.
+        summary: the results.
+        path: the file to write; its folder is created if necessary.
+        command: the command that repeats the comparison; by default one with its
+            tasks, completed by the settings shown on the page.
+        analyses: sections about the same run, shown after its results.
 
     Returns:
         The path.
@@ -145,7 +145,7 @@ def write_page(
 
 
 def write_run_page(summary: ComparisonSummary, folder: Path) -> Path:
-    """Write the page of a run into its folder, with the analyses that it has got."""
+    """Write the page of a run into its folder, including its analyses."""
     command = shlex.join(["switch-ema", "compare", "--config", str(folder / CONFIG)])
     analyses = load_sections(folder)
     return write_page(summary, folder / REPORT, command=command, analyses=analyses)
@@ -154,7 +154,7 @@ def write_run_page(summary: ComparisonSummary, folder: Path) -> Path:
 def write_analysis_page(
     title: str, sections: Sequence[AnalysisSection], path: Path
 ) -> Path:
-    """Write a page of analyses alone, with the same properties."""
+    """Write a page with analyses only, with the same guarantees."""
     template = _environment().get_template("analysis.html.jinja")
     style = Markup(_resource("style.css"))
     return _write(template.render(title=title, sections=sections, style=style), path)
@@ -257,7 +257,7 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """Let a long name with options go on in the next line after a colon or comma."""
+    """Allow line breaks in a long name after a colon or comma."""
     escaped = str(escape(text))
     return Markup(re.sub(r"([:,])", r"\1<wbr>", escaped))
 
@@ -267,7 +267,7 @@ def _resource(name: str) -> str:
 
 
 def _tasks(summary: ComparisonSummary) -> list[str]:
-    """Name the tasks, each once even if compared with several optimizers."""
+    """Name each task once, even if compared with several optimizers."""
     return list(dict.fromkeys(printable(task.task) for task in summary.tasks))
 
 
@@ -277,7 +277,7 @@ def _hash(script: str) -> str:
 
 
 def _json_for_html(value: object) -> Markup:
-    """Spell JSON that cannot end the script element it stands in."""
+    """Serialize JSON that cannot close the enclosing script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""What tells methods apart on a page: the colours and dashes of all figures."""
+"""Colours and dashes of the methods in all figures of a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class PageStyle:
     """How a method is drawn."""
 
     index: int
-    """Number of the method in the whole comparison."""
+    """Index of the method in the whole comparison."""
     colour: int
     """Which of the colours --method-0, --method-1 and so on in style.css."""
     dash: tuple[int, ...]
@@ -24,17 +24,17 @@ class PageStyle:
 
     @property
     def plotly_dash(self) -> str:
-        """Spell the dash for plotly."""
+        """The dash as plotly writes it."""
         return ",".join(f"{length}px" for length in self.dash) or "solid"
 
     @property
     def svg_dash(self) -> str:
-        """Spell the dash for SVG."""
+        """The dash as SVG writes it."""
         return " ".join(map(str, self.dash)) or "none"
 
 
 def page_styles(tasks: Sequence[TaskSummary]) -> dict[str, PageStyle]:
-    """Give every method of a comparison its style, whichever tasks it appears in."""
+    """Assign each method of a comparison one style for all tasks."""
     names: dict[str, None] = {}
     for task in tasks:
         results = task.results[task.metrics[0].name]

@@ -1,4 +1,4 @@
-"""A comparison's table, cell by cell, for whoever draws it."""
+"""The cells of a comparison's table, shared by all output formats."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from switch_ema.bench.stats.paired import MethodResult, SpeedUp
 from switch_ema.bench.stats.summary import TaskSummary
 
 NEAR_TIES = "near ties"
-"""In place of an interval where the metric cannot tell the seeds' differences apart."""
+"""Replaces the interval if the metric cannot resolve the differences between seeds."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Row:
     speed_up: str
     """Factor, epochs until the baseline's final value, and share of seeds."""
     n: str
-    """Seeds that count, and of how many if some do not."""
+    """Seeds that count, with the total if some do not."""
 
 
 def make_rows(task: TaskSummary, metric: Metric) -> list[Row]:
-    """Spell one metric's results, in the order of the methods."""
+    """Format one metric's results, in the order of the methods."""
     results = task.results[metric.name]
     digits = digits_of(metric, results)
     seeds = number_of_seeds(task)
@@ -44,7 +44,7 @@ def make_rows(task: TaskSummary, metric: Metric) -> list[Row]:
 
 
 def number_of_seeds(task: TaskSummary) -> int:
-    """Count the seeds of a task, those that failed included."""
+    """Count the seeds of a task, including failed ones."""
     seeds: set[int] = set()
     for curves in task.curves.values():
         for runs in curves.values():
@@ -53,7 +53,7 @@ def number_of_seeds(task: TaskSummary) -> int:
 
 
 def baseline_of(results: list[MethodResult]) -> str:
-    """Find the method that the others are compared with."""
+    """Return the method that the others are compared with."""
     return next(r.method for r in results if r.verdict == "baseline")
 
 
@@ -80,7 +80,7 @@ def _row(result: MethodResult, digits: int, seeds: int) -> Row:
 
 
 def _speed_up(speed_up: SpeedUp | None) -> str:
-    """Spell a speed-up; seeds that never got there are told, not averaged away.
+    """Format a speed-up; seeds that never reach it are counted, not averaged.
 
     >>> _speed_up(SpeedUp(reached=7, n=8, epochs=19.0, factor=1.29))
     '1.3x (19) 7/8'

@@ -1,7 +1,7 @@
-"""Sections of analysis, stored beside a run's results and shown in a page.
+"""Analysis sections, stored with a run's results and shown on its page.
 
-A section is words, tables and pictures. Commands that analyse write it as JSON, and
-the pictures as files for papers; a page that is written later takes them in.
+A section is text, tables and pictures. Analysis commands write it as JSON and the
+pictures as files for papers; pages written later include both.
 """
 
 import base64
@@ -21,57 +21,57 @@ class Picture:
     """A figure, as PNG, SVG and PDF in the folder of figures."""
 
     name: str
-    """Name of the files, without ending."""
+    """File name without extension."""
     caption: str
     alternative: str
-    """What it shows, for those who cannot see it."""
+    """Alternative text for screen readers."""
     source: str = ""
-    """The SVG as a data address; filled in by :func:`load_sections`."""
+    """The SVG as a data URL; filled in by :func:`load_sections`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table; all but the first column are numbers."""
+    """A table; all columns but the first hold numbers."""
 
     caption: str
     header: list[str]
     rows: list[list[str]]
     is_folded: bool = False
-    """Whether a page shows it on request only."""
+    """Whether a page shows it collapsed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisSection:
-    """One analysis: what it says, its tables and its pictures."""
+    """One analysis: text, tables and pictures."""
 
     key: str
-    """Names the file; a later section of the same key replaces this one."""
+    """File name; a later section with the same key replaces this one."""
     title: str
     command: str
-    """What to type to make it again."""
+    """The command that reproduces it."""
     paragraphs: list[str] = field(default_factory=list)
     sheets: list[Sheet] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
 
 
 def save_section(section: AnalysisSection, folder: Path) -> Path:
-    """Write a section to the folder of a run; its pictures have to be there already."""
+    """Write a section to the folder of a run; its pictures must already be there."""
     path = folder / SECTIONS / f"{section.key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_atomically(path, json.dumps(asdict(section), indent=1))
 
 
 def load_sections(folder: Path) -> list[AnalysisSection]:
-    """Read the sections of a run; a picture that was deleted is left out.
+    """Read the sections of a run, without deleted pictures.
 
-    So is one that is a link: a page must not show files from outside of its run.
+    Links are skipped, too: a page must not show files from outside its run.
     """
     paths = sorted((folder / SECTIONS).glob("*.json"))
     return [_load_or_explain(path, folder) for path in paths]
 
 
 def _load_or_explain(path: Path, folder: Path) -> AnalysisSection:
-    """Read a section; one that is damaged says so, and does not stop the others."""
+    """Read a section; a damaged one is replaced by a note."""
     try:
         return _load(json.loads(read_inside(folder, SECTIONS, path.name)), folder)
     except (AttributeError, KeyError, OSError, TypeError, ValueError, RecursionError):
@@ -79,7 +79,7 @@ def _load_or_explain(path: Path, folder: Path) -> AnalysisSection:
             key=path.stem,
             title=f"{path.stem}: this analysis cannot be read",
             command="",
-            paragraphs=[f"{path} is damaged; make the analysis again, or delete it."],
+            paragraphs=[f"{path} is damaged; repeat the analysis or delete the file."],
         )
 
 
@@ -95,12 +95,12 @@ def _load(stored: dict[str, Any], folder: Path) -> AnalysisSection:
     for sheet in sheets:
         texts += [sheet.caption, *sheet.header, *(c for row in sheet.rows for c in row)]
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a section is made of texts")
+        raise TypeError("a section consists of strings")
     return section
 
 
 def _data_address(folder: Path, name: str) -> str:
-    """Return a picture as an address; empty if it is not in the folder of figures."""
+    """Return a picture as a data URL; empty if it is not in the folder of figures."""
     try:
         content = read_inside(folder, FIGURES, f"{name}.svg")
     except OSError:

@@ -1,4 +1,4 @@
-"""Several settings side by side: a table value by method, its words and its figure."""
+"""Settings side by side: a table of value by method, sentences and a figure."""
 
 from switch_ema.analysis.intervals import half_width
 from switch_ema.analysis.method_style import display_name
@@ -52,16 +52,16 @@ _OUTCOMES = {
     "turns into a loss": ("hurts", "Tuning turns the gain of {} into a loss"),
     "appears": (
         "helps",
-        "{} gains with every method tuned, and untuned no gain was found",
+        "{} gains if every method is tuned; untuned, no gain was found",
     ),
     "no gain": ("no difference found", "{} has no gain that could survive tuning"),
     "too few seeds": ("too few seeds", "Too few seeds to say whether {} gains"),
 }
-"""Verdict, which gives the colour, and the words of each outcome of tuning."""
+"""Verdict, which sets the colour, and wording of each outcome of tuning."""
 
 
 def sweep_title(sweep: Sweep) -> str:
-    """Say what is varied on a task."""
+    """Return what is varied on a task."""
     if sweep.is_tuned:
         return printable(f"{sweep.task}: untuned and tuned")
     option = sweep.points[0].point.partition(" = ")[0]
@@ -69,7 +69,7 @@ def sweep_title(sweep: Sweep) -> str:
 
 
 def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
-    """Make the tables of a sweep: values, and differences at the same setting."""
+    """Build the tables of a sweep: values, and differences at the same setting."""
     if sweep.is_tuned:
         return [_tuned_sheet(sweep, spell)]
     option = sweep.points[0].point.partition(" = ")[0]
@@ -88,7 +88,7 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     sheets = [
         Sheet(
             caption=(
-                f"{with_unit(metric)} at the last epoch: mean ± half of its "
+                f"{with_unit(metric)} at the last epoch: mean ± half width of its "
                 f"{CONFIDENCE} interval, {_n(sweep)}."
                 + (f" {BEST} marks the best {option} of each method." if best else "")
             ),
@@ -98,7 +98,7 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     ]
     if len(methods) > 1:
         caption = (
-            f"Difference to {spell(methods[0])} at the same {option} "
+            f"Difference from {spell(methods[0])} at the same {option} "
             f"[{CONFIDENCE} interval, corrected over the methods]"
             f"{_in_unit(metric)}: positive is better."
         )
@@ -113,7 +113,7 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
 
 
 def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
-    """Say what the settings have in common, or what tuning changes; with verdicts."""
+    """Summarize the settings, or the effect of tuning, with verdicts."""
     if sweep.is_tuned:
         return [_told(survival, sweep, spell) for survival in survivals(sweep)]
     lines = [("baseline", f"{p.point}: {headline(p, spell)}") for p in sweep.points]
@@ -127,7 +127,7 @@ def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
             lines.append(
                 (
                     result.verdict,
-                    f"Each at its own best, {spell(results[0].method)} at "
+                    f"Each at its best setting, {spell(results[0].method)} at "
                     f"{best[results[0].method].point} and {spell(result.method)} at "
                     f"{best[result.method].point}: "
                     f"{_difference(result.difference, digits)}"
@@ -139,15 +139,15 @@ def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
         lines.append(
             (
                 "baseline",
-                "The best values were chosen on the test data, which flatters; --tune "
-                f"{option}=... chooses on held-out data.",
+                "The best values were chosen on the test data, which is optimistic; "
+                f"--tune {option}=... chooses on held-out data.",
             )
         )
     return [(verdict, printable(text)) for verdict, text in lines]
 
 
 def sweep_figure(sweep: Sweep, styles: PageStyles, key: str) -> Figure | None:
-    """Draw the metric against the option, one line per method, with intervals."""
+    """Plot the metric against the option, one line per method, with intervals."""
     if sweep.is_tuned:
         return None
     option = sweep.points[0].point.partition(" = ")[0]
@@ -203,9 +203,10 @@ def _tuned_sheet(sweep: Sweep, spell: Spell) -> Sheet:
     baseline = spell(methods_of(sweep)[0])
     return Sheet(
         caption=(
-            f"{with_unit(metric)} on seeds that tuning has not seen: mean ± half of "
-            f"its {CONFIDENCE} interval; differences to {baseline}, tuned to tuned and "
-            f"untuned to untuned [{CONFIDENCE} interval, corrected over the methods]"
+            f"{with_unit(metric)} on seeds not used for tuning: mean ± half width "
+            f"of its {CONFIDENCE} interval; differences from {baseline}, tuned vs "
+            f"tuned and untuned vs untuned [{CONFIDENCE} interval, corrected over the "
+            "methods]"
             f"{_in_unit(metric)}: positive is better, {_n(sweep)}."
         ),
         header=[
@@ -219,7 +220,7 @@ def _tuned_sheet(sweep: Sweep, spell: Spell) -> Sheet:
 
 
 def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[str, str]:
-    """Say in one sentence whether a gain survives tuning."""
+    """State whether a gain survives tuning."""
     metric, digits = sweep.points[0].metrics[0], _digits(sweep)
     verdict, words = _OUTCOMES[survival.outcome]
     before, after = survival.untuned, survival.tuned
@@ -243,7 +244,7 @@ def _digits(sweep: Sweep) -> int:
 
 
 def _half(summary: Summary) -> float:
-    """Return half the width of the interval of a mean; 0 where there is none."""
+    """Return the half width of a mean's interval; 0 if there is none."""
     return half_width(summary.sd, summary.n, LEVEL) if summary.sd is not None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The results as text to paste: Markdown, CSV and LaTeX."""
+"""Results as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ _LATEX = {
 
 
 def as_csv(summary: ComparisonSummary) -> str:
-    """Write one line per task, metric and method, with numbers in full."""
+    """Write one line per task, metric and method, at full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -49,7 +49,7 @@ def as_csv(summary: ComparisonSummary) -> str:
 
 
 def as_markdown(summary: ComparisonSummary) -> str:
-    """Write one table per task, of the metric that decides, below its sentence."""
+    """Write a sentence and a table of the primary metric per task."""
     parts = []
     for task in summary.tasks:
         header, lines = _table(task, task.metrics[0])
@@ -62,7 +62,7 @@ def as_markdown(summary: ComparisonSummary) -> str:
 
 
 def as_latex(summary: ComparisonSummary) -> str:
-    """Write one table per task for the package booktabs."""
+    """Write one table per task, using the booktabs package."""
     parts = []
     for task in summary.tasks:
         header, lines = _table(task, task.metrics[0])
@@ -82,13 +82,13 @@ FORMATS: dict[str, Callable[[ComparisonSummary], str]] = {
     "csv": as_csv,
     "latex": as_latex,
 }
-"""How a report can be written, besides the terminal's tables and the page."""
+"""Output formats besides terminal and page."""
 
 
 def _table(task: TaskSummary, metric: Metric) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows; the last column is the verdict."""
     baseline, unit = baseline_of(task.results[metric.name]), difference_unit(metric)
-    shift = f"difference to {baseline}{f' ({unit})' if unit else ''}"
+    shift = f"difference from {baseline}{f' ({unit})' if unit else ''}"
     header = ["method", with_unit(metric), shift, f"{CONFIDENCE} CI", "n", "verdict"]
     rows = [
         [row.method, row.last, row.difference, row.interval, row.n, row.verdict]
@@ -98,14 +98,14 @@ def _table(task: TaskSummary, metric: Metric) -> tuple[list[str], list[list[str]
 
 
 def _cell(text: str) -> str:
-    r"""Spell foreign text so that no spreadsheet takes it for a formula.
+    r"""Escape untrusted text that a spreadsheet would run as a formula.
 
     >>> _cell("=1+1"), _cell("-0.5"), _cell("loss"), _cell("\t@A1")
     ("'=1+1", '-0.5', 'loss', '\\t@A1')
     """
     spelled = printable(text)
     if not unicodedata.normalize("NFKC", spelled).startswith(("=", "+", "-", "@")):
-        return spelled  # nor in full width, as some programs take it
+        return spelled  # NFKC: some programs accept full-width signs, too
     try:
         float(spelled)
     except ValueError:
@@ -118,7 +118,7 @@ def _without_hyphens(row: Sequence[str]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    r"""Spell a text so that LaTeX prints it; a minus sign is one.
+    r"""Escape a text for LaTeX, with proper minus signs.
 
     >>> _escaped("50% of a_b: -0.5 ± 1")
     '50\\% of a\\_b: $-$0.5 $\\pm$ 1'

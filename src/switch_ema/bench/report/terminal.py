@@ -1,4 +1,4 @@
-"""What a comparison found, for the terminal."""
+"""Terminal output of a comparison."""
 
 import re
 import textwrap
@@ -54,13 +54,13 @@ _COLOURS = {
     "too few seeds": "magenta",
     "baseline": "dim",
 }
-# Narrower, the column that does not decide is left out and the interval goes below.
+# Below this width, the best epoch and the interval move under their neighbours.
 _WIDE = 100
 _LONG_NAME = 12
 
 
 def print_findings(summary: ComparisonSummary, console: Console) -> None:
-    """Print what was found, in short: per task one sentence and one table."""
+    """Print the short report: one sentence and one table per task."""
     for sweep in summary.sweeps:
         _print_sweep(sweep, console)
     for task in () if summary.sweeps else summary.tasks:
@@ -81,10 +81,10 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
 
 
 def print_comparison(summary: ComparisonSummary, console: Console) -> None:
-    """Print one table per task, its verdict in words, and what it cost.
+    """Print the full report: table, verdicts and cost per task.
 
-    Everything is given to rich as ``Text``, never as markup: names are shown as they
-    are, square brackets included.
+    Everything is passed to rich as ``Text``, never as markup, so names may contain
+    square brackets.
     """
     for sweep in summary.sweeps:
         _print_sweep(sweep, console)
@@ -95,7 +95,7 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
 
 
 def print_plan(cells: Sequence[Cell], console: Console) -> None:
-    """Say what will be trained before anything is."""
+    """Print what will be trained."""
     table = Table("task", "one training each of", "seeds", "epochs", title="Plan")
     rows: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
     for cell in cells:
@@ -111,7 +111,7 @@ def print_plan(cells: Sequence[Cell], console: Console) -> None:
 
 
 def print_trials(cells: Sequence[Cell], console: Console) -> None:
-    """Say what tuning will train before the comparison."""
+    """Print what tuning will train before the comparison."""
     candidates = dict.fromkeys(m for cell in cells for m in cell.methods)
     seeds: dict[str, set[int]] = {}
     for cell in cells:
@@ -119,8 +119,8 @@ def print_trials(cells: Sequence[Cell], console: Console) -> None:
     few, *_, many = sorted(map(len, seeds.values())) * 2
     number = str(few) if few == many else f"{few} to {many}"
     text = (
-        f"Before that, {counted(len(candidates), 'candidate')} are trained on a "
-        f"validation split with {number} other seeds: "
+        f"Tuning first trains {counted(len(candidates), 'candidate')} on a validation "
+        f"split with {number} other seeds: "
     )
     console.print(Text(text + printable(", ".join(candidates)), style="dim"))
 
@@ -174,14 +174,14 @@ def _print_task(task: TaskSummary, console: Console) -> None:
 
 
 def _print_notes(task: TaskSummary, console: Console) -> None:
-    """Tell what is to be said beside the verdicts."""
-    told = [*share_sentences(task), trivial_sentence(task)]
-    _print_lines(console, [("baseline", text) for text in told if text])
+    """Print further notes, problems and missing trainings."""
+    notes = [*share_sentences(task), trivial_sentence(task)]
+    _print_lines(console, [("baseline", text) for text in notes if text])
     _print_trouble(task, console)
 
 
 def _print_trouble(task: TaskSummary, console: Console) -> None:
-    """Tell what went wrong and what is missing."""
+    """Print problems and the number of missing trainings."""
     problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
     _print_lines(console, problems)
     if missing := missing_sentence(task):
@@ -189,7 +189,7 @@ def _print_trouble(task: TaskSummary, console: Console) -> None:
 
 
 def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
-    """Print sentences with a mark in the colour of their verdict."""
+    """Print sentences, each with a bullet in the colour of its verdict."""
     for verdict, text in lines:
         line = Table.grid(padding=(0, 1))
         line.add_row(Text("*", style=_COLOURS[verdict]), Text(text))
@@ -203,7 +203,7 @@ def _conditions(task: TaskSummary) -> str:
     text = f"{task.description.rstrip('.')}. "
     if task.optimizer:
         epochs = counted(task.epochs, "epoch")
-        text += f"Trained by {task.optimizer} for {epochs}; "
+        text += f"Trained with {task.optimizer} for {epochs}; "
     text += (
         f"{metric.name} decides, {direction} is better. "
         f"Differences{f' in {unit}' if unit else ''}: positive is better."
@@ -228,7 +228,7 @@ def _short_results(task: TaskSummary) -> Table:
     table.add_column("method", overflow="fold", min_width=10)
     name = shortened(printable(with_unit(metric)), 20)
     table.add_column(name, justify="right", no_wrap=True)
-    heading = f"to {baseline} [{CONFIDENCE} CI]"
+    heading = f"vs {baseline} [{CONFIDENCE} CI]"
     table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True)
@@ -247,7 +247,7 @@ def _short_results(task: TaskSummary) -> Table:
 
 
 def _print_results(task: TaskSummary, console: Console) -> None:
-    """Print the widest form that fits."""
+    """Print the widest layout that fits."""
     for wide in (True, False)[console.width < _WIDE :]:
         table = _results(task, wide=wide)
         if fits(table, console):
@@ -265,7 +265,7 @@ def _print_results(task: TaskSummary, console: Console) -> None:
         if row.difference != NONE:
             facts[2:2] = [
                 (
-                    f"difference to {baseline} [{CONFIDENCE} CI]",
+                    f"difference vs {baseline} [{CONFIDENCE} CI]",
                     f"{row.difference} {row.interval}",
                 ),
                 ("p after Holm", row.p),
@@ -287,7 +287,7 @@ def _results(task: TaskSummary, *, wide: bool) -> Table:
     if wide:
         best = Text("for infor-\nmation:\nbest epoch", style="dim not bold")
         table.add_column(best, justify="right", no_wrap=True, style="dim")
-    shift = Text(f"difference\nto {baseline}\n[{CONFIDENCE} CI]")
+    shift = Text(f"difference\nvs {baseline}\n[{CONFIDENCE} CI]")
     table.add_column(shift, justify="right", no_wrap=True)
     table.add_column("p\nafter\nHolm", justify="right", no_wrap=True)
     table.add_column("verdict", min_width=10)
@@ -305,7 +305,7 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
     if row.interval != NONE:
         shift += f"{between}{row.interval}"
     cells = [Text(row.last), Text(row.best)]
-    if not wide:  # the best epoch is for information: dimmed, below the last
+    if not wide:  # the best epoch does not decide: dimmed, below the last
         cells = [Text(row.last).append(f"\n[{row.best}]", style="dim")]
     return [
         Text(_broken(printable(row.method))),
@@ -319,12 +319,12 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
 
 
 def _broken(name: str) -> str:
-    """Give the options of a long name their own lines."""
+    """Break a long name into one line per option."""
     return name if len(name) <= _LONG_NAME else re.sub(r"([:,])(?=.)", r"\1\n ", name)
 
 
 def _print_costs(task: TaskSummary, console: Console) -> None:
-    """Apart from the results, which are the same in every run; times are not."""
+    """Print costs separately: unlike the results, they vary between runs."""
     names = ("training, s", "evaluation, s", "memory, MB", "seeds")
     table = _table()
     table.add_column("cost per seed", overflow="fold")

@@ -1,7 +1,7 @@
-"""The verdict in words, the same in every report.
+"""Verdicts as sentences, worded the same in every report.
 
-Functions take ``spell``, which turns the name of a method as it is typed into the one
-that is shown: terminals show what can be typed, pages show display names.
+``spell`` maps a method's typed name to the displayed one: terminals show what can be
+typed, pages show display names.
 """
 
 from collections.abc import Callable
@@ -29,30 +29,30 @@ from switch_ema.bench.text import counted, listed, printable
 
 Spell = Callable[[str], str]
 
-# What matters most to the reader first; the baseline needs no verdict.
+# Most important to the reader first; the baseline has no verdict.
 _ORDER = ("helps", "hurts", "no difference found", "too few seeds")
 
 RULE = (
-    "How the verdicts were reached: each method is compared with the baseline seed by "
-    "seed, at the last epoch, by a two-sided paired t-test; p-values are corrected "
-    f"over the methods (Holm), and below {LEVEL:g} counts as a difference, where at "
-    f"least {FEWEST} seeds are paired. Where the differences spread by less than the "
-    "metric can tell apart, such as one test sample, an exact sign test takes the "
-    f"place of the t-test; where {ALLOWED_FROM} or more show a long tail on the other "
-    "side of their mean, it is adjusted for skew (Hall's transformation). "
-    f"Intervals are {CONFIDENCE} confidence intervals of the mean "
-    "difference, corrected as the p-values are: one without zero is a difference. The "
-    "comparison of Switch EMA with EMA stands by itself and is not corrected. "
-    "Speed-up: the epochs in which the baseline reached its own last value by the "
-    "epochs the method needed for it, medians over the seeds that reached it (7/8: in "
-    "7 of 8 seeds)."
+    "How verdicts are reached: each method is compared with the baseline at the last "
+    "epoch by a two-sided paired t-test over seeds; p-values are Holm-corrected over "
+    f"the methods, and p < {LEVEL:g} with at least {FEWEST} pairs of seeds counts as a "
+    "difference. If the differences vary by less than the metric can resolve, such as "
+    "one test sample, an exact sign test replaces the t-test; if there are at least "
+    f"{ALLOWED_FROM} pairs and a long tail opposite in sign to the mean, the test is "
+    "adjusted for skew (Hall's transformation). "
+    f"Intervals are {CONFIDENCE} confidence intervals of the mean difference, "
+    "corrected like the p-values: an interval that excludes zero is a difference. The "
+    "head-to-head of Switch EMA and EMA is a separate test and is not corrected. "
+    "Speed-up: epochs the baseline needed to reach its own final value, divided by "
+    "the epochs the method needed to reach it; medians over the seeds that reached it "
+    "(7/8: 7 of 8 seeds)."
 )
 
 
 def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
-    """Answer the question in one sentence: what is best, by how much, how sure.
+    """Return one sentence: which method is best, by how much, how certain.
 
-    Only a method that was found to help can be the best; else the baseline is.
+    If no method helps, the baseline is named as the best.
     """
     metric = task.metrics[0]
     results = _spelled(task.results[metric.name], spell)
@@ -75,7 +75,7 @@ def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
 
 
 def best_of(task: TaskSummary) -> str:
-    """Name the best method in few words, the baseline where nothing beats it."""
+    """Name the best method; the baseline if nothing beats it."""
     results = task.results[task.metrics[0].name]
     best = _best(results)
     if best is not None:
@@ -85,7 +85,7 @@ def best_of(task: TaskSummary) -> str:
 
 
 def _best(results: list[MethodResult]) -> MethodResult | None:
-    """Find the largest gain of those that were judged to be one."""
+    """Return the method with the largest gain among those that help."""
     helps = [r for r in results if r.verdict == "helps" and r.difference is not None]
     return max(
         helps, key=lambda r: r.difference.mean if r.difference else 0.0, default=None
@@ -93,9 +93,9 @@ def _best(results: list[MethodResult]) -> MethodResult | None:
 
 
 def shift(result: MethodResult, metric: Metric, digits: int) -> str:
-    """Spell a difference to the baseline with its interval and number of pairs."""
+    """Format a difference from the baseline with its interval and n."""
     difference = result.difference
-    assert difference is not None, "only what was compared has a difference"
+    assert difference is not None, "every compared method has a difference"
     unit = difference_unit(metric)
     unit = f" {unit}" if unit else ""
     mean = fixed(difference.mean, digits, "+")
@@ -107,11 +107,11 @@ def shift(result: MethodResult, metric: Metric, digits: int) -> str:
 
 
 def headline(task: TaskSummary, spell: Spell = str) -> str:
-    """Say in one sentence what helps and what does not."""
+    """Summarize in one sentence which methods help and which do not."""
     text = _clauses(_spelled(task.results[task.metrics[0].name], spell))
     if not text:
-        return "There is nothing to compare: only the baseline was trained."
-    # Method names keep the case in which they were typed.
+        return "Nothing to compare: only the baseline was trained."
+    # Do not capitalise method names: they are shown as typed.
     first = text.partition(";")[0]
     starts_with_name = first.endswith((" helps", " help", " hurts", " hurt"))
     text = text if starts_with_name else text[0].upper() + text[1:]
@@ -123,7 +123,7 @@ def _spelled(results: list[MethodResult], spell: Spell) -> list[MethodResult]:
 
 
 def _clauses(results: list[MethodResult]) -> str:
-    """Say of all methods with the same verdict what it is, wins first."""
+    """Group methods by verdict, wins first."""
     parts = []
     for verdict in _ORDER:
         names = [result.method for result in results if result.verdict == verdict]
@@ -133,27 +133,27 @@ def _clauses(results: list[MethodResult]) -> str:
 
 
 def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
-    """List verdict and sentence of every method but the baseline, wins first."""
+    """Return verdict and sentence of every method but the baseline, wins first."""
     metric = task.metrics[0]
     results = _spelled(task.results[metric.name], spell)
     baseline = baseline_of(results)
     metric = replace(metric, unit=difference_unit(metric))
     compared = [result for result in results if result.verdict in _ORDER]
     compared.sort(key=lambda result: _ORDER.index(result.verdict))
-    told = [
+    sentences = [
         (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
         for r in compared
     ]
-    return told + direct_verdict(task, spell)
+    return sentences + direct_verdict(task, spell)
 
 
 def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
-    """Compare Switch EMA with EMA where both took part: the paper's own question.
+    """Compare Switch EMA with EMA, the paper's central question.
 
-    And with EMA at the learning rate times f: whether it is more than a smaller rate.
+    Also with EMA trained at lr * f, to see if a smaller rate explains the gain.
     """
-    told = _against(task, "ema", spell)
-    return told + _against(task, f"ema@lr*{SHARE}", spell)
+    with_ema = _against(task, "ema", spell)
+    return with_ema + _against(task, f"ema@lr*{SHARE}", spell)
 
 
 def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str]]:
@@ -166,7 +166,7 @@ def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str
         for name in ("switch-ema", other)
     )
     if baseline_of(task.results[metric.name]) in (first, second):
-        return []  # it has been compared with the other already, and corrected
+        return []  # already among the comparisons with the baseline
     better = metric.higher_is_better
     difference = head_to_head(curves, first, second, higher_is_better=better)
     if difference is None:
@@ -176,13 +176,13 @@ def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str
         results[first], method=spell(first), difference=difference, verdict=verdict
     )
     text = sentence(result, metric=metric, baseline=spell(second), corrected=False)
-    if not text.startswith(result.method):  # names keep their case
+    if not text.startswith(result.method):  # names are shown as typed
         text = text[0].lower() + text[1:]
     return [(verdict, printable(f"Head to head: {text}"))]
 
 
 def baseline_sentence(task: TaskSummary, spell: Spell = str) -> str:
-    """Say what the baseline reached."""
+    """Give the baseline's value."""
     metric = task.metrics[0]
     results = _spelled(task.results[metric.name], spell)
     own = next(result for result in results if result.verdict == "baseline")
@@ -190,7 +190,7 @@ def baseline_sentence(task: TaskSummary, spell: Spell = str) -> str:
 
 
 def skew_sentence(task: TaskSummary) -> str:
-    """Name the methods whose verdicts are less sure than p says; empty if none are."""
+    """Name the methods whose verdict depends on ignoring skew; empty if none."""
     results = task.results[task.metrics[0].name]
     names = [
         r.method
@@ -200,22 +200,22 @@ def skew_sentence(task: TaskSummary) -> str:
     if not names:
         return ""
     return printable(
-        f"The differences of {listed(names)} to {baseline_of(results)} are skewed; "
-        f"adjusted for that, p would not be below {LEVEL:g}."
+        f"The differences of {listed(names)} from {baseline_of(results)} are skewed; "
+        f"with an adjustment for skew, p is not below {LEVEL:g}."
     )
 
 
 def trivial_sentence(task: TaskSummary) -> str:
-    """Say what trivial predictors reach; empty if the task names none."""
+    """Give the values of trivial predictors; empty if the task has none."""
     parts = []
     for name, values in task.trivial.items():
-        told = [
+        reached = [
             f"{metric.name} {fixed(values[metric.name], _digits(task, metric))}"
             f"{'' if metric.unit in ('', '%') else ' '}{metric.unit}"
             for metric in task.metrics
             if metric.name in values
         ]
-        parts.append(f"{name}: {', '.join(told)}")
+        parts.append(f"{name}: {', '.join(reached)}")
     if not parts:
         return ""
     return printable(f"For comparison, without training: {'; '.join(parts)}.")
@@ -226,39 +226,41 @@ def _digits(task: TaskSummary, metric: Metric) -> int:
 
 
 def share_sentences(task: TaskSummary, spell: Spell = str) -> list[str]:
-    """Say at which share of the learning rate controls with ``lr*f`` were trained."""
+    """Give the value of f for each control trained at ``lr*f``."""
     return [
         printable(
-            f"{spell(method)} trains at f = {share:.3g} of the learning rate, the "
-            "share of its progress that Switch EMA keeps at a switch."
+            f"{spell(method)} trains at {share:.3g} of the learning rate: f, the share "
+            "of its progress that Switch EMA keeps at a switch."
         )
         for method, share in task.shares.items()
     ]
 
 
 def missing_sentence(task: TaskSummary) -> str:
-    """Say what has not been trained; empty if all was."""
+    """Count the trainings still to run; empty if all are done."""
     if not task.missing:
         return ""
     verb = "has" if task.missing == 1 else "have"
     cells = counted(task.missing, "training")
-    return f"{cells} of this task {verb} not been run yet: the numbers are preliminary."
+    return (
+        f"{cells} of this task {verb} not been run yet; these numbers are preliminary."
+    )
 
 
 def shared_cost_sentence(task: TaskSummary, spell: Spell = str) -> str:
-    """Explain why several methods can stand behind one training time."""
+    """Explain which methods share a training."""
     return " ".join(filter(None, (_sharing(task, spell), _held_out(task, spell))))
 
 
 def _held_out(task: TaskSummary, spell: Spell) -> str:
-    """Say what a method that uses held-out data changes for all methods."""
+    """Explain that data held out for one method is held out for all."""
     methods = [method for cost in task.costs for method in cost.methods]
     users = [spell(method) for method in methods if _uses_held_out(method)]
     if not users:
         return ""
     return (
-        "A fifth of the training data was held out from every method; it decides about "
-        f"{printable(listed(users))}, and the values are those of the test data."
+        "A fifth of the training data was held out from every method and guides "
+        f"{printable(listed(users))}; reported values are on the test data."
     )
 
 
@@ -272,15 +274,15 @@ def _sharing(task: TaskSummary, spell: Spell) -> str:
         [*map(spell, cost.methods)] for cost in task.costs if len(cost.methods) > 1
     ]
     if not groups:
-        return "Every method needs a training of its own."
+        return "Every method is trained separately."
     names = printable("; ".join(listed(group) for group in groups))
     text = (
-        f"One training serves all of {names}: they only read the weights, so they "
-        "are evaluated along the same trajectory."
+        f"Methods that share a training ({names}) only read the weights, so they are "
+        "evaluated along the same trajectory."
     )
     if len(groups) == len(task.costs):
         return text
-    return f"{text} Every other row is a training of its own."
+    return f"{text} Every other row is a separate training."
 
 
 def _clause(verdict: str, methods: list[str]) -> str:
@@ -300,28 +302,27 @@ def sentence(
     baseline: str = "plain",
     corrected: bool = True,
 ) -> str:
-    """Say the verdict in words, with the numbers it rests on.
+    """State the verdict with the numbers behind it.
 
-    ``corrected`` tells whether the p-value is one of several after Holm, or stands by
-    itself as that of :func:`head_to_head`.
+    ``corrected``: whether p is Holm-corrected; that of :func:`head_to_head` is not.
     """
     method, d, last = result.method, result.difference, result.last
     unit = f" {metric.unit}" if metric.unit else ""
     if result.verdict == "baseline":
         if not last.n:
-            return f"{method} is the baseline, and has no finite {metric.name}."
+            return f"{method} is the baseline but has no finite {metric.name}."
         value = f"{last.mean:.4g}{unit} {metric.name}"
         spread = "" if last.sd is None else f"sd {last.sd:.2g}, "
         return f"{method} is the baseline: {value} ({spread}n = {last.n})."
     if d is None:
         return f"Too few seeds finished to compare {method} with {baseline}."
-    # As many decimals as show two figures of the interval's half width.
+    # Enough decimals for two significant digits of the interval's half width.
     width = (d.high - d.low) / 2 if d.sd else abs(d.mean) or 1.0
     form = f".{max(0, 1 - floor(log10(width)))}f"
     claim, seen = _evidence(d, metric, unit, baseline, form)
     if result.verdict == "too few seeds":
         return (
-            f"Too few seeds to judge {method}: {claim} in n = {d.n}; a verdict needs "
+            f"Too few seeds to judge {method}: {claim} with n = {d.n}; a verdict needs "
             f"at least {FEWEST}."
         )
     evidence = f"{claim} ({seen}, {_chance(d, corrected)})"
@@ -337,18 +338,17 @@ def sentence(
 def _evidence(
     d: Difference, metric: Metric, unit: str, base: str, form: str
 ) -> tuple[str, str]:
-    """State the difference, and the interval of that number."""
-    low, high, word = d.low, d.high, "over" if d.mean >= 0 else "against"
+    """Return the difference and its interval, in words."""
+    low, high, word = d.low, d.high, "over" if d.mean >= 0 else "vs"
     claim = f"{d.mean:+{form}}{unit} {metric.name} {word} {base}"
     direction = ""
     if not metric.higher_is_better:
-        word = "better" if d.mean >= 0 else "worse"
+        word = "lower" if d.mean >= 0 else "higher"
         low, high = (low, high) if d.mean >= 0 else (-high, -low)
-        size = f"{abs(d.mean):{form}}{unit}"
-        claim = f"{metric.name} {word} by {size} than {base}"
+        claim = f"{metric.name} {abs(d.mean):{form}}{unit} {word} than {base}"
         direction = "lower is better; "
     if d.sd == 0:
-        return claim, f"{direction}the same in all n = {d.n} seeds, or nearly so"
+        return claim, f"{direction}the same or nearly the same in all n = {d.n} seeds"
     interval = f"{CONFIDENCE} CI {low:{form}} to {high:{form}}"
     return claim, f"{direction}{interval}, n = {d.n}"
 
@@ -357,11 +357,11 @@ def _chance(d: Difference, corrected: bool) -> str:
     p = "p < 0.0001" if d.p_holm < 1e-4 else f"p = {d.p_holm:.2g}"
     if d.sd == 0 or d.allows_for_skew:
         test = "sign test" if d.sd == 0 else "t-test adjusted for skew"
-        return f"{p} by {test}{' and Holm' if corrected else ', not corrected'}"
+        return f"{p}, {test}, {'after Holm' if corrected else 'not corrected'}"
     return f"{p} after Holm" if corrected else f"{p}, not corrected"
 
 
 def _doubt(d: Difference) -> str:
     if not d.is_doubtful:
         return ""
-    return f"; adjusted for the skew of the differences p would be {d.p_if_skewed:.2g}"
+    return f"; with an adjustment for skew, p = {d.p_if_skewed:.2g}"
