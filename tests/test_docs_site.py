@@ -13,6 +13,11 @@ import pytest
 import switch_ema
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+try:
+    from methods import with_methods
+finally:
+    sys.path.pop(0)
 SOURCES = ("docs", "examples", "mkdocs.yml", "src", "CONTRIBUTING.md", "README.md")
 
 
@@ -43,7 +48,8 @@ def test_every_option_is_described_in_the_reference():
     package = griffe.load(
         "switch_ema", search_paths=[ROOT / "src"], resolve_aliases=True
     )
-    text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    text = "".join(with_methods(page.read_text()) for page in pages)
     missing = []
     for name in re.findall(r"^::: switch_ema\.(\S+)", text, re.MULTILINE):
         found = package[name]

@@ -5,6 +5,8 @@ from typing import Any
 
 import griffe
 
+import switch_ema
+
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?\.?([\w.]+)`")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
@@ -16,11 +18,10 @@ class Docstrings(griffe.Extension):
         """Rewrite the docstring of one object."""
         if obj.docstring is None:
             return
-        exports = set(obj.package.exports or ())
 
         def code(match: re.Match[str]) -> str:
             name = match[1].removeprefix("switch_ema.")
-            is_exported = name in exports
+            is_exported = name in switch_ema.__all__
             return f"[`{name}`][switch_ema.{name}]" if is_exported else f"`{name}`"
 
         text = ROLE.sub(code, obj.docstring.value)

@@ -1,36 +1,25 @@
 """switch-ema: weight averaging for PyTorch as a plug-in of three lines.
 
-The names are imported from :mod:`switch_ema.averaging` when the first of them is used,
-so that the command line can print its help without importing torch. Those in
-``_ELSEWHERE`` are imported one by one.
+The first use of a name imports :mod:`switch_ema.averaging`, so the command line prints
+its help without importing torch. Names in ``_ELSEWHERE`` are imported one by one.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from switch_ema._lazy import exported_names
+
 if TYPE_CHECKING:
     from switch_ema.averaging import *
+    from switch_ema.averaging.methods import *  # mypy reads no starred ``__all__``
     from switch_ema.bench.judge import judge
     from switch_ema.bench.train.trial import trial
 
 __version__ = "0.1.0"
 
-__all__ = [  # noqa: RUF022 - grouped by purpose
+__all__ = [
     # Methods
-    "SwitchEMA",
-    "EMA",
-    "SWA",
-    "LAWA",
-    "Lookahead",
-    "PSWA",
-    "PostHocEMA",
-    "LiteralEq3",
-    "Snoo",
-    "PACE",
-    "ElasticReset",
-    "BEMA",
-    "TailEMA",
-    "SWAG",
+    *exported_names("switch_ema.averaging.methods"),
     "Averager",
     "METHODS",
     "create_averager",

@@ -1,7 +1,10 @@
-"""Names that are imported when they are used: a list of them needs no torch."""
+"""Lazy imports, and facts read from source, so that lists need no torch."""
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,10 @@ _PACKAGE = Path(__file__).parent
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a package's ``__getattr__``, which imports a name from its module.
+    """Return a ``__getattr__`` for a package, which imports a name on first use.
 
-    So a package can offer computing and drawing beside each other, and who only
-    computes does not import matplotlib.
+    A package can then export computing and drawing together, and computing alone does
+    not import matplotlib.
 
     Args:
         package: the package's name.
@@ -38,15 +41,74 @@ def load_named(name: str) -> Any:
     return getattr(import_module(module), class_name)
 
 
+@dataclass(frozen=True)
+class ClassSource:
+    """What the source of a class says, read without importing it."""
+
+    summary: str
+    """The first line of its docstring."""
+    attributes: dict[str, Any]
+    """Its class attributes whose values are literals."""
+
+
+@cache
+def read_class(name: str) -> ClassSource:
+    """Read a class of ours, named as ``package.module:Class``, from its source.
+
+    >>> read_class("switch_ema.averaging.methods.ema:EMA").attributes["name"]
+    'ema'
+    """
+    module, _, class_name = name.partition(":")
+    path = _source(module)
+    for node in _parse(path).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            return ClassSource(summary, dict(_literals(node.body)))
+    raise LookupError(f"{path} has no class {class_name}.")
+
+
 def describe_named(name: str) -> str:
     """Return the first line of the docstring of a class of ours, without importing it.
 
     >>> describe_named("switch_ema.zoo.tasks.toy.two_d:Moons")
     "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
     """
-    module, _, class_name = name.partition(":")
-    path = _PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return (ast.get_docstring(node) or "").partition("\n")[0]
-    raise LookupError(f"{path} has no class {class_name}.")
+    return read_class(name).summary
+
+
+@cache
+def exported_names(package: str) -> dict[str, str]:
+    """Return what the ``__all__`` of a package of ours lists, without importing it.
+
+    Returns:
+        For each name where it is defined, as ``package.module:Class``.
+
+    >>> exported_names("switch_ema.averaging.methods")["EMA"]
+    'switch_ema.averaging.methods.ema:EMA'
+    """
+    body = _parse(_source(package)).body
+    homes = {
+        alias.asname or alias.name: f"{node.module}:{alias.name}"
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return {name: homes[name] for name in dict(_literals(body))["__all__"]}
+
+
+def _source(module: str) -> Path:
+    path = _PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _literals(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
+    """Yield the names that are assigned a literal, with its value."""
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            # Other values can only be known by running the code.
+            with suppress(ValueError):
+                yield node.targets[0].id, ast.literal_eval(node.value)

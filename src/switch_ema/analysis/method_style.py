@@ -1,13 +1,15 @@
-"""What methods are called and how they look: the same in every figure and page.
+"""Display names and colours of methods, the same in every figure and page.
 
-A method has one display name and one colour, whatever it is compared with. Variants of
-a method, such as other decays, have its colour and differ in dashes and markers. The
-colours themselves are in ``style.py`` and, for both schemes of pages, in the style
-sheet of reports.
+A method has one display name and one colour, whatever it is compared with; both are
+attributes of its class. Variants of a method, such as other decays, share its colour
+and differ in dashes and markers. The palette is in ``matplotlib_style.py`` and, for
+light and dark pages, in the style sheet of reports.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from switch_ema._methods import method_facts
 
 COLOURS, DASHES, MARKERS = 10, 6, 7
 """How many there are of each."""
@@ -15,7 +17,7 @@ COLOURS, DASHES, MARKERS = 10, 6, 7
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """How one curve is drawn; numbers are places in the lists of who draws."""
+    """How one curve is drawn; numbers index the palette, dashes and markers."""
 
     name: str
     """For legends and titles."""
@@ -27,20 +29,7 @@ class MethodStyle:
 _KNOWN = {
     "plain": ("plain", 0),
     "plain-again": ("plain again", 0),
-    "ema": ("EMA", 1),
-    "switch-ema": ("Switch EMA", 2),
-    "swa": ("SWA", 3),
-    "lookahead": ("Lookahead", 4),
-    "lawa": ("LAWA", 5),
-    "pswa": ("PSWA", 6),
-    "posthoc-ema": ("post-hoc EMA", 7),
-    "literal-eq3": ("Eq. 3, literal", 8),
-    "snoo": ("Snoo", 4),
-    "pace": ("PACE", 9),
-    "elastic-reset": ("Elastic Reset", 2),
-    "bema": ("BEMA", 7),
-    "tail-ema": ("tail read-out", 1),
-    "swag": ("SWAG", 3),
+    **{m.name: (m.display_name, m.colour) for m in method_facts().values()},
     "sam": ("SAM", 5),
     "sasam": ("SASAM", 6),
     "adan": ("Adan", 9),
@@ -54,7 +43,7 @@ _ALIASES = {name: method for method, (name, _) in _KNOWN.items()} | {
 
 
 def display_name(label: str) -> str:
-    """Spell a method for a figure; what is no method of ours stays as it is.
+    """Return the name of a method in figures; other labels stay as they are.
 
     >>> display_name("switch-ema"), display_name("ema:decay=0.99,update_every=2")
     ('Switch EMA', 'EMA, decay 0.99, update every 2')
@@ -73,11 +62,11 @@ def display_name(label: str) -> str:
 
 
 def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
-    """Give every curve of a figure its look.
+    """Return the style of every curve of a figure.
 
     >>> labels = ["ema", "switch-ema:decay=0.9", "switch-ema:decay=0.99"]
     >>> found = method_styles(labels)
-    >>> [(look.colour, look.dash) for look in found.values()]
+    >>> [(style.colour, style.dash) for style in found.values()]
     [(1, 1), (2, 2), (2, 3)]
     """
     labels = list(dict.fromkeys(labels))
@@ -105,13 +94,13 @@ def method_styles(labels: Iterable[str]) -> dict[str, MethodStyle]:
 
 
 def _method(label: str) -> str:
-    """Find the method behind a label, be it typed or displayed."""
+    """Return the method of a label, which may be typed or displayed."""
     name = label.partition(":")[0].partition("@")[0].removesuffix(_BEST)
     return name if name in _KNOWN else _ALIASES.get(name.partition(",")[0], name)
 
 
 def _split(options: str) -> list[str]:
-    """Divide options at commas that are in no brackets."""
+    """Split options at commas outside brackets."""
     parts, depth = [""], 0
     for character in options:
         depth += (character in "([") - (character in ")]")

@@ -18,24 +18,13 @@ calls the averager, whose method asks its schedule for the decay and the shadow 
 average; the shadow hands its groups of tensors to a kernel.
 """
 
+from switch_ema.averaging import methods
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
-from switch_ema.averaging.methods.bema import BEMA
-from switch_ema.averaging.methods.elastic_reset import ElasticReset
-from switch_ema.averaging.methods.ema import EMA
+from switch_ema.averaging.methods import *
 from switch_ema.averaging.methods.fge import CyclicRate, MidCycle, average_predictions
-from switch_ema.averaging.methods.lawa import LAWA
-from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
-from switch_ema.averaging.methods.lookahead import Lookahead
-from switch_ema.averaging.methods.pace import PACE
-from switch_ema.averaging.methods.posthoc import PostHocEMA
-from switch_ema.averaging.methods.pswa import PSWA
-from switch_ema.averaging.methods.snoo import Snoo
-from switch_ema.averaging.methods.swa import SWA, ConstantAfter, swa_budget
-from switch_ema.averaging.methods.swag import SWAG
-from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.averaging.methods.tail_ema import TailEMA
+from switch_ema.averaging.methods.swa import ConstantAfter, swa_budget
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.averaging.offline.export import save_averaged
 from switch_ema.averaging.offline.merge import Merged, merge_checkpoints
@@ -69,22 +58,9 @@ from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.suggest import Suggestion, suggest
 from switch_ema.averaging.view.teacher import Teacher
 
-__all__ = [  # noqa: RUF022 - grouped by purpose
+__all__ = [
     # Methods
-    "SwitchEMA",
-    "EMA",
-    "SWA",
-    "LAWA",
-    "Lookahead",
-    "PSWA",
-    "PostHocEMA",
-    "LiteralEq3",
-    "Snoo",
-    "PACE",
-    "ElasticReset",
-    "BEMA",
-    "TailEMA",
-    "SWAG",
+    *methods.__all__,
     "Averager",
     "METHODS",
     "create_averager",

@@ -121,6 +121,10 @@ class Averager(ABC):
 
     name: ClassVar[str]
     """The method's name in the registry."""
+    display_name: ClassVar[str]
+    """Its name in figures and pages. Lists read it from the source: a literal."""
+    colour: ClassVar[int]
+    """Which colour of the palette it has in figures and pages; also a literal."""
     active: ClassVar[bool] = False
     """Whether the method writes the live weights."""
     needs_steps: ClassVar[bool] = True

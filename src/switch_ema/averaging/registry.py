@@ -1,27 +1,15 @@
-"""All methods by name: a new method is one file and one line here."""
+"""All methods by name, and the options that they take."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import nn
 
+from switch_ema.averaging import methods
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.methods.bema import BEMA
-from switch_ema.averaging.methods.elastic_reset import ElasticReset
-from switch_ema.averaging.methods.ema import EMA
-from switch_ema.averaging.methods.lawa import LAWA
-from switch_ema.averaging.methods.literal_eq3 import LiteralEq3
-from switch_ema.averaging.methods.lookahead import Lookahead
-from switch_ema.averaging.methods.pace import PACE
-from switch_ema.averaging.methods.posthoc import PostHocEMA
-from switch_ema.averaging.methods.pswa import PSWA
-from switch_ema.averaging.methods.snoo import Snoo
-from switch_ema.averaging.methods.swa import SWA
-from switch_ema.averaging.methods.swag import SWAG
-from switch_ema.averaging.methods.switch_ema import SwitchEMA
-from switch_ema.averaging.methods.tail_ema import TailEMA
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike
 from switch_ema.averaging.schedules.spelling import DecayLike
@@ -72,22 +60,19 @@ class MethodOptions(TypedDict, total=False):
     count: Count
 
 
-METHODS: dict[str, type[Averager]] = {
-    "ema": EMA,
-    "switch-ema": SwitchEMA,
-    "swa": SWA,
-    "lookahead": Lookahead,
-    "lawa": LAWA,
-    "pswa": PSWA,
-    "posthoc-ema": PostHocEMA,
-    "literal-eq3": LiteralEq3,
-    "snoo": Snoo,
-    "pace": PACE,
-    "elastic-reset": ElasticReset,
-    "bema": BEMA,
-    "tail-ema": TailEMA,
-    "swag": SWAG,
-}
+def _by_name(*packages: ModuleType) -> dict[str, type[Averager]]:
+    """Return the methods that packages export; two of one name are an error."""
+    found: dict[str, type[Averager]] = {}
+    for package in packages:
+        for exported in package.__all__:
+            method = getattr(package, exported)
+            if found.setdefault(method.name, method) is not method:
+                raise ValueError(f"Two methods have the name {method.name!r}.")
+    return found
+
+
+METHODS: dict[str, type[Averager]] = _by_name(methods)
+"""Every method by the name that users type."""
 
 
 def create_averager(

@@ -46,6 +46,8 @@ class BEMA(Derived):
     """
 
     name = "bema"
+    display_name = "BEMA"
+    colour = 7
 
     def __init__(
         self,

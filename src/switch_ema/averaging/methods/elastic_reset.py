@@ -52,6 +52,8 @@ class ElasticReset(SwitchEMA):
     """
 
     name = "elastic-reset"
+    display_name = "Elastic Reset"
+    colour = 2
 
     def __init__(
         self,

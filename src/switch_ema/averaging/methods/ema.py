@@ -55,6 +55,8 @@ class EMA(Averager):
     """
 
     name = "ema"
+    display_name = "EMA"
+    colour = 1
 
     def __init__(
         self,

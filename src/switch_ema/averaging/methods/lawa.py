@@ -54,6 +54,8 @@ class LAWA(Averager):
     """
 
     name = "lawa"
+    display_name = "LAWA"
+    colour = 5
     needs_steps = False
 
     def __init__(

@@ -42,6 +42,8 @@ class LiteralEq3(Averager):
     """
 
     name = "literal-eq3"
+    display_name = "Eq. 3, literal"
+    colour = 8
     active = True
 
     def __init__(

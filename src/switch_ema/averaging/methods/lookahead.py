@@ -44,6 +44,8 @@ class Lookahead(Averager):
     """
 
     name = "lookahead"
+    display_name = "Lookahead"
+    colour = 4
     active = True
 
     def __init__(

@@ -59,6 +59,8 @@ class PACE(Averager):
     """
 
     name = "pace"
+    display_name = "PACE"
+    colour = 9
     active = True
 
     def __init__(

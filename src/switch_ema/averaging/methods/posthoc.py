@@ -82,6 +82,8 @@ class PostHocEMA(Averager):
     """
 
     name = "posthoc-ema"
+    display_name = "post-hoc EMA"
+    colour = 7
 
     def __init__(
         self,

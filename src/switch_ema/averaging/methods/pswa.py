@@ -43,6 +43,8 @@ class PSWA(SWA):
     """
 
     name = "pswa"
+    display_name = "PSWA"
+    colour = 6
     active = True
 
     def __init__(

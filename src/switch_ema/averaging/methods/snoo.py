@@ -56,6 +56,8 @@ class Snoo(Averager):
     """
 
     name = "snoo"
+    display_name = "Snoo"
+    colour = 4
     active = True
 
     def __init__(

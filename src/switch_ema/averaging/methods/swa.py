@@ -46,6 +46,8 @@ class SWA(Averager):
     """
 
     name = "swa"
+    display_name = "SWA"
+    colour = 3
     needs_steps = False
 
     def __init__(

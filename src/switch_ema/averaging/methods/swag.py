@@ -61,6 +61,8 @@ class SWAG(SWA):
     """
 
     name = "swag"
+    display_name = "SWAG"
+    colour = 3
 
     def __init__(
         self,

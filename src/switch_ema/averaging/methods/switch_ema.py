@@ -83,6 +83,8 @@ class SwitchEMA(EMA):
     """
 
     name = "switch-ema"
+    display_name = "Switch EMA"
+    colour = 2
     active = True
 
     def __init__(

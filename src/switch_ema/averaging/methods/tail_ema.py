@@ -39,6 +39,8 @@ class TailEMA(Derived):
     """
 
     name = "tail-ema"
+    display_name = "tail read-out"
+    colour = 1
 
     def __init__(
         self,

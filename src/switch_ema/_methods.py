@@ -1,0 +1,51 @@
+"""Facts about the methods, read from their source: a list of them needs no torch."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from switch_ema._lazy import exported_names, read_class
+
+_PACKAGES = ("switch_ema.averaging.methods",)
+"""Where methods are exported, in the order of lists and tables."""
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What lists, figures and pages say about a method."""
+
+    name: str
+    """The name that users type."""
+    display_name: str
+    """Its name in figures and pages."""
+    colour: int
+    """Its place in the palette."""
+    description: str
+    """The first line of its docstring."""
+
+
+@cache
+def method_facts() -> dict[str, MethodFacts]:
+    """Return the facts about every method by its name.
+
+    >>> method_facts()["switch-ema"].display_name
+    'Switch EMA'
+    """
+    found: dict[str, MethodFacts] = {}
+    for package in _PACKAGES:
+        for where in exported_names(package).values():
+            facts = _read_method(where)
+            found[facts.name] = facts
+    return found
+
+
+def _read_method(where: str) -> MethodFacts:
+    source = read_class(where)
+    try:
+        name, display_name, colour = (
+            source.attributes[key] for key in ("name", "display_name", "colour")
+        )
+    except KeyError as missing:
+        raise LookupError(
+            f"{where} needs {missing.args[0]} as a class attribute with a literal."
+        ) from None
+    return MethodFacts(name, display_name, colour, source.summary)
