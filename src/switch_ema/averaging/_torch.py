@@ -201,6 +201,14 @@ def _steps_on_stack(optimizer: Optimizer, at_most: int) -> int:
     return wrappers
 
 
+# Files.
+
+
+def pickle_in(file: Any) -> bytes:
+    """Return the pickle inside a zip file of ``torch.save``, without unpickling it."""
+    return bytes(torch._C.PyTorchFileReader(file).get_record("data.pkl"))
+
+
 # The call stack and the compiler.
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from switch_ema._checks import listed
+from switch_ema.averaging._torch import pickle_in
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.offline.confined import FileSection, locate, require_regular
 from switch_ema.averaging.offline.metadata import (
@@ -356,8 +357,7 @@ def _load(file: Any, shown: object, **options: Any) -> Any:
     """Read a zip file of torch.save, in which there may be tensors and plain values."""
     try:
         # Python compares and hashes tuples inside of each other without a limit.
-        archive = torch._C.PyTorchFileReader(file)
-        if _deepest_tuple(archive.get_record("data.pkl")) > _DEEPEST:
+        if _deepest_tuple(pickle_in(file)) > _DEEPEST:
             raise ValueError("its tuples are nested without end")
         if hasattr(file, "seek"):
             file.seek(0)
