@@ -100,6 +100,11 @@ def train(how: str) -> list[dict[str, Tensor]]:
     return seen
 
 
+@pytest.mark.xfail(
+    torch.__version__.startswith("2.7."),
+    reason="FSDP2 of torch 2.7 adds gradients up over gloo instead of averaging them",
+    strict=True,
+)
 @pytest.mark.parametrize(
     ("world", "how"), [(2, "sharded"), (3, "sharded"), (4, "hybrid"), (2, "wrapped")]
 )
