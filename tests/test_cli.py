@@ -273,7 +273,7 @@ def test_options_of_a_task_and_of_a_method(folder, capsys):
     code, out, _ = call(capsys, "methods", "ema")
     assert code == 0 and "update_every" in out
     code, out, _ = call(capsys, "methods", "plain")
-    assert code == 0 and "no options" in out
+    assert code == 0 and "No options" in out
 
 
 def test_a_missing_library_is_named(capsys, monkeypatch):

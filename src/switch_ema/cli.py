@@ -1,6 +1,6 @@
-"""The command line: ``switch-ema compare`` and what goes with it.
+"""The command line, ``switch-ema COMMAND``.
 
-Only the command that is called is imported, so that help and lists need no torch.
+Only the called command is imported: help and lists need no torch.
 """
 
 import codecs
@@ -39,7 +39,7 @@ COMMANDS: dict[str, str] = {
     "data": "switch_ema.commands.lists:Data",
 }
 _CLOSED_PIPE = 128 + 13
-"""Exit code of a program whose reader has closed the pipe, as shells report it."""
+"""Exit code after SIGPIPE, as shells report it."""
 
 
 _SPELLED = {
@@ -49,34 +49,34 @@ _SPELLED = {
     "\N{MINUS SIGN}": "-",
     "\N{NO-BREAK SPACE}": " ",
 }
-"""How characters are printed where the terminal's encoding has no place for them."""
+"""Replacements for characters that the terminal's encoding lacks."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; the user's mistakes are one sentence and exit code 2."""
+    """Run a command; usage errors print one sentence and exit with code 2."""
     _accept_any_terminal()
     try:
         with _stoppable(), _launched() as is_first:
             if is_first:
                 _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()  # so that a closed pipe is noticed here
+        sys.stdout.flush()  # a closed pipe raises here, not at exit
     except UsageError as error:
         _fail(str(error))
     except BrokenPipeError:
-        # What is still buffered has no reader; without this Python complains at exit.
+        # Python would complain at exit about flushing its buffer to the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_CLOSED_PIPE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}.")
     except KeyboardInterrupt as stopped:
-        print("switch-ema: stopped; the same command continues.", file=sys.stderr)
+        print("switch-ema: stopped; run the same command to continue.", file=sys.stderr)
         number = stopped.args[0] if stopped.args else signal.SIGINT
         sys.exit(128 + number)
 
 
 def _accept_any_terminal() -> None:
-    """Print a replacement for what an ASCII terminal cannot show, not a traceback."""
+    """Replace characters that the terminal cannot encode instead of failing."""
 
     def spell(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
@@ -92,10 +92,10 @@ def _accept_any_terminal() -> None:
 
 @contextmanager
 def _launched() -> Iterator[bool]:
-    """Divide the work among the processes that torchrun has started, if it has.
+    """Share the work between processes started by torchrun, if any.
 
-    The first runs the command, which the yielded truth tells; the others help it with
-    its trainings.
+    Yields whether this is rank 0, which runs the command; the other ranks serve its
+    trainings.
     """
     from switch_ema.bench.execute.options import launched
 
@@ -113,10 +113,9 @@ def _launched() -> Iterator[bool]:
 
 
 def parse(arguments: Sequence[str]) -> Callable[..., Any]:
-    """Turn a command line into the command, ready to be called with a console.
+    """Parse a command line into a command, to be called with a console.
 
-    A command's ``--help``, and arguments that cannot be read, print and leave with
-    SystemExit.
+    ``--help`` and invalid arguments print and raise SystemExit.
     """
     import tyro
 
@@ -139,7 +138,7 @@ def parse(arguments: Sequence[str]) -> Callable[..., Any]:
 
 @contextmanager
 def _wrapped() -> Iterator[None]:
-    """Break the long lines that tyro prints between words."""
+    """Wrap the long lines that tyro prints."""
     text = io.StringIO()
     try:
         with redirect_stdout(text):
@@ -190,7 +189,7 @@ def _help() -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP stop a command as Ctrl-C does: with a report."""
+    """Make SIGTERM and SIGHUP stop a command like Ctrl-C: with a report."""
 
     def stop(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt(number)
@@ -208,7 +207,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _signals(names: Sequence[str]) -> list[signal.Signals]:
-    """Leave out what is ignored, as under nohup."""
+    """Skip ignored signals, as under nohup."""
     numbers = [signal.Signals[name] for name in names]
     return [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
 

@@ -72,7 +72,7 @@ def test_the_same_command_again_trains_nothing(config, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "take_step", refuse)
     again, text = run(config, tmp_path / "runs")
     assert again == path and table(again) == before
-    assert "6 of 6 trainings are done" in text
+    assert "6 of 6 trainings are already done" in text
 
 
 POINTS = {
@@ -211,7 +211,7 @@ def test_a_signal_leaves_a_report_of_what_finished(config, tmp_path, how):
     os.kill(process.pid, how)
     _, errors = process.communicate()
     assert process.returncode == 128 + how
-    assert errors.strip() == "switch-ema: stopped; the same command continues."
+    assert errors.strip() == "switch-ema: stopped; run the same command to continue."
     assert (folder / "report.html").stat().st_size > 10_000
 
 

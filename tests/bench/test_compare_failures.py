@@ -59,4 +59,4 @@ def test_the_same_command_again_trains_what_failed(moody, tmp_path):
     (tmp_path / "cure").touch()
     statuses, text = run(moody, tmp_path)
     assert statuses == ["done"] * 6
-    assert "4 of 6 trainings are done" in text
+    assert "4 of 6 trainings are already done" in text

@@ -47,7 +47,7 @@ def test_it_is_continued_to_the_same_values(run):
     results.close()
     options = RunOptions(out=run.parent, name=run.name, executor="inline", device="cpu")
     text = call(Compare(settings=config, run=options))
-    assert "1 of 2 trainings are done" in text
+    assert "1 of 2 trainings are already done" in text
     columns = "method, seed, metric, epoch, value"
     with sqlite3.connect(run / "results.sqlite") as file:
         rows = file.execute(f"SELECT {columns} FROM metrics ORDER BY 1, 2, 3, 4")

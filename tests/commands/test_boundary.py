@@ -14,7 +14,7 @@ def test_table_pictures_and_page(call, tmp_path):
     assert page.count("data:image/svg+xml;base64,") == 2
     assert task in page and "<script" not in page
     code, out, _ = call("boundary", task, "--seeds", 3, "--epochs", 4)
-    assert code == 0 and "2 of 2 trainings are done" in out
+    assert code == 0 and "2 of 2 trainings are already done" in out
 
 
 def test_a_task_that_is_not_in_the_plane_is_one_sentence(call):

@@ -11,8 +11,8 @@ def test_the_plan_has_two_trainings_for_each_seed(call):
 
 def test_bad_input_is_one_sentence(call):
     for more, sentence in (
-        (("digits",), "a script is compared by itself, without tasks."),
-        (("--track", "tensorboard"), "a script logs by itself; --track is for tasks."),
+        (("digits",), "--script replaces the tasks; remove them"),
+        (("--track", "tensorboard"), "--track is for tasks; a script"),
         (("--epochs", "3"), "epochs does not go with a script"),
         (("--config", "x.json"), "--config repeats a stored comparison"),
     ):

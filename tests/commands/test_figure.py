@@ -58,10 +58,10 @@ def test_without_runs_the_papers_own_are_trained(call, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("landscapes",), "unknown figure 'landscapes'; known are convergence"),
-        (("plane", "--methods", "ema"), "give some runs"),
+        (("landscapes",), "unknown figure 'landscapes'; choose from convergence"),
+        (("plane", "--methods", "ema"), "name the run folders"),
         (("convergence", "nowhere"), "does not exist"),
-        (("gains",), "gains draws finished runs; give some"),
+        (("gains",), "gains draws finished runs; name folders"),
     ],
 )
 def test_mistakes_are_one_sentence(call, arguments, message):

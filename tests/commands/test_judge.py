@@ -33,7 +33,7 @@ def test_logs_of_different_lengths_are_named_and_end_with_an_error(
     first = (
         "seed-0.csv has 2 of 3 values of acc; it is left out as unfinished. (3 more)"
     )
-    assert err.startswith("switch-ema: not every log counts: ") and first in err
+    assert err.startswith("switch-ema: some logs were excluded: ") and first in err
     with (tmp_path / "plain" / "seed-1.csv").open("a") as file:
         file.write("3,5,5\n")
     code, out, err = call("judge", "plain", "ema", "--metric", "acc")

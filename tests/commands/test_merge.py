@@ -59,10 +59,10 @@ def test_mistakes_are_one_sentence(call, steps, tmp_path):
     cases |= {
         "it would import os.system": [*steps, hostile],
         "pipe is not a regular file": [*steps, tmp_path / "pipe"],
-        "order of their numbers": [*steps[::-1], "--profile", "cosine"],
+        "their numbers are not increasing": [*steps[::-1], "--profile", "cosine"],
         "at least 2 checkpoints": steps[:1],
         "takes 2 numbers for 3 checkpoints, got 1": [*steps, "--decay", 0.5],
-        "takes the place": [*steps, "--decay", 1, 0.5, "--profile", "power"],
+        "--decay replaces --profile": [*steps, "--decay", 1, 0.5, "--profile", "power"],
         "sigma_rel must be in": [*steps, "--profile", "power", "--sigma-rel", 2],
         "w is [3], expected [2]": [*steps, other],
         "short.safetensors is not a whole safetensors file": [*steps, short],

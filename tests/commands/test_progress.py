@@ -1,4 +1,4 @@
-"""What the terminal shows while a comparison is trained."""
+"""Progress bars of a running comparison."""
 
 import io
 import re

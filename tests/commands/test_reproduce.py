@@ -46,7 +46,7 @@ RUN = (
 def test_a_row_is_planned_trained_and_shown(folder, capsys):
     code, out, err = call(capsys, *RUN, "--rows", "mae")
     assert code == 0 and err == ""
-    assert "Plan" in out and "in all, from one epoch of each row" in out
+    assert "Plan" in out and "in all, estimated from one epoch per row" in out
     assert "MAE, DeiT-B, 800ep" in out and "83.48" in out and "+0.15" in out
     assert "present recipes: byol, moco-v3 and simmim." in out
     assert "no value here is" in out
@@ -62,14 +62,14 @@ def test_a_dry_run_estimates_and_trains_nothing(folder, capsys, monkeypatch):
     code, out, _ = call(capsys, *RUN, "--dry-run")
     assert code == 0
     assert all(name in out for name in ("byol", "moco-v3", "simmim", "mae"))
-    assert "in all, from what each row took on our machine" in out
+    assert "in all, estimated from times measured on our machine" in out
     assert not (folder / "runs").exists()
 
 
 def test_the_papers_scale_is_planned_without_measuring(folder, capsys, monkeypatch):
     monkeypatch.setattr(estimate, "_measure_epoch", None)
     code, out, _ = call(capsys, *RUN, "--scale", "paper", "--dry-run")
-    assert code == 0 and "not known" in out
+    assert code == 0 and "unknown" in out
 
 
 def test_the_plan_of_a_cluster_says_what_it_costs_and_what_is_refused(
@@ -82,8 +82,8 @@ def test_the_plan_of_a_cluster_says_what_it_costs_and_what_is_refused(
     cluster = ("--executor", "ray", "--workers-per-training", "8", "--dry-run")
     code, out, _ = call(capsys, *plan, *cluster)
     words = " ".join(out.split())
-    assert code == 0 and "GPU-hours in all: not known." in words
-    assert "Each training has 8 workers, with a GPU each" in words
+    assert code == 0 and "Total GPU-hours: unknown," in words
+    assert "Each training splits its batches over 8 workers" in words
     assert "cannot be divided among several workers, because the average" in words
 
 
@@ -146,7 +146,7 @@ def test_trainings_go_to_the_executor_that_was_asked_for(folder, capsys, monkeyp
     pytest.importorskip("ray")
     ray = ("--executor", "ray", "--address", "head:6379")
     code, out, _ = call(capsys, *RUN, "--rows", "mae", *ray)
-    assert code == 0 and "not known" in out
+    assert code == 0 and "unknown" in out
     assert (chosen[0].executor, chosen[0].address) == ("ray", "head:6379")
 
 
@@ -188,7 +188,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("reproduce",), "which table: table-1, table-2, table-3"),
+        (("reproduce",), "name a table: table-1, table-2, table-3"),
         (("reproduce", "table-x"), "unknown table 'table-x'; did you mean"),
         ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
         ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),

@@ -104,7 +104,7 @@ def test_what_was_stopped_goes_on_with_the_same_rows(folder, capsys, monkeypatch
 
     monkeypatch.setattr(loop, "take_step", interrupted)
     code, out, err = call(capsys, *RUN, "--budget", "70s")
-    assert code == 130 and "the same command continues" in err
+    assert code == 130 and "run the same command to continue" in err
     assert states(folder) == {"table-3 vgg13-bn": "done", "table-5 mae": "waiting"}
     assert "Not trained yet: table-5 mae" in (folder / "report.html").read_text()
     monkeypatch.setattr(loop, "take_step", step)
@@ -142,11 +142,11 @@ def test_the_shortest_epoch_tells_how_fast_a_machine_is(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*RUN, "--rows", "mae"), "all stands for every row of every table"),
-        (("reproduce", "all", "table-5"), "give no other table beside it"),
+        ((*RUN, "--rows", "mae"), "all includes every row of every table"),
+        (("reproduce", "all", "table-5"), "do not combine it with other tables"),
         ((*RUN, "--budget", "soon"), "budget must be a time such as 90s, 30min or 2h"),
-        ((*RUN, "--budget", "1h", "--scale", "paper"), "budget is for the small scale"),
-        (("reproduce", "table-5", "--budget", "1h"), "budget is for `switch-ema repro"),
+        ((*RUN, "--budget", "1h", "--scale", "paper"), "--budget needs --scale small"),
+        (("reproduce", "table-5", "--budget", "1h"), "--budget is for `switch-ema re"),
     ],
 )
 def test_mistakes_are_one_sentence(folder, capsys, arguments, message):

@@ -1,4 +1,4 @@
-"""`switch-ema boundary`: decision boundaries in the plane, over many seeds."""
+"""`switch-ema boundary`: decision boundaries of 2D tasks over many seeds."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,11 @@ from switch_ema.commands.show_section import publish
 
 @dataclass(frozen=True)
 class BoundaryCommand:
-    """Draw and measure decision boundaries of points in the plane.
+    """Draw and measure decision boundaries on 2D points.
 
     The paper's figures 4 (circles) and A1 (moons), with numbers: accuracy, width,
     roughness and length of the boundary over many seeds, with 95% intervals and paired
-    differences to the first method. The same command again continues where it was
-    stopped.
+    differences from the first method. Repeat the command to resume an interrupted run.
 
     - switch-ema boundary
     - switch-ema boundary moons:noise=0.2,lr=0.1,momentum=0.9 --seeds 50
@@ -30,15 +29,15 @@ class BoundaryCommand:
     methods: tuple[str, ...] = ("plain", "ema", "switch-ema")
     """Methods with options; the first is the baseline."""
     seeds: int = 24
-    """How many trainings of each."""
+    """Number of seeds."""
     epochs: int | None = None
-    """By default the task's."""
+    """Number of epochs; None: the task's own."""
     out: Path = Path("runs")
-    """Folder that the folder of the results is made in."""
+    """Parent folder of the results."""
 
     @property
     def _name(self) -> str:
-        """Name the run as a comparison with these settings is named."""
+        """Name the run like a comparison with the same settings."""
         settings = CompareConfig(
             tasks=(self.task,),
             methods=self.methods,

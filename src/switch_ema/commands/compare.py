@@ -1,4 +1,4 @@
-"""`switch-ema compare`, and what shows its runs again."""
+"""`switch-ema compare`, and the commands `report` and `runs`."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from switch_ema.bench.stats.summary import ComparisonSummary
 
 BESIDE_CONFIG = (
-    "--config repeats a stored comparison as it is; leave out the tasks and the "
-    "options that change its numbers."
+    "--config repeats a stored comparison unchanged; remove the tasks and all options "
+    "that affect its numbers."
 )
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Find out whether averaging helps: methods x seeds, and statistics.
+    """Test whether averaging helps: methods x seeds, paired statistics.
 
-    Trains every method with the same seeds, initial weights and batches, and writes a
-    table, a verdict in words and one page. Methods that only read the weights share
-    one training. The same command again continues where it was stopped.
+    Trains every method with the same seeds, initial weights and batches; prints a table
+    and verdicts, and writes an HTML report. Methods that only read the weights share
+    one training. Repeat the command to resume an interrupted run.
 
-    To begin with:
+    To start with:
 
     - switch-ema compare
     - switch-ema compare moons --seeds 100
@@ -53,12 +53,13 @@ class Compare:
     )
     run: RunOptions = field(default_factory=RunOptions)
     script: str | None = None
-    """A command of your own in place of tasks, such as "python train.py --seed {seed}",
-    whose script calls switch_ema.trial; see docs/own-runs.md."""
+    """Your own training command instead of tasks, such as
+    "python train.py --seed {seed}"; its script calls switch_ema.trial, see
+    docs/own-runs.md."""
     config: Path | None = None
-    """Repeat the comparison whose configuration is stored in this JSON file."""
+    """Repeat the comparison stored in this JSON configuration."""
     verbose: bool = False
-    """Print every verdict in words, what it cost and how it was reached."""
+    """Print every verdict, the cost, and how verdicts are reached."""
 
     def __call__(self, console: Console) -> None:
         """Run it."""
@@ -72,12 +73,14 @@ class Compare:
 
         settings = _with_script(self.settings, self.script)
         if self.script is not None and self.run.track:
-            raise UsageError("a script logs by itself; --track is for tasks.")
+            raise UsageError("--track is for tasks; a script does its own logging.")
         if self.config is not None:
             if settings != CompareConfig(stack="auto"):
                 raise UsageError(BESIDE_CONFIG)
             settings = _stored_settings(self.config)
-        elif self.run.workers_per_training > 1:  # its seeds are trained one by one
+        elif (
+            self.run.workers_per_training > 1
+        ):  # data-parallel trainings run one seed at a time
             settings = replace(settings, stack="off")
         cells = plan_comparison(settings)
         print_plan(cells, console)
@@ -99,22 +102,22 @@ class Compare:
 
 
 def _expected(seconds: float | None) -> str:
-    """Say how long the trainings take, one after the other."""
+    """Estimate the total training time on one core."""
     if seconds is None:
-        return "How long this takes is shown after the first epochs."
+        return "The remaining time is shown after the first epochs."
     time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    return f"About {time} of training on one core, as in earlier runs."
+    return f"About {time} of training on one core, judging by earlier runs."
 
 
 def _show(
     summary: "ComparisonSummary", folder: Path, console: Console, *, verbose: bool
 ) -> None:
-    """Write the page of a run and print what it has found, each whatever the other."""
+    """Write the page of a run and print its findings, even if the page fails."""
     from switch_ema.bench.report.page import write_run_page
     from switch_ema.bench.report.terminal import print_comparison, print_findings
 
     if not summary.tasks:
-        console.print("No baseline has finished yet, so there is nothing to compare.")
+        console.print("Nothing to compare yet: no baseline has finished.")
         return
     show = print_comparison if verbose else print_findings
     try:
@@ -125,7 +128,7 @@ def _show(
 
 
 def _what_decides(summary: "ComparisonSummary") -> str:
-    """Say what was read from the names of a script's values."""
+    """State how the metrics reported by a script were interpreted."""
     first, *others = summary.tasks[0].metrics
     better = "higher" if first.higher_is_better else "lower"
     rest = f"; it also reports {listed([m.name for m in others])}" if others else ""
@@ -133,12 +136,14 @@ def _what_decides(summary: "ComparisonSummary") -> str:
 
 
 def _with_script(settings: CompareConfig, script: str | None) -> CompareConfig:
-    """Put a command in the place of the default tasks and methods."""
+    """Replace the default tasks and methods by a command."""
     if script is None:
         return settings
     default = CompareConfig()
     if settings.tasks != default.tasks:
-        raise UsageError("a script is compared by itself, without tasks.")
+        raise UsageError(
+            "--script replaces the tasks; remove them from the command line."
+        )
     methods = settings.methods
     return replace(
         settings,
@@ -153,9 +158,9 @@ def _stored_settings(path: Path) -> CompareConfig:
 
 
 def refuse_beside_config(arguments: Sequence[str]) -> None:
-    """Refuse options beside --config also where they have their default values.
+    """Refuse options next to --config, even with their default values.
 
-    The parsed settings do not tell these from options that were not given.
+    Parsed settings do not distinguish these from options that were not given.
     """
     flags = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     ours = {"--script"}
@@ -166,21 +171,20 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Print a run's results again; write its page, Markdown, CSV, LaTeX.
+    """Print a stored run's results; write a page, Markdown, CSV, LaTeX.
 
-    With --format the results are printed as Markdown, CSV or LaTeX, to paste or to
-    redirect into a file, and no page is written.
+    With --format md, csv or latex, prints to standard output and writes no page.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/NAME."""
     format: Literal["page", "md", "csv", "latex"] = "page"
-    """What to make of the results."""
+    """Output format."""
     verbose: bool = False
-    """Print every verdict in words, what it cost and how it was reached."""
+    """Print every verdict, the cost, and how verdicts are reached."""
 
     def __call__(self, console: Console) -> None:
-        """Make the report."""
+        """Print or write the report."""
         from switch_ema.bench.compare import summarize_run
         from switch_ema.bench.report.tables import FORMATS
 
@@ -196,7 +200,7 @@ class Runs:
     """List the runs in a folder: date, state and verdict."""
 
     out: Path = Path("runs")
-    """Folder that holds run folders."""
+    """Folder that contains the run folders."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
@@ -209,14 +213,14 @@ class Runs:
         for file in sorted(self.out.glob(f"*/{RESULTS}")):
             try:
                 row = _describe(file.parent)
-            except UsageError as error:  # the other runs are none the worse for it
+            except UsageError as error:  # one damaged run must not hide the others
                 row = ("-", "-", "-", f"unreadable: {error}")
             table.add_row(*map(escape, (file.parent.name, *row)))
         console.print(table)
 
 
 def _describe(folder: Path) -> tuple[str, str, str, str]:
-    """Return a run's date, number of seeds, state and what is best per task."""
+    """Return a run's date, number of seeds, state and best method per task."""
     from switch_ema.bench.report.verdict_text import best_of
     from switch_ema.bench.results.folder import open_run
     from switch_ema.bench.stats.summarize import summarize

@@ -1,4 +1,4 @@
-"""`switch-ema figure`: the paper's figures, of its own tasks or of any runs."""
+"""`switch-ema figure`: the paper's figures, of its own tasks or any runs."""
 
 import shlex
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from switch_ema.paper.show.figures import FIGURES
 
 @dataclass(frozen=True)
 class FigureCommand:
-    """Draw a figure of the paper: from finished runs, or trained for it.
+    """Draw a figure of the paper, from finished runs or from scratch.
 
-    With the folders of runs, these are drawn, several in one picture. Without, what
-    the paper shows is trained at the small scale first, as by `switch-ema reproduce
-    figure-NAME`. Files are PNG, SVG and PDF; text in a PDF is text.
+    Given run folders, draws them, several in one picture. Otherwise trains the paper's
+    tasks at the small scale first, like `switch-ema reproduce figure-NAME`. Writes PNG,
+    SVG and PDF, with selectable text.
 
     - switch-ema figure
     - switch-ema figure convergence runs/digits-3f runs/noisy-digits-7a
@@ -32,16 +32,16 @@ class FigureCommand:
     """
 
     name: tyro.conf.Positional[str | None] = None
-    """convergence, landscape, plane, boundary, decay or gains; without it, they are
-    listed."""
+    """convergence, landscape, plane, boundary, decay or gains; without a name, list
+    them."""
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")
     ] = ()
     """Folders of finished runs, such as runs/NAME."""
     methods: tuple[str, ...] = ()
-    """Which methods of the runs; by default those of the paper."""
+    """Methods to draw; default: those of the paper."""
     out: Path = Path("runs")
-    """Folder that the folder of the figure is made in."""
+    """Parent folder of the figure's folder."""
 
     def __call__(self, console: Console) -> None:
         """Draw it."""
@@ -50,15 +50,17 @@ class FigureCommand:
             return
         if self.name not in FIGURES:
             raise UsageError(
-                f"unknown figure {self.name!r}; known are {', '.join(FIGURES)}."
+                f"unknown figure {self.name!r}; choose from {', '.join(FIGURES)}."
             )
         if self.runs:
             self._draw(self.name, console)
         elif self.methods:
-            raise UsageError("methods chooses among those of runs; give some runs.")
+            raise UsageError(
+                "--methods selects methods of finished runs; name the run folders."
+            )
         elif FIGURES[self.name].make is None:
             raise UsageError(
-                f"{self.name} draws finished runs; give some, such as runs/NAME."
+                f"{self.name} draws finished runs; name folders such as runs/NAME."
             )
         else:
             tables = (f"figure-{self.name}",)
@@ -76,7 +78,7 @@ class FigureCommand:
             command += ["--methods", *self.methods]
         title = kind.description[0].upper() + kind.description[1:]
         if kind.number is not None:
-            title = f"As Figure {kind.number} of the paper: {kind.description}"
+            title = f"Like Figure {kind.number} of the paper: {kind.description}"
         section = AnalysisSection(
             key=name,
             title=title,

@@ -1,4 +1,4 @@
-"""`switch-ema judge`: the statistics of a comparison on existing log files."""
+"""`switch-ema judge`: statistics of a comparison from existing log files."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,12 +13,13 @@ from switch_ema.bench.text import printable
 
 @dataclass(frozen=True)
 class Judge:
-    """Compare existing log files: one per seed and method.
+    """Compare methods from existing log files, one per seed and method.
 
-    The last value of each log decides, by the statistics of switch-ema compare. Reads
-    CSV (Lightning, timm), JSON lines, JSON (trainer_state.json of Transformers) and
-    TensorBoard's event files. The method is the first part of the paths in which they
-    differ, or is named; the seed is read from the path, else the order pairs.
+    Compares the last value of each log with the statistics of switch-ema compare.
+    Reads CSV (Lightning, timm), JSON lines, JSON (trainer_state.json of Transformers)
+    and TensorBoard event files. The method is the first path component that differs, or
+    NAME in NAME=PATTERN; the seed is read from the path, otherwise logs are paired by
+    order.
 
     - switch-ema judge plain/*.csv ema/*.csv --metric val_accuracy
     - switch-ema judge plain=logs/version_[0-4] ema=logs/version_[5-9] --metric val_loss
@@ -30,11 +31,11 @@ class Judge:
     ]
     """Files, folders or NAME=PATTERN."""
     metric: str | None = None
-    """The column that is compared; None: the only one that all logs have."""
+    """Column to compare; None: the only one common to all logs."""
     baseline: str | None = None
-    """Method that the others are compared with; None: plain, else the first one."""
+    """Method to compare with; None: plain if present, otherwise the first."""
     lower_is_better: bool = False
-    """Say so where the name of the metric does not: losses and errors do."""
+    """Set the direction if the metric's name does not: losses and errors do."""
     higher_is_better: bool = False
     """The opposite."""
     unit: str = ""
@@ -42,9 +43,9 @@ class Judge:
     title: str = "logs"
     """Title of the table."""
     format: Literal["table", "md", "csv", "latex"] = "table"
-    """How the results are printed."""
+    """Output format."""
     verbose: bool = False
-    """Print every verdict in words, and how it was reached."""
+    """Print every verdict, and how verdicts are reached."""
 
     def __call__(self, console: Console) -> None:
         """Read the logs and print the table."""
@@ -54,7 +55,7 @@ class Judge:
         from switch_ema.bench.report.terminal import print_comparison, print_findings
 
         if self.lower_is_better and self.higher_is_better:
-            raise UsageError("a metric is better lower or higher, not both.")
+            raise UsageError("give --lower-is-better or --higher-is-better, not both.")
         given = self.lower_is_better or self.higher_is_better
         found = judge(
             group_logs(self.logs),
@@ -76,7 +77,7 @@ class Judge:
 
 
 def _check_complete(problems: list[str]) -> None:
-    """End with an error where a log did not count, as a failed training does."""
+    """Raise an error if a log was excluded, as for a failed training."""
     if problems:
         others = f" ({len(problems) - 1} more)" if problems[1:] else ""
-        raise UsageError(f"not every log counts: {problems[0]}{others}")
+        raise UsageError(f"some logs were excluded: {problems[0]}{others}")

@@ -1,4 +1,4 @@
-"""`switch-ema landscape`: see where the methods of a comparison have ended up."""
+"""`switch-ema landscape`: the loss around the final weights of a run."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -22,21 +22,21 @@ from switch_ema.commands.show_section import name_files, print_sheet
 class Landscape:
     """Draw and measure the loss around the weights of a finished run.
 
-    For the first seed of every task: the loss and the metric that decides along a
-    random direction and on the line between two methods, the plane in which training
-    moved, sharpness and calibration. Writes pictures for papers (PNG, SVG, PDF) and a
-    section of the run's report.
+    For the first seed of every task: loss and primary metric along a random direction
+    and on the line between two methods, the plane of the training trajectories,
+    sharpness and calibration. Writes figures for papers (PNG, SVG, PDF) and adds a
+    section to the run's report.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/NAME."""
     methods: tuple[str, ...] = ()
-    """As the run names them; by default plain, EMA, SWA and Switch EMA."""
+    """Methods, as the run names them; default: plain, EMA, SWA and Switch EMA."""
     settings: Annotated[LandscapeSettings, tyro.conf.arg(name="")] = field(
         default_factory=LandscapeSettings
     )
     device: str | None = None
-    """cpu, or None for what Accelerate finds."""
+    """cpu, cuda, ...; None: chosen by Accelerate."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -78,8 +78,8 @@ class Landscape:
 
 def _no_loss(task: str) -> str:
     return (
-        f"{task} has a loss in training mode only, so there is no landscape to draw "
-        "around weights that are evaluated."
+        f"{task} has a loss in training mode only, so its evaluated weights have no "
+        "loss landscape."
     )
 
 

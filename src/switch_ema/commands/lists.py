@@ -1,6 +1,6 @@
-"""Commands that list what there is.
+"""Commands that list tasks, methods, optimizers and data.
 
-A list imports no torch; what needs it is imported where it is used.
+Lists need no torch; it is imported only where needed.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from switch_ema.zoo.tasks.registry import TASKS, describe_task
 
 @dataclass(frozen=True)
 class Tasks:
-    """List the tasks; with the name of one, its options.
+    """List the tasks, or the options of one task.
 
     - switch-ema tasks
     - switch-ema tasks images
     """
 
     task: tyro.conf.Positional[str | None] = None
-    """A task whose options are shown: a name, or path/to/file.py:ClassName."""
+    """Task to show the options of: a name, or path/to/file.py:ClassName."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
@@ -46,14 +46,14 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Methods:
-    """List the averaging methods; with the name of one, its options.
+    """List the averaging methods, or the options of one method.
 
     - switch-ema methods
     - switch-ema methods switch-ema
     """
 
     method: tyro.conf.Positional[str | None] = None
-    """A method whose options are shown."""
+    """Method to show the options of."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
@@ -67,7 +67,7 @@ class Methods:
         console.print(escape(DESCRIPTIONS[self.method]))
         options = options_of(self.method)
         if not options:
-            console.print("It has no options.")
+            console.print("No options.")
             return
         table = Table("option", "default")
         for name, default in options.items():
@@ -87,7 +87,7 @@ class Optimizers:
 
 @dataclass(frozen=True)
 class Data:
-    """Show which data was found where, and how to get the rest."""
+    """Show which datasets were found, and how to get the others."""
 
     def __call__(self, console: Console) -> None:
         """Show it."""
@@ -101,7 +101,7 @@ class Data:
 
 
 def _print_list(kind: str, descriptions: dict[str, str], console: Console) -> None:
-    table = Table(kind, "what it is", title=f"{kind.capitalize()}s")
+    table = Table(kind, "description", title=f"{kind.capitalize()}s")
     for name, description in descriptions.items():
         table.add_row(name, escape(description))
     console.print(table)

@@ -1,4 +1,4 @@
-"""`switch-ema merge`: checkpoints of one run averaged on disk."""
+"""`switch-ema merge`: average the checkpoints of one run on disk."""
 
 import re
 from collections.abc import Sequence
@@ -17,33 +17,33 @@ from switch_ema.bench.errors import UsageError
 
 @dataclass(frozen=True)
 class Merge:
-    """Average the checkpoints of one run on disk, whatever their size.
+    """Average the checkpoints of one run on disk, of any size.
 
-    Reads safetensors (files or shards), folders of torch.distributed.checkpoint and
-    files of torch.save; writes safetensors, and a record of what it was made from.
-    Memory: one tensor of each checkpoint at most. docs/merging.md explains.
+    Reads safetensors (files or shards), torch.distributed.checkpoint folders and
+    torch.save files; writes safetensors and a record of the inputs. Holds at most one
+    tensor of each checkpoint in memory. See docs/merging.md.
 
     - switch-ema merge a.safetensors b.safetensors --out mean.safetensors
     - switch-ema merge step-100 step-200 step-300 --out merged --profile cosine
     """
 
     checkpoints: tyro.conf.Positional[tuple[Path, ...]]
-    """Checkpoints of one model, from the oldest to the newest."""
+    """Checkpoints of one model, oldest first."""
     out: Path
-    """A name that ends in .safetensors is one file, any other a folder of shards."""
+    """Output: one file if it ends in .safetensors, otherwise a folder of shards."""
     profile: Literal["mean", "linear", "minus-sqrt", "cosine", "power"] = "mean"
-    """mean, or the decay of the learning rate that the merge stands for (linear is the
-    mean); power is the power-function average of width --sigma-rel."""
+    """mean, or the learning-rate decay to emulate (linear equals mean); power: the
+    power-function average of width --sigma-rel."""
     decay: tuple[float, ...] = ()
-    """In place of a profile: the shares of the learning rate between the checkpoints,
-    falling, one number less than there are checkpoints."""
+    """Instead of a profile: decreasing shares of the learning rate between
+    checkpoints; one number fewer than checkpoints."""
     sigma_rel: float = 0.1
-    """For --profile power: the width, as a share of the checkpoints."""
+    """Width for --profile power, as a share of the checkpoints."""
     key: str = ""
-    """The part of the checkpoints that is merged, such as model."""
+    """Key of the checkpoint to merge, such as model."""
 
     def __call__(self, console: Console) -> None:
-        """Merge, and say what was written."""
+        """Merge, and print what was written."""
         from switch_ema.averaging.offline.merge import merge_checkpoints
 
         with Progress(console=console, transient=True) as progress:
@@ -75,11 +75,11 @@ class Merge:
 
         count = len(self.checkpoints)
         if count < 2:
-            raise ValueError(f"merge takes at least 2 checkpoints, got {count}.")
+            raise ValueError(f"merge needs at least 2 checkpoints, got {count}.")
         chosen: str | list[float] = self.profile
         if self.decay:
             if self.profile != "mean":
-                raise ValueError("--decay takes the place of --profile; give one.")
+                raise ValueError("--decay replaces --profile; give only one of them.")
             if len(self.decay) != count - 1:
                 raise ValueError(
                     f"--decay takes {count - 1} numbers for {count} checkpoints, got "
@@ -94,14 +94,14 @@ class Merge:
 
 
 def _refuse_disorder(paths: Sequence[Path]) -> None:
-    """Refuse step-100, step-20: the order of a shell is not that of numbers."""
+    """Refuse step-100, step-20: shells sort names alphabetically."""
     names = [str(path) for path in paths]
     if len({re.sub(r"\d+", "0", name) for name in names}) > 1:
         return
     numbers = [[int(digits) for digits in re.findall(r"\d+", name)] for name in names]
     if numbers != sorted(numbers):
         raise ValueError(
-            "this profile weighs old and new checkpoints differently, and they are not "
-            f"in the order of their numbers: {', '.join(names)}; give the oldest first "
-            "(ls -v sorts so)."
+            "this profile depends on the order of the checkpoints, and their numbers "
+            f"are not increasing: {', '.join(names)}; give the oldest first "
+            "(ls -v sorts numerically)."
         )

@@ -1,4 +1,4 @@
-"""What the terminal shows while a comparison is trained."""
+"""Progress bars of a running comparison."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from switch_ema.bench.train.values import Latest
 
 
 class _WithLine(Progress):
-    """Bars with one line of text below them."""
+    """Progress bars with a line of text below."""
 
     now = ""
 
@@ -37,7 +37,7 @@ class _WithLine(Progress):
 
 
 class Bar(Watcher):
-    """A bar of the epochs done, over all trainings."""
+    """A bar of the finished epochs over all trainings."""
 
     def __init__(self, console: Console, title: str = "epochs") -> None:
         self._console, self._title = console, title
@@ -58,7 +58,7 @@ class Bar(Watcher):
         with _WithLine(*columns, console=self._console) as progress:
             total: int | None = sum(cell.recipe.epochs for cell in cells)
             if is_script(cells[0].task):
-                total = None  # a script knows by itself how long it trains
+                total = None  # a script's number of epochs is unknown
             bar = progress.add_task("starting workers", total=total)
 
             def on_epoch(cell: Cell, epoch: int, latest: Latest | None) -> None:
@@ -69,30 +69,30 @@ class Bar(Watcher):
                 progress.update(bar, completed=done, description=title)
 
             yield on_epoch
-            progress.now = ""  # what stays on the screen is the bar alone
+            progress.now = ""  # leave only the bar on the screen
 
     def _now(self, cell: Cell, latest: Latest | None) -> str:
-        """Return what stands below the bar after an epoch of this training."""
+        """Return the line below the bar after an epoch of this training."""
         return ""
 
 
 class TwoBars:
-    """One display for many comparisons: a bar of all of them, and one of the present.
+    """One display for many comparisons: an overall bar and one for the current one.
 
-    The first bar counts seconds, since comparisons differ in length.
+    The overall bar counts seconds, because comparisons differ in length.
     """
 
     def __init__(self, console: Console, expected: float, done: float) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
         )
         self._progress = Progress(*columns, console=console)
         self._all = self._progress.add_task(
-            "all", total=expected, completed=int(done), told=""
+            "all", total=expected, completed=int(done), status=""
         )
-        self._now = self._progress.add_task("", total=None, told="")
+        self._now = self._progress.add_task("", total=None, status="")
 
     def __enter__(self) -> "TwoBars":
         self._progress.start()
@@ -101,24 +101,24 @@ class TwoBars:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def begin(self, title: str, told: str) -> None:
-        """Say what is done next, and beside the first bar how far everything is."""
-        self._progress.update(self._all, told=told)
+    def begin(self, title: str, status: str) -> None:
+        """Show the next comparison, and the overall state next to the first bar."""
+        self._progress.update(self._all, status=status)
         self._progress.reset(
-            self._now, description=escape(title), total=None, told="begins"
+            self._now, description=escape(title), total=None, status="starting"
         )
 
-    def end(self, expected: float, told: str) -> None:
-        """Count what was expected of the comparison that has ended."""
-        self._progress.update(self._all, advance=expected, told=told)
+    def end(self, expected: float, status: str) -> None:
+        """Advance by the expected time of the finished comparison."""
+        self._progress.update(self._all, advance=expected, status=status)
 
     def watcher(self) -> Watcher:
-        """Return what shows the epochs of the present comparison."""
+        """Return the watcher of the current comparison."""
         return _Second(self._progress, self._now)
 
 
 class _Second(Watcher):
-    """The epochs of one comparison, in a bar that is there already."""
+    """Shows the epochs of one comparison in an existing bar."""
 
     def __init__(self, progress: Progress, bar: TaskID) -> None:
         self._progress, self._bar = progress, bar
@@ -128,31 +128,35 @@ class _Second(Watcher):
         """Count epochs during a round of trainings."""
         total = sum(cell.recipe.epochs for cell in cells)
         finished: dict[str, int] = {}
-        self._progress.update(self._bar, total=total or None, told=f"0/{total} epochs")
+        self._progress.update(
+            self._bar, total=total or None, status=f"0/{total} epochs"
+        )
 
         def on_epoch(cell: Cell, epoch: int, latest: Latest | None) -> None:
             finished[cell.id] = epoch
             count = sum(finished.values())
             self._progress.update(
-                self._bar, completed=count, told=f"{count}/{total} epochs"
+                self._bar, completed=count, status=f"{count}/{total} epochs"
             )
 
         yield on_epoch
 
 
 class TalkingBar(Bar):
-    """The bar of one comparison: it also says what is trained, was done, or tuned."""
+    """A bar that also reports the current training, stored results and tuning."""
 
     @contextmanager
     def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
-        """Say how much is stored already, then show the bar."""
+        """Report how many trainings are stored, then show the bar."""
         if done:
-            self._console.print(f"{done} of {done + len(cells)} trainings are done.")
+            self._console.print(
+                f"{done} of {done + len(cells)} trainings are already done."
+            )
         with super().training(cells, done) as on_epoch:
             yield on_epoch
 
     def _now(self, cell: Cell, latest: Latest | None) -> str:
-        """Name the training in few words: task, methods, seeds and the last value."""
+        """Describe the training: task, methods, seeds and latest value."""
         more = ", ..." if len(cell.methods) > 1 else ""
         first, last = cell.seeds[0], cell.seeds[-1]
         seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
@@ -162,5 +166,5 @@ class TalkingBar(Bar):
 
     def tuned(self, task: str, methods: Sequence[str]) -> None:
         """Name the options that tuning has chosen for a task."""
-        told = f"Tuned for {task}: {', '.join(methods)}"
-        self._console.print(escape(printable(told)), soft_wrap=True)
+        text = f"Tuned for {task}: {', '.join(methods)}"
+        self._console.print(escape(printable(text)), soft_wrap=True)

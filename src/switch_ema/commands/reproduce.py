@@ -1,4 +1,4 @@
-"""`switch-ema reproduce`: tables of the paper, ours beside the paper's."""
+"""`switch-ema reproduce`: our results next to the paper's tables."""
 
 import shlex
 import textwrap
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from switch_ema.paper.tables.table import PaperTable
 
 ALL = "all"
-"""Stands for every table and figure."""
+"""Name for every table and figure."""
 
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train the paper's tables; print ours beside the paper's.
+    """Reproduce the paper's tables; print ours next to the paper's.
 
-    Small scale: a small network of the same class on small data, minutes for a row on
-    two cores, to be compared in sign and size of the gains. Paper scale: the paper's
-    networks, data and epochs, for a cluster. The same command again continues where it
-    was stopped; what is stored is shown for all rows of a table.
+    Small scale: a small network of the same kind on small data, minutes per row on two
+    cores; compare the sign and size of the gains. Paper scale: the paper's networks,
+    data and epochs, for a cluster. Repeat the command to resume; tables show all stored
+    rows.
 
     - switch-ema reproduce --list
     - switch-ema reproduce table-3 --rows resnet18 'swin-*'
@@ -49,28 +49,29 @@ class Reproduce:
     tables: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TABLE ...]")
     ] = ()
-    """Names of tables and figures, such as table-3; --list shows them. "all" is every
-    one of them, in one run with one page."""
+    """Tables and figures, such as table-3; --list shows them. "all": every one, in one
+    run with one page."""
     rows: tuple[str, ...] = ()
-    """Names of rows or patterns such as 'resnet50-*'; all by default."""
+    """Rows, or patterns such as 'resnet50-*'; default: all."""
     settings: Annotated[RowSettings, tyro.conf.arg(name="")] = field(
         default_factory=RowSettings
     )
     budget: str | None = None
-    """For all: the time there is, such as 90s, 30min or 2h; it chooses rows and
-    seeds."""
+    """With all: time budget, such as 90s, 30min or 2h; it determines rows and seeds."""
     run: RunOptions = field(default_factory=RunOptions)
     list: bool = False
-    """List the rows with the paper's numbers, and stop."""
+    """List the rows with the paper's numbers and exit."""
     write_docs: Path | None = None
-    """Train nothing: write what is stored to this file, as Markdown."""
+    """Write the stored results to this file as Markdown, without training."""
 
     def __post_init__(self) -> None:
         if self.run.name is not None:
-            raise UsageError("name is for compare: tables name the folders of rows.")
+            raise UsageError(
+                "--name is for compare; reproduce names folders after tables and rows."
+            )
 
     def __call__(self, console: Console) -> None:
-        """List, write what is stored, or train rows and show them."""
+        """List rows, write stored results, or train rows and show them."""
         from switch_ema.paper import TABLES
         from switch_ema.paper.reproduce.plan import select_tables
 
@@ -80,7 +81,7 @@ class Reproduce:
             reproduce_all(self, console)
             return
         if self.budget is not None:
-            raise UsageError("budget is for `switch-ema reproduce all`.")
+            raise UsageError("--budget is for `switch-ema reproduce all`.")
         tables = select_tables([name for name in self.tables if name != ALL])
         if self.list:
             for table in tables:
@@ -90,7 +91,7 @@ class Reproduce:
         elif not self.tables:
             *most, last = TABLES
             raise UsageError(
-                f"which table: {', '.join(most)} or {last}? --list shows their rows."
+                f"name a table: {', '.join(most)} or {last}; --list shows their rows."
             )
         else:
             _reproduce(self, tables, console)
@@ -99,7 +100,7 @@ class Reproduce:
 def _reproduce(
     flags: Reproduce, tables: Sequence["PaperTable"], console: Console
 ) -> None:
-    """Plan the rows, train what is not stored, and show the tables."""
+    """Plan the rows, train those not stored, and show the tables."""
     from switch_ema.paper.reproduce.collect import StoredRows
     from switch_ema.paper.reproduce.plan import plan_rows
 
@@ -110,13 +111,13 @@ def _reproduce(
     stored = StoredRows(flags.run.out, flags.settings.scale)
     try:
         train_rows(plans, flags.run, console, stored)
-    finally:  # also after Ctrl-C: the table of what has finished
+    finally:  # show finished rows after Ctrl-C, too
         for table in tables:
             _show(table, stored, console)
 
 
 def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) -> None:
-    # An epoch on this machine tells nothing about a cluster, or the paper's scale.
+    # An epoch on this machine does not predict a cluster or the paper's scale.
     run = flags.run
     local = run.executor in ("local", "inline") and run.workers_per_training == 1
     if flags.settings.scale == "paper" or not local:
@@ -137,19 +138,17 @@ def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) 
             total += seconds
             _add_plan(table, plan, duration(seconds))
     console.print(table)
-    source = (
-        "what each row took on our machine" if run.dry_run else "one epoch of each row"
-    )
+    source = "times measured on our machine" if run.dry_run else "one epoch per row"
     console.print(
-        f"About {duration(total)} in all, from {source} or from what its trainings "
-        "took before."
+        f"About {duration(total)} in all, estimated from {source} or from earlier "
+        "trainings."
     )
 
 
 def _print_cluster_plan(
     plans: Sequence["RowPlan"], workers: int, console: Console
 ) -> None:
-    """Print what a cluster trains; what it costs is known only from finished ones."""
+    """Print the plan for a cluster; costs are known only from finished trainings."""
     from switch_ema.bench.plan.cells import make_plan
     from switch_ema.bench.train.data_parallel import check_divisible
     from switch_ema.paper.reproduce.estimate import gpu_hours
@@ -159,7 +158,7 @@ def _print_cluster_plan(
         hours = gpu_hours(plan)
         if hours is not None:
             known.append(hours)
-        _add_plan(table, plan, "not known" if hours is None else f"{hours:.1f}")
+        _add_plan(table, plan, "unknown" if hours is None else f"{hours:.1f}")
         if workers > 1:
             try:
                 for cell in make_plan(plan.config):
@@ -169,16 +168,15 @@ def _print_cluster_plan(
     console.print(table)
     if workers > 1:
         console.print(
-            f"Each training has {workers} workers, with a GPU each if there are any, "
-            "which divide its batches; batches, their order and evaluation are those "
-            "of one."
+            f"Each training splits its batches over {workers} workers, one GPU each if "
+            "available; batches, their order and evaluation match a single worker."
         )
     for sentence in refused:
         console.print(escape(sentence), soft_wrap=True)
-    total = f"{sum(known):.1f}" if len(known) == len(plans) else "not known"
+    total = f"{sum(known):.1f}" if len(known) == len(plans) else "unknown"
     console.print(
-        f"GPU-hours in all: {total}. They are counted from trainings of the same row "
-        "that have finished on a GPU."
+        f"Total GPU-hours: {total}, counted from trainings of the same row that "
+        "finished on a GPU."
     )
 
 
@@ -210,10 +208,10 @@ def _show(table: "PaperTable", stored: "StoredRows", console: Console) -> None:
     from switch_ema.paper.reproduce.plan import table_folder
 
     section = _section(table, stored)
-    # Before anything is printed: a terminal may fail, the page must be there.
+    # Write the page first, in case printing fails.
     path = write_part(section, table_folder(stored.out, table, stored.scale), table)
     console.rule(escape(section.title), align="left")
-    for sheet in section.sheets[:2]:  # what was trained stands on the page
+    for sheet in section.sheets[:2]:  # the others are only on the page
         _print_sheet(sheet, console)
     for sentence in section.paragraphs:
         console.print(escape(sentence))
@@ -228,8 +226,8 @@ def write_part(section: "AnalysisSection", folder: Path, table: "PaperTable") ->
 
     folder.mkdir(parents=True, exist_ok=True)
     save_section(section, folder)
-    title = f"Ours beside the paper's {table.name.replace('-', ' ')}"
-    # Read back with its pictures, which are files until then.
+    title = f"Our results and the paper's {table.name.replace('-', ' ')}"
+    # Loading embeds the pictures, which are files so far.
     return write_analysis_page(title, load_sections(folder), folder / REPORT)
 
 
@@ -242,7 +240,7 @@ def _write_docs(
     from switch_ema.paper.show.table_section import markdown_page
 
     stored = StoredRows(flags.run.out, flags.settings.scale)
-    # Pages of Markdown have no pictures.
+    # The Markdown page has no pictures.
     shown = [table for table in tables if not isinstance(table, PaperFigure)]
     sections = [_section(table, stored) for table in shown]
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
@@ -257,13 +255,13 @@ def train_rows(
     console: Console,
     stored: "StoredRows",
 ) -> None:
-    """Train row by row: each has one line of progress and one of its result.
+    """Train row by row, with a progress bar and a line of results each.
 
     Args:
         plans: the rows.
-        options: how they are trained.
-        console: where lines are printed.
-        stored: takes the summaries of the rows.
+        options: how to run them.
+        console: where to print.
+        stored: receives the summaries.
     """
     from switch_ema.bench.report.page import write_run_page
     from switch_ema.commands.progress import Bar
@@ -297,7 +295,7 @@ def train_rows(
 
 
 def _print_sheet(sheet: "Sheet", console: Console) -> None:
-    """Print a table that fits into 80 columns."""
+    """Print a table that fits 80 columns."""
     table = _narrow_table(sheet.caption)
     for index, name in enumerate(sheet.header):
         _add_column(table, name, number=index > 0)
@@ -307,7 +305,7 @@ def _print_sheet(sheet: "Sheet", console: Console) -> None:
 
 
 def _narrow_table(title: str) -> Table:
-    """Make a table without lines between its columns."""
+    """Create a table without column separators."""
     return Table(
         title=escape(title),
         title_justify="left",
@@ -319,7 +317,7 @@ def _narrow_table(title: str) -> Table:
 
 
 def _add_column(table: Table, name: str, *, number: bool) -> None:
-    """Add a column; the headings of numbers are broken, the numbers never."""
+    """Add a column; headings of numbers wrap, the numbers never do."""
     heading = escape(textwrap.fill(name, 7, break_long_words=False) if number else name)
     justify: JustifyMethod = "right" if number else "left"
     table.add_column(heading, justify=justify, no_wrap=number)
@@ -328,10 +326,10 @@ def _add_column(table: Table, name: str, *, number: bool) -> None:
 def _print_paper(
     table: "PaperTable", patterns: Sequence[str], console: Console
 ) -> None:
-    """Print a table as the paper has it, a line for each metric of a row.
+    """Print a table of the paper, one line per row and metric.
 
-    Methods of which the paper prints no number have no column, and metrics that only we
-    measure no line.
+    Methods without a number in the paper get no column, and metrics that only we
+    measure get no line.
     """
     from switch_ema.bench.report.numbers import fixed
     from switch_ema.paper.reproduce.plan import select_rows
@@ -354,7 +352,7 @@ def _print_paper(
     if not several:
         title += f", {heading(table.rows[0].metrics[0])}"
     printed = _narrow_table(title)
-    # What has to be typed is never cut.
+    # Row names are typed by users: never truncate them.
     printed.add_column("row", no_wrap=True)
     _add_column(printed, "in the paper", number=False)
     if several:

@@ -1,4 +1,4 @@
-"""What `switch-ema reproduce all` does: one run, one display, one page."""
+"""`switch-ema reproduce all`: every table and figure on one page."""
 
 import shlex
 import time
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def reproduce_all(flags: "Reproduce", console: Console) -> None:
-    """Train every table and figure, as far as the budget goes; write one page."""
+    """Train every table and figure within the budget; write one page."""
     budget = _checked(flags)
     options = flags.run
     folder = full_run_folder(options.out, flags.settings.scale)
@@ -51,7 +51,7 @@ def reproduce_all(flags: "Reproduce", console: Console) -> None:
     _print_plan(run, console)
     if options.dry_run:
         return
-    save_full_run(run, folder)  # a run that is killed goes on with the same rows
+    save_full_run(run, folder)  # a killed run resumes with the same rows
     expected = sum(row.expected for row in run.rows)
     done = sum(row.expected for row in run.rows if row.state == "done")
     stored = StoredRows(folder, flags.settings.scale)
@@ -69,7 +69,7 @@ def reproduce_all(flags: "Reproduce", console: Console) -> None:
                     stored.add(outcome.plan, outcome.summary)
                 _print_outcome(row, outcome, console)
         is_finished = True
-    finally:  # also after Ctrl-C: the page of what has finished
+    finally:  # write the page after Ctrl-C, too
         path = _write(flags, run, stored, console, is_finished=is_finished)
         console.print(f"Report: {escape(str(path))}", soft_wrap=True)
     failed = [str(row) for row in run.rows if row.state == "failed"]
@@ -84,16 +84,16 @@ def _checked(flags: "Reproduce") -> float | None:
     """Refuse flags that contradict each other; return the budget in seconds."""
     if flags.tables != (ALL,) or flags.rows:
         raise UsageError(
-            "all stands for every row of every table: give no other table beside it, "
-            "and no --rows."
+            "all includes every row of every table; do not combine it with other "
+            "tables or --rows."
         )
     if flags.write_docs is not None:
-        raise UsageError("write-docs takes the tables that are trained one by one.")
+        raise UsageError("--write-docs writes every table by default; remove all.")
     if flags.budget is None:
         return None
     if flags.settings.scale != "small":
         raise UsageError(
-            "budget is for the small scale: a cluster's time is not known."
+            "--budget needs --scale small: times on a cluster are unknown."
         )
     return read_duration(flags.budget)
 
@@ -121,7 +121,7 @@ def _state(run: FullRun) -> str:
 
 
 def _print_outcome(row: RowState, outcome: RowOutcome | None, console: Console) -> None:
-    """Print the line of a row that has ended, and write its page."""
+    """Print the result of a finished row and write its page."""
     if outcome is None:
         console.print(escape(f"{row}: no time left."), style="dim")
         return
@@ -137,7 +137,7 @@ def _print_outcome(row: RowState, outcome: RowOutcome | None, console: Console) 
 
 
 def _command(flags: "Reproduce") -> list[str]:
-    """Spell what was typed, as far as numbers depend on it."""
+    """Return the command, with the options that affect the numbers."""
     command = ["switch-ema", "reproduce", ALL]
     usual = RowSettings()
     for option in fields(usual):
@@ -155,14 +155,14 @@ def _write(
     *,
     is_finished: bool,
 ) -> Path:
-    """Make the sections of all parts, and one page of them."""
+    """Build the sections of all parts and one page from them."""
     folder, scale = stored.out, stored.scale
     command = _command(flags)
     sections = []
     with console.status("Measuring and drawing") as status:
         for table in TABLES.values():
             own = table_folder(folder, table, scale)
-            # After Ctrl-C nobody wants to wait for landscapes.
+            # After Ctrl-C, skip figures: landscapes take long.
             if is_finished or not isinstance(table, PaperFigure):
                 status.update(f"Measuring and drawing {table.name}")
                 started = time.perf_counter()

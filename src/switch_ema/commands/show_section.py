@@ -1,4 +1,4 @@
-"""Showing an analysis: its tables in the terminal, all of it in a page."""
+"""Shows an analysis: tables in the terminal, everything on a page."""
 
 from pathlib import Path
 from typing import Literal
@@ -28,7 +28,7 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         show_edge=False,
     )
     for index, name in enumerate(sheet.header):
-        # Lines end between words: a name that is cut off cannot be typed.
+        # Wrap between words only: users retype names from the table.
         is_word = not any(" " in row[index] for row in sheet.rows)
         justify: Literal["left", "right"] = "right" if index else "left"
         table.add_column(escape(name), justify=justify, no_wrap=is_word)
@@ -40,7 +40,7 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
 def publish(
     section: AnalysisSection, folder: Path, title: str, console: Console
 ) -> None:
-    """Store an analysis, write the page of its folder and print it."""
+    """Store an analysis, write its page and print it."""
     from switch_ema.bench.report.page import write_analysis_page
 
     save_section(section, folder)
@@ -48,7 +48,7 @@ def publish(
     for sheet in section.sheets:
         if sheet.is_folded:
             rows = counted(len(sheet.rows), "row")
-            console.print(f"In the page: {escape(sheet.caption)} ({rows})")
+            console.print(f"On the page: {escape(sheet.caption)} ({rows})")
         else:
             print_sheet(sheet, console)
     for sentence in section.paragraphs:
@@ -57,6 +57,6 @@ def publish(
 
 
 def name_files(folder: Path, page: Path, console: Console) -> None:
-    """Say where pictures and report are."""
+    """Print the paths of pictures and report."""
     console.print(f"Pictures: {escape(str(folder / FIGURES))}", soft_wrap=True)
     console.print(f"Report: {escape(str(page))}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`switch-ema suggest`: what to begin with, for a run of known length."""
+"""`switch-ema suggest`: a starting point for a run of known length."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,17 +10,17 @@ from switch_ema.bench.errors import UsageError
 
 @dataclass(frozen=True)
 class Suggest:
-    """Suggest a method, a decay and an interval for a run, and say why.
+    """Suggest method, decay and interval for a run, with reasons.
 
-    docs/choosing.md has the evidence, and the cases in which it misleads.
+    See docs/choosing.md for the evidence and for cases in which this misleads.
     """
 
     steps_per_epoch: int
-    """Optimizer steps of an epoch."""
+    """Optimizer steps per epoch."""
     epochs: int
-    """Epochs of the run."""
+    """Number of epochs."""
     schedule: Literal["constant", "cosine", "linear", "one-cycle", "step"] = "cosine"
-    """Of the learning rate; all but constant decay to nearly zero."""
+    """Learning-rate schedule; all but constant decay to nearly zero."""
     over_trains: bool = False
     """Whether plain training gets worse on held-out data before it ends."""
 

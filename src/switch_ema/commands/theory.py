@@ -15,9 +15,9 @@ from switch_ema.commands.show_section import publish
 class Theory:
     """Check the paper's propositions against simulations.
 
-    Prints, for a grid of learning rates, decays, curvatures and intervals, the closed
-    form, what independent simulated chains give, and their difference in standard
-    errors; then each proposition's claims beside what holds. docs/theory.md explains.
+    For a grid of learning rates, decays, curvatures and intervals, prints the closed
+    form, the result of independent simulated chains, and their difference in standard
+    errors; then each proposition's claims and what actually holds. See docs/theory.md.
     """
 
     chains: int = 10_000
@@ -25,7 +25,7 @@ class Theory:
     seed: int = 0
     """Seed of the simulations."""
     out: Path = Path("runs")
-    """Folder that the folder of the results is made in."""
+    """Parent folder of the results."""
 
     def __post_init__(self) -> None:
         if self.chains < 2:

@@ -315,7 +315,7 @@ def test_ctrl_c_cancels_and_leaves_a_report_of_what_finished(config, cluster, tm
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
-    assert errors.strip() == "switch-ema: stopped; the same command continues."
+    assert errors.strip() == "switch-ema: stopped; run the same command to continue."
     assert stored(results) == 2
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     worker = int(waiting.read_text())
