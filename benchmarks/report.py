@@ -127,9 +127,12 @@ def conditions(results: Results) -> str:
         for model in results["models"].values()
         for load in model["busy_cores_of_others"].values()
     ]
+    low, high = f"{min(loads):.1f}", f"{max(loads):.1f}"
+    idle = "machine otherwise idle"
+    others = idle if high == "0.0" else f"{low} to {high} of them busy with other work"
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, of which other work kept "
-        f"{min(loads):.1f} to {max(loads):.1f} busy; torch {machine['torch']} with "
+        f"{machine['cpu']}, {machine['cores']} cores, {others}; "
+        f"torch {machine['torch']} with "
         f"{machine['threads']} threads; medians over the quieter half of "
         f"{results['repeats']} interleaved repeats; {results['date'][:10]}."
     )
