@@ -39,7 +39,8 @@ def site(tmp_path_factory) -> Path:
 
 def test_every_public_name_is_in_the_reference(site):
     pages = "".join(page.read_text() for page in (site / "api").glob("*.html"))
-    missing = [n for n in switch_ema.__all__ if f'id="switch_ema.{n}"' not in pages]
+    names = [*switch_ema.__all__, *(f"contrib.{n}" for n in switch_ema.contrib.__all__)]
+    missing = [name for name in names if f'id="switch_ema.{name}"' not in pages]
     assert not missing
 
 

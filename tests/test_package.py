@@ -1,5 +1,6 @@
 """The package from outside: its names and its import."""
 
+import importlib
 import inspect
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import switch_ema
+from switch_ema import _deprecation, contrib
 
 
 def test_every_public_name_exists_and_is_documented():
@@ -31,6 +33,33 @@ def test_unknown_names_are_refused():
         switch_ema.SwitchEma  # noqa: B018 - the lookup itself is tested
 
 
+@pytest.mark.parametrize("package", ["switch_ema", "switch_ema.averaging"])
+def test_experimental_names_moved_to_contrib(package, monkeypatch):
+    monkeypatch.setattr(_deprecation, "_warned", set())
+    old = importlib.import_module(package)
+    assert not set(contrib.__all__) & set(old.__all__)
+    for name in contrib.__all__:
+        message = rf"^{package}.{name} .* removed in 0.4; use switch_ema.contrib.{name}"
+        with pytest.warns(FutureWarning, match=message) as caught:
+            found = getattr(old, name)
+        assert found is getattr(contrib, name) and inspect.getdoc(found)
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert getattr(old, name) is found  # the second time without a warning
+    with pytest.raises(AttributeError, match="no attribute 'Snooo'"):
+        old.Snooo  # noqa: B018 - the lookup itself is tested
+
+
+def test_names_of_experimental_methods_do_not_warn():
+    code = (
+        "import warnings; warnings.simplefilter('error')\n"
+        "import switch_ema, torch\n"
+        "switch_ema.create_averager('snoo', torch.nn.Linear(1, 1))\n"
+        "assert switch_ema.contrib.Snoo is switch_ema.METHODS['snoo']\n"
+        "assert len(switch_ema.METHODS) == 14\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_type_checkers_know_every_public_name(tmp_path):
     """Exports are derived when the package runs; a checker reads the source alone."""
     skipped = "[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\n"
@@ -38,8 +67,9 @@ def test_type_checkers_know_every_public_name(tmp_path):
     others = switch_ema._ELSEWHERE
     names = [f"switch_ema.{name}" for name in switch_ema.__all__ if name not in others]
     names += [f"switch_ema.averaging.{name}" for name in switch_ema.averaging.__all__]
+    names += [f"switch_ema.contrib.{name}" for name in contrib.__all__]
     lines = "\n".join(f"reveal_type({name})" for name in names)
-    (tmp_path / "use.py").write_text(f"import switch_ema.averaging\n{lines}\n")
+    (tmp_path / "use.py").write_text(f"import switch_ema.contrib\n{lines}\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", "cache", "use.py"]
     environment = os.environ | {"MYPYPATH": str(Path(switch_ema.__file__).parents[1])}
     run = subprocess.run(

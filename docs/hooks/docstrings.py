@@ -6,6 +6,7 @@ from typing import Any
 import griffe
 
 import switch_ema
+from switch_ema._lazy import exported_names
 
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?\.?([\w.]+)`")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -20,9 +21,12 @@ class Docstrings(griffe.Extension):
             return
 
         def code(match: re.Match[str]) -> str:
-            name = match[1].removeprefix("switch_ema.")
-            is_exported = name in switch_ema.__all__
-            return f"[`{name}`][switch_ema.{name}]" if is_exported else f"`{name}`"
+            name = match[1].removeprefix("switch_ema.").removeprefix("contrib.")
+            if name in switch_ema.__all__:
+                return f"[`{name}`][switch_ema.{name}]"
+            if name in exported_names("switch_ema.averaging.contrib"):
+                return f"[`{name}`][switch_ema.contrib.{name}]"
+            return f"`{name}`"
 
         text = ROLE.sub(code, obj.docstring.value)
         obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)

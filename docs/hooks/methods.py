@@ -6,7 +6,10 @@ from mkdocs.structure.pages import Page
 
 from switch_ema._lazy import exported_names
 
-PLACES = {"<!-- methods -->": ("switch_ema", "switch_ema.averaging.methods")}
+PLACES = {
+    "<!-- methods -->": ("switch_ema", "switch_ema.averaging.methods"),
+    "<!-- contrib -->": ("switch_ema.contrib", "switch_ema.averaging.contrib"),
+}
 """For each mark the public path of the names, and the package that lists them."""
 
 

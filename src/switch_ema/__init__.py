@@ -7,6 +7,7 @@ its help without importing torch. Names in ``_ELSEWHERE`` are imported one by on
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from switch_ema._deprecation import warn_deprecated
 from switch_ema._lazy import exported_names
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from switch_ema.averaging.methods import *  # mypy reads no starred ``__all__``
     from switch_ema.bench.judge import judge
     from switch_ema.bench.train.trial import trial
+    from switch_ema.contrib import *  # the old names, which 0.4 removes
 
 __version__ = "0.1.0"
 
@@ -36,7 +38,6 @@ __all__ = [
     "Soup",
     "greedy_soup",
     "uniform_soup",
-    "trained_average",
     "synthesize",
     "fit_profile",
     "power_profile",
@@ -58,17 +59,13 @@ __all__ = [
     "power_warmup",
     "surviving_share",
     # When
-    "Adaptive",
     "Epochs",
-    "MidCycle",
     "Steps",
     # Around the methods
     "ConstantAfter",
-    "CyclicRate",
     "StateMismatch",
     "Suggestion",
     "Teacher",
-    "average_predictions",
     "load_weights",
     "save_averaged",
     "suggest",
@@ -83,22 +80,31 @@ _ELSEWHERE = {
     "judge": "switch_ema.bench.judge",
     "trial": "switch_ema.bench.train.trial",
 }
+_PACKAGES = ("averaging", "contrib")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        from switch_ema._extras import needed
+if not TYPE_CHECKING:  # a checker would take any name as known
 
-        with needed(None, extra="bench", user=f"switch_ema.{name}"):
-            globals()[name] = getattr(import_module(_ELSEWHERE[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name in _ELSEWHERE:
+            from switch_ema._extras import needed
+
+            with needed(None, extra="bench", user=f"switch_ema.{name}"):
+                globals()[name] = getattr(import_module(_ELSEWHERE[name]), name)
+            return globals()[name]
+        if name in _PACKAGES:
+            return import_module(f"switch_ema.{name}")
+        if name in exported_names("switch_ema.averaging.contrib"):
+            old, new = f"switch_ema.{name}", f"switch_ema.contrib.{name}"
+            warn_deprecated(old, new, removed_in="0.4")
+            return getattr(import_module("switch_ema.contrib"), name)
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        averaging = import_module("switch_ema.averaging")
+        ours = [public for public in __all__ if public not in _ELSEWHERE]
+        globals().update({public: getattr(averaging, public) for public in ours})
         return globals()[name]
-    if name not in __all__ and name != "averaging":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    averaging = import_module("switch_ema.averaging")
-    ours = [public for public in __all__ if public not in _ELSEWHERE]
-    globals().update({public: getattr(averaging, public) for public in ours})
-    return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "averaging"})
+    return sorted({*globals(), *__all__, *_PACKAGES})

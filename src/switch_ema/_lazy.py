@@ -52,19 +52,21 @@ class ClassSource:
 
 
 @cache
-def read_class(name: str) -> ClassSource:
+def find_class(name: str) -> ClassSource | None:
     """Read a class of ours, named as ``package.module:Class``, from its source.
 
-    >>> read_class("switch_ema.averaging.methods.ema:EMA").attributes["name"]
+    Returns:
+        None where the name is something else, such as a function.
+
+    >>> find_class("switch_ema.averaging.methods.ema:EMA").attributes["name"]
     'ema'
     """
     module, _, class_name = name.partition(":")
-    path = _source(module)
-    for node in _parse(path).body:
+    for node in _parse(_source(module)).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             return ClassSource(summary, dict(_literals(node.body)))
-    raise LookupError(f"{path} has no class {class_name}.")
+    return None
 
 
 def describe_named(name: str) -> str:
@@ -73,7 +75,10 @@ def describe_named(name: str) -> str:
     >>> describe_named("switch_ema.zoo.tasks.toy.two_d:Moons")
     "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
     """
-    return read_class(name).summary
+    source = find_class(name)
+    if source is None:
+        raise LookupError(f"{name} is not a class.")
+    return source.summary
 
 
 @cache

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from functools import cache
 
-from switch_ema._lazy import exported_names, read_class
+from switch_ema._lazy import ClassSource, exported_names, find_class
 
-_PACKAGES = ("switch_ema.averaging.methods",)
+_PACKAGES = ("switch_ema.averaging.methods", "switch_ema.averaging.contrib")
 """Where methods are exported, in the order of lists and tables."""
 
 
@@ -33,13 +33,13 @@ def method_facts() -> dict[str, MethodFacts]:
     found: dict[str, MethodFacts] = {}
     for package in _PACKAGES:
         for where in exported_names(package).values():
-            facts = _read_method(where)
-            found[facts.name] = facts
+            if (source := find_class(where)) and "name" in source.attributes:
+                facts = _as_facts(where, source)
+                found[facts.name] = facts
     return found
 
 
-def _read_method(where: str) -> MethodFacts:
-    source = read_class(where)
+def _as_facts(where: str, source: ClassSource) -> MethodFacts:
     try:
         name, display_name, colour = (
             source.attributes[key] for key in ("name", "display_name", "colour")

@@ -3,17 +3,9 @@
 import pytest
 import torch
 
-from switch_ema import (
-    EMA,
-    LAWA,
-    PSWA,
-    SWA,
-    LiteralEq3,
-    Lookahead,
-    SwitchEMA,
-    swa_budget,
-)
+from switch_ema import EMA, LAWA, PSWA, SWA, Lookahead, SwitchEMA, swa_budget
 from switch_ema.averaging.registry import create_averager
+from switch_ema.contrib import LiteralEq3
 from tests.averaging.helpers import (
     assert_same,
     batches,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from switch_ema import PACE, Lookahead, Snoo, Steps, SwitchEMA, constant
+from switch_ema import Lookahead, Steps, SwitchEMA, constant
+from switch_ema.contrib import PACE, Snoo
 from switch_ema.theory.periodic import contraction, steady_losses
 from switch_ema.theory.pulls import (
     OuterMomentum,

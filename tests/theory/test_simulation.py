@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from switch_ema import LiteralEq3, Steps, SwitchEMA, constant
+from switch_ema import Steps, SwitchEMA, constant
+from switch_ema.contrib import LiteralEq3
 from switch_ema.theory.quadratic import NoisyQuadratic, SwitchSettings, stationary
 from switch_ema.theory.simulation import (
     constant_rates,

@@ -4,7 +4,8 @@ Each line may import from the lines below it, and not the other way round:
 
     attach, best, suggest  around a method: the loop as it is, the best epoch, a start
     registry               all methods by name
-    methods                one file a method
+    contrib                experimental methods, one file each
+    methods                the stable methods, one file each
     averager               the base class: counts, averages, shows, saves, resumes
     shadow, offline        where the average lives; averages of files
     view, step             the average in the model; hooks on ``optimizer.step``
@@ -18,12 +19,14 @@ calls the averager, whose method asks its schedule for the decay and the shadow 
 average; the shadow hands its groups of tensors to a kernel.
 """
 
-from switch_ema.averaging import methods
+from typing import TYPE_CHECKING, Any
+
+from switch_ema._deprecation import warn_deprecated
+from switch_ema.averaging import contrib, methods
 from switch_ema.averaging.attach import Attached, attach
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
 from switch_ema.averaging.methods import *
-from switch_ema.averaging.methods.fge import CyclicRate, MidCycle, average_predictions
 from switch_ema.averaging.methods.swa import ConstantAfter, swa_budget
 from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.averaging.offline.export import save_averaged
@@ -37,9 +40,7 @@ from switch_ema.averaging.offline.profiles import (
 )
 from switch_ema.averaging.offline.soup import Soup, greedy_soup, uniform_soup
 from switch_ema.averaging.offline.synthesis import fit_profile, synthesize
-from switch_ema.averaging.offline.twa import trained_average
 from switch_ema.averaging.registry import METHODS, create_averager
-from switch_ema.averaging.schedules.adaptive import Adaptive
 from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.averaging.schedules.decay import (
     DecaySchedule,
@@ -77,7 +78,6 @@ __all__ = [
     "Soup",
     "greedy_soup",
     "uniform_soup",
-    "trained_average",
     "synthesize",
     "fit_profile",
     "power_profile",
@@ -99,20 +99,25 @@ __all__ = [
     "power_warmup",
     "surviving_share",
     # When
-    "Adaptive",
     "Epochs",
-    "MidCycle",
     "Steps",
     # Around the methods
     "ConstantAfter",
-    "CyclicRate",
     "StateMismatch",
     "Suggestion",
     "Teacher",
-    "average_predictions",
     "load_weights",
     "save_averaged",
     "suggest",
     "swa_budget",
     "unwrap",
 ]
+
+if not TYPE_CHECKING:  # a checker would take any name as known
+
+    def __getattr__(name: str) -> Any:
+        if name not in contrib.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        old, new = f"{__name__}.{name}", f"switch_ema.contrib.{name}"
+        warn_deprecated(old, new, removed_in="0.4")
+        return getattr(contrib, name)

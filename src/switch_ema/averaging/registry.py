@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 from torch import nn
 
-from switch_ema.averaging import methods
+from switch_ema.averaging import contrib, methods
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike
@@ -66,12 +66,14 @@ def _by_name(*packages: ModuleType) -> dict[str, type[Averager]]:
     for package in packages:
         for exported in package.__all__:
             method = getattr(package, exported)
+            if not (isinstance(method, type) and issubclass(method, Averager)):
+                continue  # a schedule or a function that goes with a method
             if found.setdefault(method.name, method) is not method:
                 raise ValueError(f"Two methods have the name {method.name!r}.")
     return found
 
 
-METHODS: dict[str, type[Averager]] = _by_name(methods)
+METHODS: dict[str, type[Averager]] = _by_name(methods, contrib)
 """Every method by the name that users type."""
 
 

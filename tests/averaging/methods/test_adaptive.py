@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from switch_ema import Adaptive, StateMismatch, SwitchEMA, constant
+from switch_ema import StateMismatch, SwitchEMA, constant
+from switch_ema.contrib import Adaptive
 from tests.averaging.distributed.processes import run
 from tests.averaging.helpers import (
     assert_same,

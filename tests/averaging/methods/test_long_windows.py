@@ -15,7 +15,6 @@ from switch_ema import (
     PostHocEMA,
     Steps,
     SwitchEMA,
-    TailEMA,
     constant,
     fraction,
 )
@@ -25,6 +24,7 @@ from switch_ema.averaging.schedules.decay import (
     merged_weight,
 )
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
+from switch_ema.contrib import TailEMA
 from tests.averaging.helpers import assert_same
 
 DRIFT = 0.01

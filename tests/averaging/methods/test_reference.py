@@ -4,19 +4,13 @@ import pytest
 import torch
 
 from switch_ema import (
-    BEMA,
     EMA,
     LAWA,
-    PACE,
     PSWA,
     SWA,
-    ElasticReset,
-    LiteralEq3,
     Lookahead,
-    Snoo,
     Steps,
     SwitchEMA,
-    TailEMA,
     constant,
     count_warmup,
     linear_warmup,
@@ -35,6 +29,7 @@ from switch_ema.averaging.methods.reference import (
     ReferenceSwitchEMA,
     ReferenceTailEMA,
 )
+from switch_ema.contrib import BEMA, PACE, ElasticReset, LiteralEq3, Snoo, TailEMA
 from tests.averaging.helpers import batches, loss_of, network, sgd, train_step
 
 pytestmark = pytest.mark.usefixtures("arithmetic")

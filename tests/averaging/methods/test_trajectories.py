@@ -2,17 +2,8 @@
 
 import pytest
 
-from switch_ema import (
-    EMA,
-    LAWA,
-    PSWA,
-    SWA,
-    LiteralEq3,
-    Lookahead,
-    Steps,
-    SwitchEMA,
-    constant,
-)
+from switch_ema import EMA, LAWA, PSWA, SWA, Lookahead, Steps, SwitchEMA, constant
+from switch_ema.contrib import LiteralEq3
 from tests.averaging.helpers import move, scalar_model, shadow, weight
 
 pytestmark = pytest.mark.usefixtures("arithmetic")

@@ -4,7 +4,6 @@ import pytest
 
 from switch_ema import (
     EMA,
-    LiteralEq3,
     constant,
     cosine,
     count_warmup,
@@ -14,6 +13,7 @@ from switch_ema import (
     power,
 )
 from switch_ema.averaging.schedules.spelling import SPELLED, as_schedule
+from switch_ema.contrib import LiteralEq3
 from tests.averaging.helpers import scalar_model
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA, TailEMA, constant
+from switch_ema import EMA, SwitchEMA, constant
 from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
+from switch_ema.contrib import TailEMA
 from tests.averaging.helpers import (
     Odd,
     assert_same,

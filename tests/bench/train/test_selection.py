@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from switch_ema import Adaptive, Best
+from switch_ema import Best
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import HELD_OUT, Cell, make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -16,6 +16,7 @@ from switch_ema.bench.train import task_checks
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.selection import Selection
+from switch_ema.contrib import Adaptive
 
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 TASK = "noisy-digits:noise=0.4,size=500,batch=10"

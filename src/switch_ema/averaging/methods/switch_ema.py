@@ -32,7 +32,7 @@ from switch_ema.averaging.step.rounds import Count
 DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
 """A switch that keeps less of the progress since the last one warns."""
-LEAST_LAG = 8
+_LEAST_LAG = 8
 """Steps by which a switch must go back to tell, by the next step, if it was undone."""
 
 _UNDONE = (
@@ -183,7 +183,7 @@ class SwitchEMA(EMA):
             self._kept = self._live_share + (1 - self._live_share) * share
             self._warn_if_little_is_kept(self.steps - self._last_switch, self._kept)
             lag = (1 - self._kept) * (self.steps - self._last_switch)
-            if half is not None and before is not None and lag >= LEAST_LAG:
+            if half is not None and before is not None and lag >= _LEAST_LAG:
                 self._switched = half, before, half.local.detach().clone()
         self._last_switch = self.steps
 

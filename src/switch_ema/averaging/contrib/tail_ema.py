@@ -1,35 +1,30 @@
-"""An EMA whose lag is corrected: BEMA (Block and Zhang, 2025)."""
+"""A mixture of the live weights and their average."""
 
 import torch
 from torch import Tensor, nn
 
-from switch_ema._checks import check_count, check_positive
-from switch_ema.averaging.methods.derived import Derived
+from switch_ema._checks import check_count, check_share
+from switch_ema.averaging.contrib.derived import Derived
 from switch_ema.averaging.model.slots import Filter
-from switch_ema.averaging.shadow.shadow import Shadow
+from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
+from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import Count
 
 
-class BEMA(Derived):
-    """Average exponentially, and add a share of the way from the initial weights.
+class TailEMA(Derived):
+    """Average exponentially, and show a mixture of the live weights and the average.
 
-    At the t-th step, with ``age = rho + gamma * t``::
-
-        average += age ** -kappa * (live - average)
-        shadow   = average + age ** -eta * (live - initial)
-
-    The second term makes up for the lag of the average behind the live weights.
+    ``shadow = (1 - share) * live + share * average``: how far the model that is read
+    out at the end goes from the live weights to their average.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        kappa: how the weight of the newest weights falls with the steps.
-        eta: how the correction falls with the steps.
-        rho: the age at the beginning, at least 1.
-        gamma: how fast it grows.
-        update_every: average only every k-th step, with ``(1 - weight) ** k``.
+        share: of the average, in [0, 1]; 1 is :class:`EMA`.
+        decay: the weight of the old average, as for :class:`EMA`.
+        update_every: average only every k-th step, with ``d ** k``.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: beside the model.
@@ -39,25 +34,21 @@ class BEMA(Derived):
         steps_per_epoch: the length of an epoch, if it must be known during the first.
         count: which steps count, where there are several optimizers.
 
-    >>> bema = BEMA(nn.Linear(1, 1))
-    >>> bema.update()
-    >>> round(1 - bema.current_decay, 3)  # 11 ** -0.5
-    0.302
+    >>> TailEMA(nn.Linear(1, 1), share=0.6).name
+    'tail-ema'
     """
 
-    name = "bema"
-    display_name = "BEMA"
-    colour = 7
+    name = "tail-ema"
+    display_name = "tail read-out"
+    colour = 1
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizers = None,
         *,
-        kappa: float = 0.5,
-        eta: float = 0.2,
-        rho: float = 10.0,
-        gamma: float = 1.0,
+        share: float = 0.5,
+        decay: DecayLike = AUTO,
         update_every: int = 1,
         buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
@@ -68,12 +59,8 @@ class BEMA(Derived):
         steps_per_epoch: int | None = None,
         count: Count = "round",
     ) -> None:
-        self._kappa = check_positive("kappa", kappa)
-        self._eta = check_positive("eta", eta)
-        self._gamma = check_positive("gamma", gamma)
-        if not check_positive("rho", rho) >= 1:
-            raise ValueError(f"rho must be at least 1, got {rho!r}.")
-        self._rho = rho
+        self._share = check_share("share", share)
+        self._decay = as_schedule(decay, auto=fraction())
         self._update_every = check_count("update_every", update_every)
         super().__init__(
             model,
@@ -88,20 +75,12 @@ class BEMA(Derived):
             count=count,
         )
         self._keep_average()
-        self._initial = self._new_shadow()
 
     @property
     def current_decay(self) -> float:
-        """The weight of the old average in the latest step."""
-        return 1 - float(self._age**-self._kappa)
-
-    @property
-    def _age(self) -> float:
-        return self._rho + self._gamma * max(self.steps, 1)
+        """The decay of the latest step, or of the first before there was one."""
+        counters = self._counters
+        return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 
     def _derive(self, index: int, live: Tensor, average: Tensor) -> Tensor:
-        way = live - self._initial.tensors[index]
-        return average + float(self._age**-self._eta) * way
-
-    def _shadows(self) -> dict[str, Shadow]:
-        return super()._shadows() | {"shadow_initial": self._initial}
+        return torch.lerp(live, average, self._share)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import trained_average
+from switch_ema.contrib import trained_average
 
 
 def problem(count=3):

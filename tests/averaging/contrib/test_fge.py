@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from switch_ema import LAWA, CyclicRate, MidCycle
+from switch_ema import LAWA
+from switch_ema.contrib import CyclicRate, MidCycle
 from tests.averaging.helpers import scalar_model
 
 

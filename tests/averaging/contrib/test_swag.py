@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import LAWA, SWA, SWAG, average_predictions
+from switch_ema import LAWA, SWA
+from switch_ema.contrib import SWAG, average_predictions
 from tests.averaging.helpers import epoch, network, sgd
 
 

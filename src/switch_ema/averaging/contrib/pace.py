@@ -17,7 +17,7 @@ from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import Count
 
-LEAST_WEIGHT = 1e-4
+_LEAST_WEIGHT = 1e-4
 
 
 class PACE(Averager):
@@ -104,7 +104,7 @@ class PACE(Averager):
 
     @property
     def _weight(self) -> float:
-        return max(float((1 + max(self.steps, 1)) ** -self._kappa), LEAST_WEIGHT)
+        return max(float((1 + max(self.steps, 1)) ** -self._kappa), _LEAST_WEIGHT)
 
     def _shadows(self) -> dict[str, Shadow]:
         return {"shadow": self._shadow, "shadow_before": self._before}
