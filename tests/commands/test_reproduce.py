@@ -133,7 +133,7 @@ def test_a_folder_of_another_layout_is_told(tmp_path, capsys, monkeypatch):
     )
     code, _, err = call(capsys, *run, "--rows", "mae")
     assert code == 2 and err.count("\n") == 1
-    assert "must hold train/<class>/<image> and val/<class>/<image>" in err
+    assert "must contain train/<class>/<image> and val/<class>/<image>" in err
     assert "train/ with 1 folders and 0 files and val/ with 0 folders" in err
 
 

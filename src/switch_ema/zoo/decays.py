@@ -1,17 +1,17 @@
-"""The paper's decays of EMA and Switch EMA: its Tables A1 and A2, in one place."""
+"""The paper's decays for EMA and Switch EMA (its Tables A1 and A2)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Decays:
-    """The decays of both methods in one setting."""
+    """Decays of both methods in one setting."""
 
     ema: float
     switch_ema: float
 
     def options(self) -> dict[str, dict[str, float]]:
-        """Return them as options of methods, as a recipe has them.
+        """Return method options in the form a recipe uses.
 
         >>> Decays(0.9, 0.99).options()
         {'ema': {'decay': 0.9}, 'switch-ema': {'decay': 0.99}}

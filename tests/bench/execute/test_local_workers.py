@@ -161,7 +161,7 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
         ("moons", "because it trains all seeds at once, as one stacked model"),
         ("simclr", "because its loss compares the images of a batch with each other"),
         ("moco-v2", "because the average of its weights makes the targets"),
-        ("lm", "because its network goes on from the state after the batch before"),
+        ("lm", "because its network carries its state over from the previous batch"),
     ],
 )
 def test_tasks_that_cannot_be_divided_are_refused(file, tmp_path, task, message):

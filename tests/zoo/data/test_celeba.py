@@ -29,7 +29,7 @@ def test_files_are_divided_in_their_order(folder, monkeypatch):
 
 
 def test_too_few_files_are_refused(folder):
-    with pytest.raises(UsageError, match=r"more than 182,637 files.*got 6"):
+    with pytest.raises(UsageError, match=r"more than 182,637 .*got 6"):
         celeba.load_celeba()
 
 

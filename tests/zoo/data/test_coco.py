@@ -76,7 +76,7 @@ def test_boxes_labels_and_masks_are_read(tmp_path: Path) -> None:
         ({"image_id": 55}, "of an unknown image"),
         (
             {"segmentation": {"size": [5, 5], "counts": [25]}},
-            "with a mask of another size than its image",
+            "whose mask size differs from the image",
         ),
     ],
 )
@@ -104,7 +104,7 @@ def test_missing_and_broken_images_are_counted_and_the_rest_is_used(
     assert len(train) == 1
     assert train.problems == (
         "train.json: 1 image that cannot be read, left out (2.png).",
-        "train.json: 1 image of another size than the annotations say, left out "
+        "train.json: 1 image whose size differs from the annotations, left out "
         "(3.png).",
         "train.json: 2 images missing, left out (4.png, 5.png).",
     )
@@ -146,13 +146,13 @@ def test_the_layout_of_coco_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda folder: folder.rename(folder.parent / "away"), "is no folder"),
-        (lambda folder: (folder / "val.json").unlink(), "must hold annotations/"),
+        (lambda folder: folder.rename(folder.parent / "away"), "is not a folder"),
+        (lambda folder: (folder / "val.json").unlink(), "must contain annotations/"),
         (
             lambda folder: (folder / "val.json").write_text("{"),
             "cannot be read as JSON",
         ),
-        (lambda folder: (folder / "val.json").write_text("[]"), "must hold the lists"),
+        (lambda folder: (folder / "val.json").write_text("[]"), "must have the lists"),
     ],
 )
 def test_a_wrong_path_is_one_sentence(

@@ -32,10 +32,10 @@ def test_yelp_has_quotes_and_no_header(tmp_path):
         ("stars\ttext\n5\tgood\n6\tbad\n", r"line 3: stars .* from 1 to 5, got '6'"),
         ("stars\ttext\n0\tgood\n", "line 2: stars must be a whole number"),
         ("stars\ttext\nfive\tgood\n", "line 2: stars .* got 'five'"),
-        ("label\ttext\n5\tgood\n", "line 1: the columns must have stars and text"),
-        ("stars\ttext\n5\n", "line 2: there must be 2 columns, got 1"),
+        ("label\ttext\n5\tgood\n", "line 1: the columns must include stars and text"),
+        ("stars\ttext\n5\n", "line 2: expected 2 columns, got 1"),
         ("stars\ttext\n5\t \n", "line 2: text must not be empty"),
-        ("stars\ttext\n", "holds no texts below line 1"),
+        ("stars\ttext\n", "has no texts after its header"),
         ("", "is empty"),
     ],
 )

@@ -79,7 +79,7 @@ def test_stl10_is_downloaded_on_request(tmp_path, monkeypatch):
     monkeypatch.delenv(sources.FOLDER, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("torchvision.datasets.STL10", FakeSTL10)
-    with pytest.raises(UsageError, match="give the option download=True"):
+    with pytest.raises(UsageError, match="pass the option download=True"):
         load_vision("stl10", 0)
     data = load_vision("stl10", 0, download=True)
     assert data.x_train.shape == (4, 3, 96, 96)
@@ -123,7 +123,7 @@ def test_imagenet_is_found_below_the_users_folder(tmp_path, monkeypatch):
 
 
 def test_other_datasets_take_no_folder(folders):
-    with pytest.raises(UsageError, match="folder is for the dataset imagenet"):
+    with pytest.raises(UsageError, match="folder applies to the dataset imagenet"):
         load_vision("digits", 0, folder=str(folders))
 
 
@@ -133,9 +133,9 @@ def test_missing_part_is_named(tmp_path):
     with pytest.raises(UsageError) as caught:
         load_vision("imagenet", 0, folder=str(root))
     message = str(caught.value)
-    assert "must hold train/<class>/<image> and val/<class>/<image>" in message
+    assert "must contain train/<class>/<image> and val/<class>/<image>" in message
     assert "train/ with 2 folders and 0 files and no val/" in message
-    assert "beside them validation" in message
+    assert "also validation" in message
 
 
 def test_images_that_are_not_sorted_into_classes(tmp_path):
@@ -150,7 +150,7 @@ def test_images_that_are_not_sorted_into_classes(tmp_path):
 def test_parts_with_other_classes(tmp_path):
     root = make_folders(tmp_path / "data", parts=("train",))
     make_folders(root, classes=("apple", "pear"), parts=("val",))
-    with pytest.raises(UsageError, match=r"same classes; 2 and 2 .* lime, pear\."):
+    with pytest.raises(UsageError, match=r"same classes; found 2 .* lime, pear\."):
         load_vision("imagenet", 0, folder=str(root))
 
 

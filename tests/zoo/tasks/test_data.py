@@ -49,7 +49,7 @@ def test_unset_folder(folder, monkeypatch):
 def test_missing_file_tells_what_is_there(folder):
     write_images(folder / "mnist.npz")
     message = message_of("images:dataset=fashion_mnist")
-    assert "holds mnist.npz, but not fashion_mnist.npz" in message
+    assert "has mnist.npz, but not fashion_mnist.npz" in message
     message = message_of("lm:dataset=wikitext2")
     assert "wikitext2/valid.txt and wikitext2/test.txt" in message
     assert "download" not in message

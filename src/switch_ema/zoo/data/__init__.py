@@ -1,4 +1,4 @@
-"""Data of the tasks: where it is found, how it is read, how it is split."""
+"""Task data: finding, reading and splitting it."""
 
 from switch_ema.zoo.data.images import ImageSet, load_digit_images, load_images
 from switch_ema.zoo.data.sources import DataSource, catalogue

@@ -1,6 +1,6 @@
 """Augmentation of images together with their boxes and masks.
 
-Random numbers are torch's global ones, which whoever makes batches seeds.
+Draws from torch's global generator; the code that makes batches seeds it.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from switch_ema.zoo.data.sources import need
 
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 GREY = 114
-"""Grey value of what lies outside of images, in 0 to 255."""
+"""Grey value outside the image, 0 to 255."""
 
 
 class BoxAugmentation:
-    """Transforms of torchvision, applied to images with boxes and masks.
+    """Applies torchvision transforms to images with boxes and masks.
 
-    Boxes that have left the image are dropped, with their labels and masks.
+    Boxes that end up outside the image are dropped, with their labels and masks.
 
     Args:
-        transforms: Of ``torchvision.transforms.v2``.
-        smallest: Side below which a box is dropped.
+        transforms: From ``torchvision.transforms.v2``.
+        smallest: Boxes with a shorter side are dropped.
     """
 
     def __init__(self, *transforms: Any, smallest: float = 1.0) -> None:
@@ -33,7 +33,7 @@ class BoxAugmentation:
         self._transform = v2.Compose([*transforms, clean])
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Change one example."""
+        """Transform one example."""
         kinds = need("torchvision.tv_tensors")
         wrapped = dict(target)
         wrapped["boxes"] = kinds.BoundingBoxes(
@@ -47,24 +47,25 @@ class BoxAugmentation:
 
 
 def flipping(crop: int | None = None) -> BoxAugmentation:
-    """Mirror half of the images; cut squares out of them, if a side is given."""
+    """Flip half of the images; also crop squares if ``crop`` is given."""
     v2 = need("torchvision.transforms.v2")
     crops = [v2.RandomCrop(crop, pad_if_needed=True)] if crop else []
     return BoxAugmentation(*crops, v2.RandomHorizontalFlip())
 
 
 class MosaicMixUp:
-    """Four images in one, and two such in one: the augmentation of YOLOX.
+    """YOLOX's augmentation: Mosaic (four images in one), then MixUp.
 
-    Mosaic puts four images around a random point of a canvas of twice the side, turns,
-    shears, scales and moves it, and keeps the middle. MixUp adds another image, scaled
-    by 0.5 to 1.5, at half the brightness each; the boxes of both count.
+    Mosaic puts four images around a random point of a canvas of twice the side,
+    rotates, shears, scales and shifts it, and keeps the centre. MixUp blends in
+    another image, scaled by 0.5 to 1.5, at half brightness each, and keeps the boxes
+    of both.
 
     Args:
         examples: All training examples; partners are drawn from them.
-        side: Of the result.
-        scale: Range of the factor by which a mosaic is scaled.
-        mosaic: Probability of Mosaic; without it an image is only flipped and coloured.
+        side: Side of the result in pixels.
+        scale: Range of the mosaic's scale factor.
+        mosaic: Probability of Mosaic; other images are only flipped and recoloured.
         mixup: Probability of MixUp, given Mosaic.
     """
 
@@ -109,11 +110,11 @@ class MosaicMixUp:
         middle = torch.randint(side // 2, side + side // 2, (2,)).tolist()
         others = torch.randint(len(self._examples), (3,)).tolist()
         targets = []
-        for place, chosen in enumerate((index, *others)):
+        for quadrant, chosen in enumerate((index, *others)):
             image, target = fitted(*self._examples[chosen], side)
             height, width = image.shape[-2:]
-            left = middle[0] - (width if place % 2 == 0 else 0)
-            top = middle[1] - (height if place < 2 else 0)
+            left = middle[0] - (width if quadrant % 2 == 0 else 0)
+            top = middle[1] - (height if quadrant < 2 else 0)
             targets.append(_pasted(canvas, image, target, left, top))
         return canvas, _joined(targets)
 
@@ -123,7 +124,7 @@ class MosaicMixUp:
         added, boxes = fitted(*self._examples[other], round(self._side * factor))
         canvas = torch.full_like(image, GREY)
         room = [self._side - size for size in (added.shape[-1], added.shape[-2])]
-        # A small image goes anywhere inside; of a large one a random part is seen.
+        # A small image goes anywhere inside; a large one is cropped at random.
         left, top = (int(torch.randint(min(r, 0), max(r, 0) + 1, ())) for r in room)
         boxes = _pasted(canvas, added, boxes, left, top)
         mixed = (image.float() + canvas.float()) / 2
@@ -131,7 +132,7 @@ class MosaicMixUp:
 
 
 def fitted(image: Tensor, target: Target, side: int) -> tuple[Tensor, Target]:
-    """Scale an image so that its longer side has that many pixels; masks are lost."""
+    """Scale an image to a longer side of ``side`` pixels; masks are dropped."""
     resize = need("torchvision.transforms.v2.functional").resize_image
     height, width = image.shape[-2:]
     factor = side / max(height, width)
@@ -144,7 +145,7 @@ def fitted(image: Tensor, target: Target, side: int) -> tuple[Tensor, Target]:
 def _pasted(
     canvas: Tensor, image: Tensor, target: Target, left: int, top: int
 ) -> Target:
-    """Put an image onto a canvas, what fits of it, and move and cut its boxes."""
+    """Paste the part of an image that fits onto a canvas; shift and clip its boxes."""
     height, width = canvas.shape[-2:]
     x1, y1 = max(left, 0), max(top, 0)
     x2, y2 = min(left + image.shape[-1], width), min(top + image.shape[-2], height)
@@ -161,5 +162,5 @@ def _joined(targets: list[Target]) -> Target:
 
 
 def _others(inputs: tuple[Tensor, Target]) -> list[Tensor]:
-    """Name what belongs to the boxes one by one."""
+    """Return the keys of the target that have one entry per box."""
     return [value for key, value in inputs[1].items() if key not in ("boxes", "masks")]

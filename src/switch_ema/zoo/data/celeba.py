@@ -10,17 +10,16 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 
 TRAINING, VALIDATION = 162_770, 19_867
-"""How many of the files, in order of their names, each part of the data has."""
+"""Sizes of the training, validation and test parts, in order of file name."""
 _CROP = (15, 40, 163, 188)
-"""Left, top, right and bottom of the face in an image of 178 by 218 pixels."""
+"""Left, top, right and bottom of the face crop in a 178 by 218 image."""
 SIDE = 64
 
 
 def load_celeba() -> tuple[Tensor, Tensor]:
     """Return the training and the test faces as bytes (count, 3, 64, 64).
 
-    They are read from the folder img_align_celeba, as it is published, and take about
-    2.2 GB of memory.
+    Reads the published folder img_align_celeba; takes about 2.2 GB of memory.
     """
     files = sources.find_files("celeba")
     if files is None:
@@ -29,7 +28,7 @@ def load_celeba() -> tuple[Tensor, Tensor]:
     first_test = TRAINING + VALIDATION
     if len(paths) <= first_test:
         raise UsageError(
-            f"{files[0]} must hold more than {first_test:,} files *.jpg, as CelebA "
+            f"{files[0]} must contain more than {first_test:,} *.jpg files, as CelebA "
             f"does, got {len(paths):,}."
         )
     return _read(paths[:TRAINING]), _read(paths[first_test:])

@@ -1,13 +1,13 @@
-"""Any folder of images with boxes and masks in the format of COCO.
+"""Folders of images with boxes and masks in COCO format.
 
-The files of annotations are found by their names: ``annotations/instances_train*.json``
-and ``..._val*.json`` as in COCO, or ``train.json`` and ``val.json``. Images lie in
-``train2017/``, in ``images/``, in ``images.tar`` or beside the annotations, under the
-name that the annotations give.
+Annotation files are found by name: ``annotations/instances_train*.json`` and
+``..._val*.json`` as in COCO, or ``train.json`` and ``val.json``. Images are in
+``train2017/``, ``images/``, ``images.tar`` or next to the annotations, under the file
+name given there.
 
-Files are rarely perfect. What cannot be used (an image that is missing or broken, a box
-without area, a category or an image that does not exist, a mask of another size than
-its image) is left out, counted and named in ``problems``; the rest is used.
+Real files have errors. Unusable entries (a missing or broken image, a box without
+area, an unknown category or image, a mask whose size differs from its image's) are
+skipped, counted and named in ``problems``; the rest is used.
 """
 
 import io
@@ -31,15 +31,15 @@ _PARTS = {
     "tests": ("annotations/instances_val*.json", "val.json", "*/val.json"),
 }
 _NAMED = 3
-"""How many of the things that were left out are named."""
+"""Names listed per kind of problem."""
 
 
 class CocoImages:
-    """The usable images of one file of annotations, read when they are looked at.
+    """The usable images of one annotation file, read on access.
 
     Args:
-        annotations: A file of instances in the format of COCO.
-        places: Folders and tar files in which the images are looked for.
+        annotations: Instances file in COCO format.
+        places: Folders and tar files to search for the images.
     """
 
     def __init__(self, annotations: Path, places: Sequence["ImageStore"]) -> None:
@@ -71,13 +71,13 @@ class CocoImages:
             if image not in known:
                 problems.add("{} of an unknown image", name)
             elif image not in sizes:
-                continue  # it went with its image, which was counted
+                continue  # its image was skipped, and counted there
             elif entry.get("category_id") not in self._labels:
                 problems.add("{} of an unknown category", name)
             elif _clipped(entry.get("bbox"), *sizes[image]) is None:
                 problems.add("{} with an empty or inverted box", name)
             elif not _mask_fits(entry.get("segmentation"), sizes[image]):
-                problems.add("{} with a mask of another size than its image", name)
+                problems.add("{} whose mask size differs from the image", name)
             else:
                 self._objects[image].append(entry)
 
@@ -94,12 +94,12 @@ class CocoImages:
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
     def count(self, index: int) -> int:
-        """Return how many single objects an image has; crowds do not count."""
+        """Count the objects of an image, without crowds."""
         objects = self._objects[self._images[index].number]
         return sum(not entry.get("iscrowd", 0) for entry in objects)
 
     def target(self, index: int) -> dict[str, Tensor]:
-        """Return boxes, labels, crowds and, if all objects have them, masks."""
+        """Return boxes, labels, crowd flags and, if every object has one, masks."""
         image = self._images[index]
         objects = self._objects[image.number]
         size = (image.height, image.width)
@@ -125,9 +125,9 @@ class CocoImages:
 
 
 def open_folder(folder: Path) -> tuple[CocoImages, CocoImages]:
-    """Open the training and the test images of a folder."""
+    """Open a folder's training and test images."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder of images in the format of COCO.")
+        raise UsageError(f"{folder} is not a folder of images in COCO format.")
     train, test = (_annotations(folder, what) for what in _PARTS)
     return (
         CocoImages(train, list(_places(folder, train))),
@@ -137,20 +137,20 @@ def open_folder(folder: Path) -> tuple[CocoImages, CocoImages]:
 
 @dataclass(frozen=True)
 class ImageStore:
-    """A folder, or a tar file, that holds images."""
+    """A folder or tar file of images."""
 
     path: Path
     offsets: Mapping[str, tuple[int, int]] | None = None
-    """Where each member of a tar file begins, and how long it is."""
+    """Offset and length of each member of the tar file."""
 
     def has(self, name: str) -> bool:
-        """Return whether an image of that name is here."""
+        """Return whether this store has an image of that name."""
         if self.offsets is not None:
             return name in self.offsets
         return (self.path / name).is_file()
 
     def open(self, name: str) -> Any:
-        """Open an image, whose pixels are read when they are asked for."""
+        """Open an image; its pixels are read on access."""
         opener = sources.need("PIL.Image").open
         if self.offsets is None:
             return opener(self.path / name)
@@ -162,7 +162,7 @@ class ImageStore:
 
 @dataclass(frozen=True)
 class _Image:
-    """An image that can be read."""
+    """A readable image."""
 
     number: int
     name: str
@@ -173,17 +173,17 @@ class _Image:
 
 @dataclass
 class _Problems:
-    """What is left out, by the reason."""
+    """Names of skipped entries, by reason."""
 
     file: str
     found: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
-        """Note one thing; ``{}`` stands for what kind of thing it is."""
+        """Record a skipped entry; ``{}`` in the reason stands for count and kind."""
         self.found.setdefault(reason, []).append(name)
 
     def sentences(self) -> Iterator[str]:
-        """Say for each reason how many there are, and name the first."""
+        """Yield one sentence per reason, with the count and the first names."""
         for reason, names in self.found.items():
             kind = "image" if "image" in reason.partition(" ")[0] else "annotation"
             what = f"{len(names)} {kind}{'' if len(names) == 1 else 's'}"
@@ -191,8 +191,8 @@ class _Problems:
                 name.removeprefix("annotation ") for name in names[:_NAMED]
             )
             more = ", ..." if len(names) > _NAMED else ""
-            said = reason.replace("{image}", what).replace("{}", what)
-            yield f"{self.file}: {said} left out ({shown}{more})."
+            skipped = reason.replace("{image}", what).replace("{}", what)
+            yield f"{self.file}: {skipped} left out ({shown}{more})."
 
 
 def _annotations(folder: Path, what: str) -> Path:
@@ -202,7 +202,7 @@ def _annotations(folder: Path, what: str) -> Path:
             return found[0]
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     wanted = " or ".join(_PARTS[what][:2])
-    raise UsageError(f"{folder} must hold {wanted} for {what}; it holds {there}.")
+    raise UsageError(f"{folder} must contain {wanted} for {what}, got {there}.")
 
 
 def _places(folder: Path, annotations: Path) -> Iterator[ImageStore]:
@@ -226,7 +226,7 @@ def _open_tar(path: Path) -> ImageStore:
     offsets = {}
     for member in members:
         where = (member.offset_data, member.size)
-        # Annotations name images with or without the folder that they lie in.
+        # Annotations name images with or without their folder.
         offsets[member.name] = offsets[Path(member.name).name] = where
     return ImageStore(path, offsets)
 
@@ -242,7 +242,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     )
     if not lists:
         raise UsageError(
-            f"{path} must hold the lists {', '.join(wanted)}, as files of COCO do."
+            f"{path} must have the lists {', '.join(wanted)}, as COCO files do."
         )
     for key, fields in (
         ("images", ("id", "file_name")),
@@ -251,9 +251,11 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         if not all(
             isinstance(e, dict) and set(fields) <= e.keys() for e in content[key]
         ):
-            raise UsageError(f"{path}: all {key} must have {' and '.join(fields)}.")
+            raise UsageError(
+                f"{path}: every entry of {key} must have {' and '.join(fields)}."
+            )
     if not content["categories"]:
-        raise UsageError(f"{path} names no category.")
+        raise UsageError(f"{path} has no categories.")
     return dict(content)
 
 
@@ -270,18 +272,18 @@ def _usable_images(
             continue
         try:
             width, height = place.open(name).size
-        except OSError:  # PIL's errors about broken files are such
+        except OSError:  # PIL raises OSError for broken files
             problems.add("{image} that cannot be read,", name)
             continue
         declared = (entry.get("width", width), entry.get("height", height))
         if declared != (width, height):
-            problems.add("{image} of another size than the annotations say,", name)
+            problems.add("{image} whose size differs from the annotations,", name)
             continue
         yield _Image(entry["id"], name, place, height, width)
 
 
 def _clipped(box: Any, height: int, width: int) -> list[float] | None:
-    """Return the corners of a box inside the image; None if there is no area."""
+    """Clip a box to the image and return its corners; None if no area is left."""
     try:
         x, y, wide, high = (float(number) for number in box)
     except (TypeError, ValueError):
@@ -293,7 +295,7 @@ def _clipped(box: Any, height: int, width: int) -> list[float] | None:
 
 
 def _mask_fits(segmentation: Any, size: tuple[int, int]) -> bool:
-    """Return whether a mask can be decoded to its image's size; none at all is fine."""
+    """Return whether a mask decodes to its image's size; no mask is fine."""
     if isinstance(segmentation, dict):
         return tuple(segmentation.get("size", ())) == size
     if isinstance(segmentation, list):
@@ -302,7 +304,7 @@ def _mask_fits(segmentation: Any, size: tuple[int, int]) -> bool:
 
 
 def _decode(segmentation: Any, size: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Turn polygons or run lengths into a mask of zeros and ones."""
+    """Decode polygons or run lengths to a mask of zeros and ones."""
     codec = sources.need("pycocotools.mask")
     if isinstance(segmentation, list):
         runs = codec.merge(codec.frPyObjects(segmentation, *size))

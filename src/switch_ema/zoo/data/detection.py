@@ -1,4 +1,4 @@
-"""Images with boxes and masks: what an example is, and which datasets there are."""
+"""Images with boxes and masks: the example type and the datasets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ from switch_ema.zoo.data.splits import hold_out, stream
 
 Target = dict[str, Tensor]
 """``boxes`` (n, 4) as x1, y1, x2, y2 in pixels, ``labels`` (n) from 1, ``iscrowd`` (n)
-and, if the data has them, ``masks`` (n, height, width) of zeros and ones."""
+and, where the data has them, ``masks`` (n, height, width) of zeros and ones."""
 
 
 class Example(NamedTuple):
-    """One image as bytes (3, height, width), and what is in it."""
+    """An image as bytes (3, height, width) and its target."""
 
     image: Tensor
     target: Target
 
 
 class Examples(Protocol):
-    """Examples by number, in memory or read from files."""
+    """Examples by index, in memory or read from files."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Count the examples."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Target]:
-        """Return one of them."""
+        """Return one example."""
 
 
 @dataclass(frozen=True)
-class ChosenExamples:
-    """Some of the examples, in an order of their own."""
+class _Subset:
+    """Examples at the given indices, in that order."""
 
     examples: Examples
     indices: Sequence[int]
@@ -53,10 +53,10 @@ class ChosenExamples:
 
 
 class _Scaled:
-    """Images of which the longer side has a given number of pixels.
+    """Images scaled to a longer side of ``longest_side`` pixels.
 
-    They are scaled once and stay in memory; masks, which would fill it, are decoded and
-    scaled when they are looked at.
+    Images are scaled once and kept in memory; masks would not fit, so they are decoded
+    and scaled on access.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class _Scaled:
         target["boxes"] = target["boxes"] * scale
         if "masks" in target:
             target["masks"] = self._resize.resize_mask(target["masks"], size)
-            seen = target["masks"].flatten(1).bool().any(1)  # a small one may vanish
+            seen = target["masks"].flatten(1).bool().any(1)  # a small mask may vanish
             target = {key: value[seen] for key, value in target.items()}
         return image, target
 
@@ -96,20 +96,20 @@ class DetectionData:
     train: Examples
     test: Examples
     categories: tuple[str, ...]
-    """Names; label 1 is the first, since 0 is the background."""
+    """Names; label 1 is the first (0 is the background)."""
     has_masks: bool
     problems: tuple[str, ...] = ()
-    """What was left out of the files, counted and named."""
+    """One sentence for each kind of entry that was skipped in the files."""
 
     @property
     def classes(self) -> int:
-        """How many categories there are, without the background."""
+        """Number of categories, without the background."""
         return len(self.categories)
 
 
 SHAPES_TRAIN, SHAPES_TEST = 320, 100
 _FOLDERS = {"bccd": "bccd", "nuclei": "masks", "coco": "coco"}
-"""Folders of datasets in the user's folder of data."""
+"""Dataset folders inside the user's data folder."""
 
 
 def load_detection(
@@ -121,18 +121,19 @@ def load_detection(
     longest_side: int | None = None,
     validation: bool = False,
 ) -> DetectionData:
-    """Load images with boxes by name or from a folder in the format of COCO.
+    """Load images with boxes by name or from a folder in COCO format.
 
     Args:
-        name: ``shapes`` (drawn here), ``bccd``, ``nuclei`` and ``coco`` (in the user's
-            folder of data), or the path of a folder; see
+        name: ``shapes`` (synthetic), ``bccd``, ``nuclei`` and ``coco`` (in the user's
+            data folder), or the path of a folder; see
             ``switch_ema.zoo.data.coco``.
-        seed: Draws the shapes, the subsets and the part that is held out.
-        size: Training images; None is all of them (320 of the shapes).
-        test_size: Test images; None is all of them (100 of the shapes).
-        longest_side: Images from files are scaled to it once and stay in memory. None
-            leaves them in their files, as they are.
-        validation: Whether a fifth of the training images stands in for the tests.
+        seed: Seeds the shapes, the subsets and the held-out part.
+        size: Number of training images; None for all (320 shapes).
+        test_size: Number of test images; None for all (100 shapes).
+        longest_side: Images from files are scaled to it once and kept in memory; None
+            reads them from their files at full size.
+        validation: Whether to evaluate on a held-out fifth of the training images
+            instead of the test images.
     """
     if name == "shapes":
         count = check_count("size", SHAPES_TRAIN if size is None else size, 5)
@@ -156,8 +157,8 @@ def load_detection(
         return data
     stay, held = (part.tolist() for part in hold_out(len(data.train), seed))
     return DetectionData(
-        ChosenExamples(data.train, stay),
-        ChosenExamples(data.train, held),
+        _Subset(data.train, stay),
+        _Subset(data.train, held),
         data.categories,
         data.has_masks,
         data.problems,
@@ -182,12 +183,12 @@ def _from_files(folder: Path, longest_side: int | None) -> DetectionData:
             f"{', '.join(train.categories)}, those for tests "
             f"{', '.join(test.categories)}."
         )
-    # As usual, an image without any box is not trained on; it is tested.
+    # As usual, images without boxes are tested on but not trained on.
     filled = [index for index in range(len(train)) if train.count(index)]
-    parts: list[Examples] = [ChosenExamples(train, filled), test]
+    parts: list[Examples] = [_Subset(train, filled), test]
     for part, what in zip(parts, ("training", "tests"), strict=True):
         if not len(part):
-            raise UsageError(f"{folder} has no usable image for {what}.")
+            raise UsageError(f"{folder} has no usable images for {what}.")
     if longest_side is not None:
         parts = [
             _Scaled(train, filled, longest_side),
@@ -207,4 +208,4 @@ def _draw(
     if check_count(name, size) > have:
         raise UsageError(f"{name} must be at most {have}, got {size}.")
     order = torch.randperm(have, generator=generator)[:size]
-    return ChosenExamples(examples, order.tolist())
+    return _Subset(examples, order.tolist())

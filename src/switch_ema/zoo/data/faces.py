@@ -1,4 +1,4 @@
-"""Faces with ages: a folder of images, and a CSV that says which has which age."""
+"""Faces with ages: a folder of images and a CSV file of their ages."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from switch_ema.zoo.data.vision import ImageFiles
 COLUMNS = ("age", "path", "split")
 _SPLITS = ("train", "val", "test")
 _OLDEST = 200.0
-"""Ages above are mistakes; IMDB-WIKI, which is not clean, goes up to 186."""
+"""Larger ages are errors; IMDB-WIKI is noisy and goes up to 186."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Faces:
 
 
 def load_faces(name: str, folder: str | None) -> Faces:
-    """Load AgeDB or IMDB-WIKI as their usual preprocessing leaves them.
+    """Load AgeDB or IMDB-WIKI in their usual preprocessed form.
 
     Args:
         name: ``agedb`` or ``imdb-wiki``.
-        folder: With the CSV file, whose column ``path`` is relative to the folder.
+        folder: Folder with the CSV file; its ``path`` column is relative to the folder.
     """
     if folder is not None:
         there = sorted(Path(folder).expanduser().glob("*.csv"))
         if len(there) != 1:
             raise UsageError(
-                f"folder must hold one file *.csv, got {folder!r} with {len(there)}."
+                f"folder must contain one *.csv file, got {folder!r} with {len(there)}."
             )
         return _read_faces(there[0])
     files = sources.find_files(name)
@@ -52,7 +52,7 @@ def load_faces(name: str, folder: str | None) -> Faces:
 def _read_faces(path: Path) -> Faces:
     """Read a CSV with the columns age, path and split (train, val or test).
 
-    Images of the split val are not used.
+    The val split is not used.
 
     Raises:
         UsageError: A column or an image is missing, or a value is out of range; the
@@ -62,7 +62,7 @@ def _read_faces(path: Path) -> Faces:
     columns = rows.fieldnames or ()
     if any(column not in columns for column in COLUMNS):
         raise UsageError(
-            f"{path}, line 1: the columns must have {', '.join(COLUMNS)}, "
+            f"{path}, line 1: the columns must include {', '.join(COLUMNS)}, "
             f"got {', '.join(columns)}."
         )
     paths: dict[str, list[str]] = {split: [] for split in _SPLITS}
@@ -75,12 +75,12 @@ def _read_faces(path: Path) -> Faces:
                 f"{where}: split must be {', '.join(_SPLITS)}, got {split!r}."
             )
         if not image.is_file():
-            raise UsageError(f"{where}: there is no image {row['path']!r}.")
+            raise UsageError(f"{where}: image {row['path']!r} not found.")
         paths[split].append(str(image))
         ages[split].append(_age(row["age"], where))
     for split in ("train", "test"):
         if not paths[split]:
-            raise UsageError(f"{path} has no line below line 1 with the split {split}.")
+            raise UsageError(f"{path} has no rows with the split {split}.")
     return Faces(
         ImageFiles(paths["train"]),
         torch.tensor(ages["train"]),

@@ -31,8 +31,8 @@ class ImageSet:
         return int(torch.cat([self.y_train, self.y_test]).max()) + 1
 
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation of the training pixels, by channel."""
-        # From counts of the 256 values: bytes become floats only batch by batch.
+        """Return the per-channel mean and standard deviation of the training pixels."""
+        # Histogram of the 256 values: avoids a float copy of all images.
         values = torch.arange(256, dtype=torch.double)
         channels = self.x_train.transpose(0, 1)
         counts = torch.stack([c.flatten().bincount(minlength=256) for c in channels])
@@ -43,9 +43,9 @@ class ImageSet:
 
 
 def load_images(name: str, seed: int, *, download: bool = False) -> ImageSet:
-    """Load a dataset by its name.
+    """Load a dataset by name.
 
-    Digits have no published split: 1,000 training images are drawn from the seed.
+    The digits have no published split; the seed draws 1,000 training images.
     """
     if name == "digits":
         images, labels = load_digit_images()
@@ -75,7 +75,7 @@ def _read_npz(path: Path) -> ImageSet:
             missing = [array for array in _ARRAYS if array not in stored]
             if missing:
                 raise UsageError(
-                    f"{path} must hold the arrays {', '.join(_ARRAYS)}; "
+                    f"{path} must contain the arrays {', '.join(_ARRAYS)}; "
                     f"{', '.join(missing)} not found."
                 )
             arrays = [stored[array] for array in _ARRAYS]
@@ -86,7 +86,7 @@ def _read_npz(path: Path) -> ImageSet:
 
 @lru_cache(maxsize=2)
 def _read_torchvision(name: str) -> ImageSet:
-    """Read or download; torchvision compares the files with known checksums."""
+    """Read or download a dataset; torchvision verifies the files' checksums."""
     datasets = sources.need("torchvision.datasets")
     make = getattr(datasets, sources.DOWNLOADS[name][0])
     folder = sources.download_folder()

@@ -1,4 +1,4 @@
-"""Texts with a class each: reviews, SST-2, Yelp Review, Python's manual."""
+"""Labelled texts: reviews, SST-2, Yelp Review, Python's manual."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from switch_ema.zoo.data.texts import manual_paragraphs
 
 @dataclass(frozen=True)
 class _TextFormat:
-    """How a file of labelled texts is written."""
+    """File format of labelled texts."""
 
     label: str
     """The column of the label."""
@@ -28,9 +28,9 @@ class _TextFormat:
     """The smallest label; the largest is ``first + classes - 1``."""
     classes: int
     header: bool = True
-    """Whether line 1 names the columns; otherwise they are label and text."""
+    """Whether line 1 is a header; without one the columns are label and text."""
     quoted: bool = False
-    """A comma between columns and quotes around texts, instead of a tab."""
+    """Whether columns are comma-separated with quoted texts, not tab-separated."""
 
 
 FORMATS = {
@@ -44,7 +44,7 @@ _MANUAL_CLASSES = 4
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts in the order of their files, labels from 0 on."""
+    """Texts in file order, labels from 0."""
 
     train: list[str]
     y_train: Tensor
@@ -54,10 +54,10 @@ class LabelledTexts:
 
 
 def load_labelled_texts(name: str, seed: int) -> LabelledTexts:
-    """Load texts by the name of their dataset.
+    """Load a dataset of texts by name.
 
-    ``pydoc`` are the paragraphs of the longest topics of Python's manual, which have to
-    be told apart; a fifth of them, drawn from the seed, is for tests.
+    ``pydoc`` has the paragraphs of the longest topics of Python's manual; the topic is
+    the class. The seed draws a fifth of them as test data.
     """
     if name == "pydoc":
         return _manual(seed)
@@ -70,11 +70,11 @@ def load_labelled_texts(name: str, seed: int) -> LabelledTexts:
 
 @lru_cache(maxsize=4)
 def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
-    """Read one file; the classes are numbered from 0 on.
+    """Read one file; labels start at 0.
 
     Raises:
-        UsageError: A column is missing, or a line has no such label or no text; the
-            message names the line.
+        UsageError: A column is missing, or a line has an invalid label or no text; the
+            message gives the line.
     """
     form = FORMATS[name]
     texts, labels = [], []
@@ -91,12 +91,12 @@ def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
         texts.append(text)
         labels.append(number)
     if not texts:
-        raise UsageError(f"{path} holds no texts below line 1, its header.")
+        raise UsageError(f"{path} has no texts after its header.")
     return texts, torch.tensor(labels)
 
 
 def _rows(path: Path, form: _TextFormat) -> Iterator[tuple[int, str, str]]:
-    """Yield line, label and text of each entry."""
+    """Yield the line number, label and text of each entry."""
     content = io.StringIO(read_text(path), newline="")
     if form.quoted:
         rows = csv.reader(content)
@@ -106,14 +106,14 @@ def _rows(path: Path, form: _TextFormat) -> Iterator[tuple[int, str, str]]:
     missing = [name for name in (form.label, form.text) if name not in columns]
     if missing:
         raise UsageError(
-            f"{path}, line 1: the columns must have {form.label} and {form.text}, "
+            f"{path}, line 1: the columns must include {form.label} and {form.text}, "
             f"got {', '.join(columns)}."
         )
     label, text = columns.index(form.label), columns.index(form.text)
     for row in rows:
         if len(row) != len(columns):
             raise UsageError(
-                f"{path}, line {rows.line_num}: there must be {len(columns)} columns, "
+                f"{path}, line {rows.line_num}: expected {len(columns)} columns, "
                 f"got {len(row)}."
             )
         yield rows.line_num, row[label], row[text]

@@ -1,4 +1,4 @@
-"""Moving MNIST: two digits that move over a black frame and bounce off its edges."""
+"""Moving MNIST: two digits move across a black frame and bounce off its edges."""
 
 import math
 
@@ -12,9 +12,9 @@ from switch_ema.zoo.data.splits import stream
 
 SOURCES = ("digits", "mnist")
 FRAMES = 20
-"""In a clip: ten that are seen and ten that are predicted."""
+"""Frames per clip: ten given and ten to predict."""
 STEP = 0.1
-"""How far a digit moves between two frames, as a share of the room that it has."""
+"""Distance that a digit moves per frame, as a share of the room it has."""
 
 
 def digit_images(
@@ -22,8 +22,8 @@ def digit_images(
 ) -> tuple[Tensor, Tensor]:
     """Return training and test digits in [0, 1], sized for frames of ``side`` pixels.
 
-    A digit of MNIST has 28 pixels in a frame of 64, and others in proportion.
-    scikit-learn's digits, of 8 by 8 pixels, are scaled up to the same size.
+    An MNIST digit has 28 pixels in a frame of 64, and in proportion in other frames.
+    scikit-learn's 8 by 8 digits are scaled up to the same size.
     """
     data = load_images(name, seed, download=download)
     digit = round(side * 28 / 64)
@@ -42,17 +42,17 @@ def _resized(images: Tensor, side: int) -> Tensor:
 
 
 def moving_clips(digits: Tensor, count: int, side: int, seed: int, name: str) -> Tensor:
-    """Draw clips of two moving digits each (Srivastava et al., 2015).
+    """Generate clips of two moving digits (Srivastava et al., 2015).
 
-    A digit starts anywhere, moves in any direction by ``STEP`` from frame to frame,
-    stops at an edge and comes back. Where digits overlap, the brighter pixel is seen.
+    A digit starts at a random position, moves by ``STEP`` per frame in a random
+    direction, and bounces off the edges. Where digits overlap, the brighter pixel wins.
 
     Args:
-        digits: To draw from, count x height x width.
-        count: How many clips.
+        digits: Digits to choose from, count x height x width.
+        count: Number of clips.
         side: Height and width of a frame.
-        seed: Decides, with the name, about all that is random.
-        name: What the clips are for, such as "training clips".
+        seed: Random seed, combined with ``name``.
+        name: Purpose of the clips, such as "training clips".
 
     Returns:
         Bytes, count x frames x 1 x side x side.
@@ -66,7 +66,7 @@ def moving_clips(digits: Tensor, count: int, side: int, seed: int, name: str) ->
     rows = torch.arange(digits.shape[-1])
     clip, frame = torch.arange(count)[:, None], torch.arange(FRAMES)[None, :]
     for which in range(2):
-        # One advanced index for all pixels of a digit, in all clips and frames.
+        # One advanced index covers all pixels of a digit in all clips and frames.
         down = corners[:, which, :, 0, None, None] + rows[:, None]
         right = corners[:, which, :, 1, None, None] + rows
         index = (clip[..., None, None], frame[..., None, None], down, right)
@@ -76,7 +76,7 @@ def moving_clips(digits: Tensor, count: int, side: int, seed: int, name: str) ->
 
 
 def _trajectories(count: int, generator: torch.Generator) -> Tensor:
-    """Return places in [0, 1] x [0, 1], count x frames x 2."""
+    """Return positions in [0, 1] x [0, 1], count x frames x 2."""
     place = torch.rand(count, 2, generator=generator)
     angle = 2 * math.pi * torch.rand(count, generator=generator)
     velocity = STEP * torch.stack([angle.sin(), angle.cos()], 1)

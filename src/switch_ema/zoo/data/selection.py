@@ -1,4 +1,4 @@
-"""Which images a task trains and tests on, drawn from its seed."""
+"""Subsets, label noise and held-out images of a task, drawn from its seed."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -15,13 +15,13 @@ Data = TypeVar("Data", ImageSet, VisionSet)
 
 
 def subset(data: Data, size: int | None, test_size: int | None, seed: int) -> Data:
-    """Keep a random part of the training and of the test images.
+    """Keep a random subset of the training and test images.
 
     Args:
         data: The images.
-        size: Training images to keep, at least 10; None keeps all of them.
-        test_size: Test images to keep, likewise.
-        seed: Draws them.
+        size: Number of training images to keep, at least 10; None for all.
+        test_size: Number of test images to keep, likewise.
+        seed: Seeds the selection.
     """
     generator = stream(seed, "subset")
     train = _draw("size", size, len(data.y_train), generator)
@@ -45,13 +45,13 @@ def _draw(name: str, size: int | None, have: int, generator: torch.Generator) ->
 def split_and_redraw(
     data: VisionSet, noise: float, seed: int, *, split: str
 ) -> VisionSet:
-    """Redraw a share of the training labels, and choose what is evaluated.
+    """Add label noise to the training data, and choose the evaluation data.
 
     Args:
         data: All images.
-        noise: Share of the training labels that are redrawn; images that are held out
-            keep the labels that they have.
-        seed: Draws labels and held-out images.
+        noise: Share of the training labels to redraw; held-out images keep their
+            labels.
+        seed: Seeds the labels and the held-out images.
         split: ``test``, or ``validation`` for a fifth of the training images.
     """
     noisy = redraw_labels(data.y_train, noise, data.classes, seed)

@@ -1,8 +1,8 @@
 """Coloured circles, squares and triangles on noise, with their boxes and masks.
 
-The smallest data on which a detector has to find, to tell apart and to outline. An
-image has 64 by 64 pixels and one to three shapes of 12 to 28 pixels, hardly
-overlapping; the colour says nothing about the kind of a shape.
+The smallest data on which a detector must localise, classify and segment. An image has
+64 by 64 pixels and one to three shapes of 12 to 28 pixels, hardly overlapping; the
+colour is independent of the class.
 """
 
 import torch
@@ -18,11 +18,11 @@ _NOISE = 30.0
 def draw_shapes(
     count: int, generator: torch.Generator
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """Draw that many images with what is in them.
+    """Generate images with their targets.
 
     Args:
-        count: Images.
-        generator: Decides about everything random.
+        count: Number of images.
+        generator: Source of all randomness.
 
     Returns:
         For each image its bytes (3, 64, 64), and ``boxes``, ``labels`` from 1,
@@ -41,10 +41,10 @@ def _draw_image(generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         kind = _integer(0, len(CATEGORIES) - 1, generator)
         mask = _mask(kind, generator)
         colour = 255 * torch.rand(3, 1, 1, generator=generator)
-        # A shape that would hide another one is left out; the first always stays.
+        # A shape that would hide another is skipped; the first always stays.
         if (mask & taken).any():
             continue
-        # Far from the background, or it could not be seen.
+        # Far from the background, or the shape would be invisible.
         colour = torch.where((colour - base).abs() < 50, (colour + 128) % 256, colour)
         texture = _NOISE / 3 * torch.randn(3, SIDE, SIDE, generator=generator)
         image = torch.where(mask, colour + texture, image)

@@ -1,4 +1,4 @@
-"""Where data is found: in the user's folder, in a library, or downloaded on request."""
+"""Where data comes from: the user's folder, a library, or a download on request."""
 
 import importlib
 import importlib.util
@@ -36,7 +36,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "reviews": ("reviews/train.tsv", "reviews/test.tsv"),
     "yelp": ("yelp/train.csv", "yelp/test.csv"),
 }
-"""File patterns that are searched for in the data folder, by dataset."""
+"""File patterns to search for in the data folder, by dataset."""
 
 DOWNLOADS: dict[str, tuple[str, str]] = {
     "mnist": ("MNIST", "MNIST"),
@@ -45,7 +45,7 @@ DOWNLOADS: dict[str, tuple[str, str]] = {
     "cifar100": ("CIFAR100", "cifar-100-python"),
     "stl10": ("STL10", "stl10_binary"),
 }
-"""Torchvision's class and the folder that its download makes, by dataset."""
+"""Torchvision's class and the folder its download creates, by dataset."""
 
 LIBRARIES: dict[str, str] = {
     "digits": "sklearn",
@@ -53,17 +53,17 @@ LIBRARIES: dict[str, str] = {
     "mnist1d": "mnist1d",
     "pydoc": "pydoc_data",
 }
-"""The installed module that a dataset comes with."""
+"""The module that ships each dataset."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """One dataset: whether it was found, and how to get it."""
+    """A dataset: whether it was found, and how to get it."""
 
     name: str
     found: bool
     where: str
-    """Where it was found; empty if it was not."""
+    """Where it was found; empty if missing."""
     how: str
     """How to get it."""
 
@@ -85,7 +85,7 @@ def catalogue() -> list[DataSource]:
 
 
 def data_folder() -> Path | None:
-    """Return the user's folder of data, if one is set."""
+    """Return the user's data folder, if one is set."""
     given = os.environ.get(FOLDER)
     if not given:
         return None
@@ -96,7 +96,7 @@ def data_folder() -> Path | None:
 
 
 def find_files(name: str) -> tuple[Path, ...] | None:
-    """Return the files of a dataset in the user's folder, if they are all there."""
+    """Return a dataset's files in the user's folder; None if any is missing."""
     folder = data_folder()
     if folder is None:
         return None
@@ -105,13 +105,13 @@ def find_files(name: str) -> tuple[Path, ...] | None:
 
 
 def download_folder() -> Path:
-    """Return where downloads are kept."""
+    """Return the download folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "switch-ema"
 
 
 def find_download(name: str) -> Path | None:
-    """Return the folder of an earlier download, if there is one."""
+    """Return the folder of an earlier download, if any."""
     if name not in DOWNLOADS:
         return None
     folder = download_folder() / DOWNLOADS[name][1]
@@ -119,16 +119,16 @@ def find_download(name: str) -> Path | None:
 
 
 def _how_to_get(name: str) -> str:
-    """Say what to do about a dataset that is missing."""
+    """Return advice on how to get a missing dataset."""
     files = " and ".join(FILES[name])
-    other = ", or give the option download=True" if name in DOWNLOADS else ""
+    other = ", or pass the option download=True" if name in DOWNLOADS else ""
     if name == "imagenet":
-        other = ", or give its own place by the option folder"
+        other = ", or pass its path as the option folder"
     return f"set {FOLDER} to a folder with {files}{other}"
 
 
 def not_found(name: str) -> UsageError:
-    """Say what was expected, what was found and what to do."""
+    """Build the error for missing data: what was found and what to do."""
     folder = data_folder()
     if folder is None:
         state = f"{FOLDER} is not set"
@@ -139,18 +139,18 @@ def not_found(name: str) -> UsageError:
             for pattern in patterns
             if any(folder.glob(pattern))
         ]
-        found = ", ".join(there) or "none of the known files"
-        state = f"{FOLDER} holds {found}, but not {' and '.join(FILES[name])}"
+        found = ", ".join(there) or "no known files"
+        state = f"{FOLDER} has {found}, but not {' and '.join(FILES[name])}"
     return UsageError(f"the data {name} was not found ({state}): {_how_to_get(name)}.")
 
 
 def download_failed(name: str, error: Exception) -> UsageError:
-    """Say why a download failed, and what to do instead."""
+    """Build the error for a failed download: the reason and what to do instead."""
     reason = str(error).strip().partition("\n")[0]
-    return UsageError(f"the download of {name} failed ({reason}): {_how_to_get(name)}.")
+    return UsageError(f"downloading {name} failed ({reason}): {_how_to_get(name)}.")
 
 
 def need(module: str) -> ModuleType:
-    """Import a module of the bench's extra, or say how to install it."""
+    """Import a module of the bench extra; if it is missing, say how to install it."""
     with needed(None, "bench", error=UsageError):
         return importlib.import_module(module)

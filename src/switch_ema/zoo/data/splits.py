@@ -1,4 +1,4 @@
-"""What a task draws from its seed: how its data is split, which labels are noisy."""
+"""Splits and label noise, drawn from a task's seed."""
 
 import hashlib
 from typing import Any
@@ -10,7 +10,7 @@ from switch_ema._checks import check_choice
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:
-    """Make the random numbers of one purpose, unrelated to those of any other.
+    """Return a random generator for one purpose, independent of all others.
 
     >>> torch.rand(1, generator=stream(0, "noise")) == torch.rand(
     ...     1, generator=stream(0, "noise")
@@ -22,12 +22,12 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 
 
 def check_split(split: str) -> bool:
-    """Return whether evaluation is on held-out training data."""
+    """Return whether to evaluate on held-out training data."""
     return check_choice("split", split, ("test", "validation")) == "validation"
 
 
 def hold_out(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw which training examples stay, and which fifth of them is held out."""
+    """Split the training examples: which stay, and which fifth is held out."""
     order = torch.randperm(count, generator=stream(seed, "hold out"))
     fifth = count // 5
     return order[fifth:], order[:fifth]
@@ -41,17 +41,17 @@ def choose_split(
     *,
     clean: tuple[Any, ...] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return what a task trains on and what it evaluates on.
+    """Return a task's training and evaluation data.
 
     Args:
-        split: ``test`` evaluates on the test data. ``validation`` holds a fifth of the
-            training data out, and evaluates on that.
-        seed: Draws the fifth.
-        train: Inputs, labels and whatever else belongs to the training examples; each
-            can be indexed by a tensor of positions.
+        split: ``test`` evaluates on the test data; ``validation`` holds out a fifth of
+            the training data and evaluates on that.
+        seed: Seeds the choice of the fifth.
+        train: Inputs, labels and any other data of the training examples; each must
+            support indexing by a tensor of positions.
         test: The same for the test examples.
-        clean: What is held out instead of ``train``, where the training labels are
-            noisy: clean labels measure what the test measures.
+        clean: Held out instead of ``train`` if the training labels are noisy: clean
+            labels measure what the test measures.
 
     >>> x = torch.arange(10)
     >>> train, held_out = choose_split("validation", 0, (x, 2 * x), (x, x))
@@ -66,10 +66,10 @@ def choose_split(
 
 
 def redraw_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
-    """Draw a share of the labels anew, uniformly over all classes.
+    """Redraw a share of the labels, uniformly over all classes.
 
-    The share is exact. About one in ``classes`` of the redrawn labels is drawn as it
-    was, so a little less than the share is wrong.
+    The share is exact. About one in ``classes`` of the redrawn labels comes out
+    unchanged, so slightly fewer than the share are wrong.
     """
     generator = stream(seed, "label noise")
     count = round(share * len(labels))

@@ -22,24 +22,23 @@ _EXPECTED = (
 
 
 def find_stl10() -> Path | None:
-    """Return the folder that holds ``stl10_binary``, if there is one."""
+    """Return the folder that contains ``stl10_binary``, if any."""
     folders = (sources.data_folder(), sources.download_folder())
     return next((f for f in folders if f is not None and (f / FOLDER).is_dir()), None)
 
 
 def load_stl10(*, unlabelled: bool, download: bool) -> ImageSet:
-    """Read STL-10 from the files of its authors.
+    """Read STL-10 from its published files.
 
     Args:
-        unlabelled: Whether the unlabelled training images follow the labelled ones;
-            their label is -1.
-        download: Whether torchvision may download what is not found.
+        unlabelled: Whether to append the unlabelled training images, with label -1.
+        download: Whether torchvision may download missing data.
     """
     found = find_stl10()
     if found is None and not download:
         raise UsageError(
             f"the data stl10 was not found: set {sources.FOLDER} to a folder with "
-            f"{FOLDER}, or give the option download=True."
+            f"{FOLDER}, or pass the option download=True."
         )
     folder = found or sources.download_folder()
     if not download:
@@ -68,7 +67,7 @@ def _check_files(folder: Path) -> None:
     missing = [name for name in _EXPECTED if name not in there]
     if missing:
         raise UsageError(
-            f"{folder} must hold {', '.join(_EXPECTED)}; found "
+            f"{folder} must contain {', '.join(_EXPECTED)}; found "
             f"{', '.join(sorted(there)) or 'nothing'}, so "
             f"{', '.join(missing)} is missing."
         )

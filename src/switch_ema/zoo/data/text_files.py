@@ -1,4 +1,4 @@
-"""Text files, read whole: what is wrong with one is said with its line."""
+"""Text files, read whole; errors give the line number."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from switch_ema.bench.errors import UsageError
 
 
 def read_text(path: Path) -> str:
-    """Read a file that must be UTF-8 and hold something.
+    """Read a non-empty UTF-8 file.
 
     Raises:
-        UsageError: The file is missing, empty, or has bytes that are not UTF-8; the
-            message names the line.
+        UsageError: The file is missing, empty or not UTF-8; the message gives the
+            line.
     """
     try:
         content = path.read_bytes()
@@ -25,5 +25,5 @@ def read_text(path: Path) -> str:
             f"{path}, line {line}: the text must be UTF-8, got the byte {found}."
         ) from None
     if not text.strip():
-        raise UsageError(f"{path} is empty: it must hold text, from line 1 on.")
+        raise UsageError(f"{path} is empty; it must contain text.")
     return text

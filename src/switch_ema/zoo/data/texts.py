@@ -1,4 +1,4 @@
-"""Texts for language models: Python's own documentation, WikiText-2 or PTB."""
+"""Texts for language models: Python's documentation, WikiText-2 or PTB."""
 
 import re
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Texts:
 
 
 def load_texts(name: str, seed: int) -> Texts:
-    """Load a text by its name.
+    """Load a text by name.
 
-    The topics of Python's documentation have no published split: a fifth of the words
-    is drawn from the seed, by whole topics, and so is the order of the others.
-    WikiText-2 trains on its validation text, which is small enough for a CPU.
+    Python's documentation has no published split: the seed draws whole topics with a
+    fifth of the words as test text, and shuffles the other topics. WikiText-2 trains
+    on its validation text, which is small enough for a CPU.
     """
     if name == "pydoc":
         return _split_topics(seed)
@@ -42,14 +42,14 @@ def load_texts(name: str, seed: int) -> Texts:
 def choose_text(
     texts: Texts, split: str, size: int | None, test_size: int | None
 ) -> Texts:
-    """Keep the beginning of both texts, and choose which one is evaluated.
+    """Truncate both texts, and choose the evaluation text.
 
     Args:
         texts: The whole texts.
-        split: ``test``, or ``validation`` to evaluate on the last fifth of the training
-            text, which is then not trained on.
-        size: Words of the training text; None keeps all of them.
-        test_size: Words of the test text, likewise.
+        split: ``test``, or ``validation`` to hold out the last fifth of the training
+            text and evaluate on it.
+        size: Number of training words to keep; None for all.
+        test_size: Number of test words to keep, likewise.
     """
     train, test = texts.train[:size], texts.test[:test_size]
     if check_split(split):
@@ -65,7 +65,7 @@ def _split_topics(seed: int) -> Texts:
     train: list[str] = []
     test: list[str] = []
     for index in order:
-        # The last topic may be long: it goes where the balance stays closest.
+        # The last topic may be long: put it where the split stays closest to a fifth.
         fits = len(test) + len(topics[index]) / 2 <= wanted
         (test if fits else train).extend(topics[index])
     return Texts(train, test)
@@ -81,10 +81,10 @@ def manual_paragraphs() -> list[list[str]]:
 
 @lru_cache(maxsize=1)
 def _topics() -> list[list[str]]:
-    """Return the words of each topic, without paragraphs that an earlier one has.
+    """Return the words of each topic, without paragraphs of earlier topics.
 
-    Some topics repeat others word for word; without this, test text would be
-    training text. The text, and so the perplexity, differs between versions of Python.
+    Some topics repeat others word for word, which would leak training text into the
+    test. The text, and so the perplexity, differs between Python versions.
     """
     from pydoc_data.topics import topics
 

@@ -1,4 +1,4 @@
-"""Texts as numbers: a WordPiece tokenizer, trained on the training text or given."""
+"""WordPiece tokenizers, trained on the training text or pre-trained."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""As BERT has them; the first has the number 0."""
+"""BERT's special tokens; the first has index 0."""
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
-    """Train a WordPiece tokenizer as BERT's: lower case, no accents.
+    """Train a WordPiece tokenizer like BERT's: lower case, no accents.
 
-    The result depends on the texts and the size alone.
+    The result depends only on the texts and the size.
 
     Args:
         texts: The training texts.
-        size: At most this many tokens, the special ones included.
+        size: Maximum vocabulary size, including the special tokens.
     """
     with needed("tokenizers", "bench", user="BERT", error=UsageError):
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -37,8 +37,8 @@ def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
 
     learner = with_model(models.WordPiece(unk_token="[UNK]"))
     letters = sorted(set(learner.normalizer.normalize_str(" ".join(texts))))
-    # Letters inside of words are numbered in the order of a hash table, on which the
-    # choice between equally frequent pairs depends: they are given beforehand.
+    # The trainer numbers letters inside words in hash order, and ties between equally
+    # frequent pairs depend on it; passing the letters makes training deterministic.
     inside = [f"##{letter}" for letter in letters if not letter.isspace()]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=[*_SPECIAL, *inside], show_progress=False
@@ -51,10 +51,10 @@ def read_tokenizer(folder: str) -> "Tokenizer":
     """Read the tokenizer of a pre-trained model.
 
     Args:
-        folder: With tokenizer.json, or a name on the hub of transformers.
+        folder: Folder with tokenizer.json, or a name on the Hugging Face Hub.
 
     Raises:
-        OSError: It can be had neither from disk nor from the hub.
+        OSError: Found neither on disk nor on the hub.
     """
     from tokenizers import Tokenizer
 
@@ -68,7 +68,7 @@ def read_tokenizer(folder: str) -> "Tokenizer":
 
 
 def encode(tokenizer: "Tokenizer", texts: Sequence[str], length: int) -> Tensor:
-    """Turn texts into rows of ``[CLS] tokens [SEP]``, cut or filled up with 0."""
+    """Encode texts as rows ``[CLS] tokens [SEP]``, truncated or padded with 0."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     first, last = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))

@@ -1,4 +1,4 @@
-"""Labelled images for every network: in memory where they are few, else in files."""
+"""Labelled images: small datasets in memory, large ones in files."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from switch_ema.zoo.data.stl10 import find_stl10, load_stl10
 
 
 class ImageFiles:
-    """Images in files, which are read when they are needed."""
+    """Image files, read on access."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = list(paths)
@@ -26,11 +26,11 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, which: Tensor) -> "ImageFiles":
-        """Choose several, as with a tensor of images."""
+        """Select several, as from a tensor of images."""
         return ImageFiles([self.paths[index] for index in which.tolist()])
 
     def open(self, index: int) -> Any:
-        """Read one, in colour."""
+        """Read one image as RGB."""
         return sources.need("PIL.Image").open(self.paths[index]).convert("RGB")
 
 
@@ -39,7 +39,7 @@ Images = Union[Tensor, ImageFiles]
 
 @dataclass(frozen=True)
 class VisionSet:
-    """Images with labels; those in memory are bytes (count, channels, side, side)."""
+    """Labelled images; in memory, bytes (count, channels, side, side)."""
 
     x_train: Images
     y_train: Tensor
@@ -47,14 +47,14 @@ class VisionSet:
     y_test: Tensor
     classes: int
     mean: Tensor
-    """Mean of the pixels, by channel, in [0, 255]."""
+    """Per-channel mean of the pixels, in [0, 255]."""
     deviation: Tensor
-    """Standard deviation of the pixels, by channel."""
+    """Per-channel standard deviation of the pixels."""
     mirrored: bool
     """Whether a mirrored image has the same class."""
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn bytes into numbers of mean 0 and standard deviation 1."""
+        """Normalise bytes to mean 0 and standard deviation 1."""
         return (images.float() - self.mean) / self.deviation
 
 
@@ -72,25 +72,25 @@ TRAINING_IMAGES = {
 
 
 _WITHOUT_MIRRORS = ("digits", "mnist")
-"""A mirrored digit is another one, or none."""
+"""Flipping a digit changes its class."""
 
 
 def load_vision(
     name: str, seed: int, *, folder: str | None = None, download: bool = False
 ) -> VisionSet:
-    """Load a dataset by its name.
+    """Load a dataset by name.
 
     Args:
         name: One of ``DATASETS``.
-        seed: Splits the digits, which have no published split.
-        folder: Folder of ``imagenet``, or of any images in its layout: train/ and val/
+        seed: Seeds the split of the digits, which have no published one.
+        folder: Folder of ``imagenet``, or any folder with its layout: train/ and val/
             with one folder per class. By default imagenet/ in the user's data folder.
-        download: Whether torchvision may download what is not found.
+        download: Whether torchvision may download missing data.
     """
     if name == "imagenet":
         return _open_folders(_imagenet_folder(folder))
     if folder is not None:
-        raise UsageError(f"folder is for the dataset imagenet, not for {name}.")
+        raise UsageError(f"folder applies to the dataset imagenet, not to {name}.")
     if name == "stl10" and sources.find_files(name) is None:
         if find_stl10() is None and not download:
             raise sources.not_found(name)
@@ -99,14 +99,14 @@ def load_vision(
 
 
 def in_memory(name: str, data: ImageSet, *, classes: int | None = None) -> VisionSet:
-    """Add what a network has to know about images in memory.
+    """Add normalisation, number of classes and flipping to images in memory.
 
-    Mean and standard deviation are those of the training images.
+    Mean and standard deviation are computed on the training images.
 
     Args:
-        name: The dataset, which decides whether a mirrored image has the same class.
+        name: The dataset; decides whether flipping keeps the class.
         data: The images.
-        classes: How many classes there are; by default as many as the labels show.
+        classes: Number of classes; by default counted from the labels.
     """
     return VisionSet(
         data.x_train,
@@ -138,12 +138,12 @@ def _imagenet_folder(given: str | None) -> Path:
 
 @lru_cache(maxsize=1)
 def _open_folders(folder: Path) -> VisionSet:
-    """List the files of a folder with train/ and val/; labels are in order of name."""
+    """List the files of train/ and val/; classes are numbered by name."""
     _check_layout(folder)
     make = sources.need("torchvision.datasets").ImageFolder
     try:
         train, test = make(folder / "train"), make(folder / "val")
-    except FileNotFoundError as error:  # a class without an image
+    except FileNotFoundError as error:  # a class without images
         raise UsageError(str(error).partition("\n")[0]) from None
     (x_train, y_train), (x_test, y_test) = (
         (ImageFiles([path for path, _ in part.samples]), torch.tensor(part.targets))
@@ -164,22 +164,22 @@ def _open_folders(folder: Path) -> VisionSet:
 
 
 def _check_layout(folder: Path) -> None:
-    """Say which folders were expected and what was found instead."""
+    """Raise if the folder does not have train/ and val/ with the same classes."""
     classes = {part: _subfolders(folder / part) for part in ("train", "val")}
-    expected = f"{folder} must hold train/<class>/<image> and val/<class>/<image>"
+    expected = f"{folder} must contain train/<class>/<image> and val/<class>/<image>"
     if not all(classes.values()):
         found = [_found(folder / part) for part in classes]
         there = (
             sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         )
         others = [name for name in there if name not in classes][:5]
-        beside = f"; beside them {', '.join(others)}" if others else ""
+        beside = f"; also {', '.join(others)}" if others else ""
         raise UsageError(f"{expected}; found {' and '.join(found)}{beside}.")
     if classes["train"] != classes["val"]:
         odd = sorted(classes["train"] ^ classes["val"])
         raise UsageError(
-            f"{expected} with the same classes; {len(classes['train'])} and "
-            f"{len(classes['val'])} were found, and only in one of them "
+            f"{expected} with the same classes; found {len(classes['train'])} and "
+            f"{len(classes['val'])}, and only in one of them "
             f"{', '.join(odd[:5])}{' and others' if len(odd) > 5 else ''}."
         )
 

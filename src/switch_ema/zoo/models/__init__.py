@@ -1,4 +1,4 @@
-"""Networks: ``catalog`` has those of the paper, ``basic`` the simplest ones."""
+"""Networks: the paper's in ``catalog``, the simplest in ``basic``."""
 
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.zoo.models.basic import (

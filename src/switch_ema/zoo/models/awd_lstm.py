@@ -1,4 +1,4 @@
-"""The LSTM language model of AWD-LSTM: dropped weights, locked dropout, tied words."""
+"""AWD-LSTM: weight dropout, variational dropout, tied embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,42 +14,42 @@ State = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AWDDropout:
-    """Shares that are set to zero in training, where AWD-LSTM drops something.
+    """Dropout rates of AWD-LSTM.
 
-    The defaults are those of the Penn Treebank runs of AdaBelief.
+    The defaults are those of AdaBelief's Penn Treebank runs.
     """
 
     words: float = 0.1
-    """Whole words of the embedding, for all their occurrences in a piece of text."""
+    """Whole words of the embedding, at all their occurrences in a piece of text."""
     inputs: float = 0.4
-    """Entries of the word vectors, the same at every position."""
+    """Entries of the word vectors; one mask for all positions."""
     hidden: float = 0.25
-    """Outputs of a layer, the same at every position."""
+    """Outputs of a layer; one mask for all positions."""
     outputs: float = 0.4
     """Outputs of the last layer, likewise."""
     weights: float = 0.5
     """Hidden-to-hidden weights of every layer (DropConnect)."""
 
     def scaled(self, factor: float) -> "AWDDropout":
-        """Multiply all shares."""
+        """Multiply all rates by a factor."""
         return AWDDropout(
             **{name: factor * share for name, share in vars(self).items()}
         )
 
 
 class AWDLSTM(nn.Module):
-    """Embedding, LSTM layers of different widths, the embedding again as classifier.
+    """Embedding, LSTM layers, and a classifier tied to the embedding.
 
-    The inner layers have ``hidden`` units, the last one as many as a word has entries,
-    since the classifier shares the weights of the embedding. Merity et al., 2018:
+    Inner layers have ``hidden`` units; the last has the width of the embedding, since
+    the classifier shares its weights. Merity et al., 2018:
     https://arxiv.org/abs/1708.02182
 
     Args:
         words: Size of the vocabulary.
-        width: Entries of a word's vector.
+        width: Width of the embedding.
         hidden: Units of the inner layers.
         layers: Number of layers, at least 1.
-        drop: What is dropped in training.
+        drop: Dropout rates.
 
     >>> model = AWDLSTM(words=10, width=4, hidden=6)
     >>> reading, states = model(torch.zeros(5, 2, dtype=torch.long))
@@ -93,7 +93,7 @@ class AWDLSTM(nn.Module):
         return Reading(self.classifier(read), raw, read), tuple(after)
 
     def _vectors(self, words: Tensor) -> Tensor:
-        """Look the words up, some of which are dropped wherever they occur."""
+        """Embed the words; in training some are dropped at all their occurrences."""
         weight, share = self.embedding.weight, self.drop.words
         if self.training and share > 0:
             kept = weight.new_ones((len(weight), 1))
@@ -106,7 +106,7 @@ class AWDLSTM(nn.Module):
         if state is None:
             zeros = inputs.new_zeros(1, inputs.shape[1], layer.hidden_size)
             state = (zeros, zeros)
-        # The module itself would use its own weights, which are not dropped.
+        # Calling the module would use its weights without dropout.
         weights: list[Tensor] = [*layer.all_weights[0]]
         weights[1] = dropout(weights[1], self.drop.weights, self.training)
         outputs, hidden, cell = torch.lstm(
@@ -117,13 +117,13 @@ class AWDLSTM(nn.Module):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a language model makes of a piece of text."""
+    """Output of the language model for a piece of text."""
 
     logits: Tensor
     raw: Tensor
     """Outputs of the last layer."""
     dropped: Tensor
-    """The same after dropout: what the classifier sees."""
+    """The same after dropout: the classifier's input."""
 
 
 def locked_dropout(values: Tensor, share: float, training: bool) -> Tensor:
@@ -131,8 +131,8 @@ def locked_dropout(values: Tensor, share: float, training: bool) -> Tensor:
 
     Args:
         values: Time is the first dimension.
-        share: In [0, 1).
-        training: Nothing is dropped otherwise.
+        share: Dropout rate in [0, 1).
+        training: Whether to drop anything.
     """
     if not training or share == 0:
         return values

@@ -9,17 +9,17 @@ from switch_ema.zoo.models.catalog import create_network
 
 IMAGE_NETWORKS = ("small-cnn", "resnet18", "mlp")
 STACKS = {"small-cnn": 16, "mlp": 32}
-"""How many of a network are best trained at once on images of 8 by 8 pixels.
+"""Fastest number of networks to train at once on 8 by 8 images.
 
-Larger images, and a ResNet-18, are computation more than overhead: at 32 by 32 pixels a
-stack of small CNNs takes a third longer than its networks one by one.
+On larger images, and for a ResNet-18, computation outweighs overhead: at 32 by 32
+pixels a stack of small CNNs takes a third longer than training them one by one.
 """
 
 
 def image_network(name: str, channels: int, side: int, outputs: int) -> nn.Module:
     """Make one of ``IMAGE_NETWORKS`` for square images.
 
-    ``resnet18`` is the one of the paper with a stem for small images.
+    ``resnet18`` is the paper's, with a stem for small images.
     """
     check_choice("network", name, IMAGE_NETWORKS)
     if name == "small-cnn":
@@ -46,8 +46,8 @@ def mlp(*sizes: int) -> nn.Sequential:
 def small_cnn(channels: int, side: int, outputs: int) -> nn.Sequential:
     """Three convolutions with batch normalisation, each halving the image.
 
-    The last map is not averaged: where something is, and how it lies, matters for
-    some tasks. Images must have sides of at least 8 pixels.
+    The last map is not pooled: position and orientation matter for some tasks. Images
+    must have sides of at least 8 pixels.
     """
     blocks: list[nn.Module] = []
     for width in (16, 32, 64):

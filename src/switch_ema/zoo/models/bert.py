@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
 PAD = 0
-"""The number of the token that fills short texts up."""
+"""Index of the padding token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class BertSize:
 def bert_config(
     size: BertSize, words: int, *, pad: int | None = PAD, **options: Any
 ) -> "BertConfig":
-    """Describe a BERT with a vocabulary of ``words`` tokens.
+    """Make the configuration of a BERT with a vocabulary of ``words`` tokens.
 
     Args:
-        size: Of the network.
+        size: Size of the network.
         words: Size of the vocabulary.
-        pad: The token that fills short texts up: its embedding is zero and not trained.
-            None if every token is one of the text.
+        pad: The padding token, whose embedding stays zero; None if texts are not
+            padded.
         **options: Further options of ``BertConfig``.
     """
     with needed("transformers", "bench", user="BERT", error=UsageError):
@@ -58,13 +58,13 @@ def bert_config(
 
 
 class BertClassifier(nn.Module):
-    """BERT, the mean over a text's tokens, and a head with one hidden layer.
+    """BERT, mean pooling over tokens, and a head with one hidden layer.
 
-    This is the classifier of USB (Wang et al., 2022), except that tokens which only
-    fill a text up are left out of the mean. https://arxiv.org/abs/2208.07204
+    This is USB's classifier (Wang et al., 2022), except that the mean leaves out
+    padding. https://arxiv.org/abs/2208.07204
 
     Args:
-        config: Of the encoder.
+        config: Configuration of the encoder.
         classes: Outputs.
     """
 
@@ -73,7 +73,7 @@ class BertClassifier(nn.Module):
         from transformers import BertModel
 
         self.bert = BertModel(config)  # type: ignore[no-untyped-call]
-        # Unused here, and a parameter without a gradient would trouble some optimizers.
+        # Unused here, and some optimizers fail on parameters without gradients.
         self.bert.pooler = None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.head = nn.Sequential(
@@ -83,9 +83,9 @@ class BertClassifier(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of texts, which are filled up with ``PAD``."""
+        """Return the logits of texts padded with ``PAD``."""
         there = tokens != PAD
-        longest = int(there.sum(1).max())  # what lies behind is read for nothing
+        longest = int(there.sum(1).max())  # the columns beyond are all padding
         tokens, there = tokens[:, :longest], there[:, :longest]
         read = self.bert(tokens, attention_mask=there.long()).last_hidden_state
         weight = there.unsqueeze(-1).to(read.dtype)
@@ -93,7 +93,7 @@ class BertClassifier(nn.Module):
         return cast(Tensor, self.head(mean))
 
     def group_matcher(self, coarse: bool = False) -> Mapping[str, Any]:
-        """Say which parameters belong to which layer, as timm's models do."""
+        """Return the layer of each parameter, as timm's models do."""
         return {
             "stem": r"^bert\.embeddings",
             "blocks": r"^bert\.encoder\.layer\.(\d+)",
@@ -101,10 +101,10 @@ class BertClassifier(nn.Module):
 
 
 class CausalBert(nn.Module):
-    """BERT with masked attention: each token is predicted from those before it.
+    """BERT with causal attention: predicts each token from the previous ones.
 
     Args:
-        config: Of a decoder; the classifier shares the weights of the embedding.
+        config: Configuration of a decoder; the classifier is tied to the embedding.
     """
 
     def __init__(self, config: "BertConfig") -> None:
@@ -114,7 +114,7 @@ class CausalBert(nn.Module):
         self.bert = BertLMHeadModel(config)  # type: ignore[no-untyped-call]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the token after each; the batch comes first."""
+        """Return the logits of each next token; the batch is the first dimension."""
         return cast(Tensor, self.bert(tokens, use_cache=False).logits)
 
 
@@ -122,11 +122,11 @@ def encoder_weights(folder: str) -> dict[str, Tensor]:
     """Read the weights of a pre-trained encoder, named as in :class:`BertClassifier`.
 
     Args:
-        folder: With config.json and weights as transformers saves them, or a name on
-            its hub.
+        folder: Folder with config.json and weights saved by transformers, or a name on
+            the Hugging Face Hub.
 
     Raises:
-        OSError: It can be had neither from disk nor from the hub.
+        OSError: Found neither on disk nor on the hub.
     """
     from transformers import AutoModel
 

@@ -1,14 +1,14 @@
-"""Builders of the classification networks, at the size of the paper and small.
+"""Builders of the classification networks, at the paper's size and small.
 
-The small networks are of the same classes, but so narrow and shallow that a CPU trains
-them. They take images of 8 by 8 pixels or more. Where a network has a CIFAR stem they
-use it, with a stride of 2 where the image is large enough: most of the time would
-otherwise be spent at the full resolution. Where the paper has several sizes of a
-network, its small versions differ in the same way: in width for DeiT, in depth for
-ResNet, Swin, ConvNeXt and MogaNet.
+The small networks have the same classes, but are narrow and shallow enough to train on
+a CPU. They take images of 8 by 8 pixels or more. They use the network's CIFAR stem if
+it has one, with a stride of 2 where the image is large enough, since most time would
+otherwise go to the full resolution. Where the paper has several sizes of a network, the
+small versions differ in the same way: in width for DeiT, in depth for ResNet, Swin,
+ConvNeXt and MogaNet.
 
-Builders import timm, and the networks that use its layers, when they are called:
-listing the networks stays cheap.
+Builders import timm, and networks that use its layers, only when called, so listing the
+networks stays cheap.
 """
 
 from collections.abc import Callable
@@ -32,12 +32,12 @@ def convolutional(
     *,
     residual: bool = True,
 ) -> Builder:
-    """Return a builder of a network of timm that takes images of any size.
+    """Return a builder of a timm network for images of any size.
 
     Args:
         name: The network's name in timm.
-        to_cifar: Replaces its ImageNet stem by the one for CIFAR, in place.
-        residual: Whether it has blocks that can be dropped.
+        to_cifar: Replaces its ImageNet stem by a CIFAR stem, in place.
+        residual: Whether it has residual blocks, for stochastic depth.
     """
 
     def build(shape: NetworkShape) -> nn.Module:
@@ -56,14 +56,14 @@ def vgg13(shape: NetworkShape) -> nn.Module:
     check_count("image_size", shape.image_size, 32)
     if shape.stem == "imagenet":
         return _create("vgg13_bn", shape)
-    # Hidden layers of full size would take 500 MB before they are thrown away.
+    # Full-size hidden layers would take 500 MB before being discarded.
     model = _create("vgg13_bn", shape, mlp_ratio=1 / 4096)
     vgg_for_cifar(model)
     return model
 
 
 def patched(name: str, patch: int) -> Builder:
-    """Return a builder of a network of timm that cuts images into patches."""
+    """Return a builder of a timm network that cuts images into patches."""
 
     def build(shape: NetworkShape) -> nn.Module:
         if shape.image_size % patch:
@@ -93,7 +93,7 @@ def wide_resnet(shape: NetworkShape) -> nn.Module:
 
 
 def moganet(widths: tuple[int, ...], depths: tuple[int, ...]) -> Builder:
-    """Return a builder of MogaNets with the publication's expansions 8, 8, 4, 4."""
+    """Return a builder of MogaNets with the published expansions 8, 8, 4, 4."""
 
     def build(shape: NetworkShape) -> nn.Module:
         from switch_ema.zoo.models.moganet import MogaNet
@@ -113,11 +113,11 @@ def moganet(widths: tuple[int, ...], depths: tuple[int, ...]) -> Builder:
 
 
 def small_vgg(shape: NetworkShape) -> nn.Module:
-    """Make a VGG of four convolutions, which halve the image three times."""
+    """Make a VGG with four convolutions that halves the image three times."""
     from timm.models.vgg import VGG
 
     check_count("image_size", shape.image_size, 8)
-    # Hidden layers of full size would take 100 MB before they are thrown away.
+    # Full-size hidden layers would take 100 MB before being discarded.
     model = VGG(
         [16, "M", 24, "M", 48, 48, "M"],
         num_classes=shape.num_classes,
@@ -137,7 +137,7 @@ def small_resnet(
     def build(shape: NetworkShape) -> nn.Module:
         from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 
-        # timm's annotation asks for a block where it needs the class of one.
+        # timm's annotation says block instance where it needs the class.
         block: Any = Bottleneck if bottleneck else BasicBlock
         model = ResNet(
             block,
@@ -146,9 +146,9 @@ def small_resnet(
             in_chans=shape.in_channels,
             channels=(8, 8, 16, 16) if bottleneck else (8, 16, 32, 64),
             cardinality=cardinality,
-            # As in 32x4d, the grouped convolutions are twice as wide.
+            # Grouped convolutions are twice as wide, as in 32x4d.
             base_width=64 if cardinality == 1 else 128 // cardinality,
-            # Only a deep stem has a width in timm; the next line makes it shallow.
+            # In timm only deep stems have a width; the next line makes it shallow.
             stem_type="deep",
             stem_width=4,
             drop_path_rate=shape.drop_path,
@@ -174,7 +174,7 @@ def small_wide_resnet(shape: NetworkShape) -> nn.Module:
 
 
 def small_densenet(shape: NetworkShape) -> nn.Module:
-    """Make a DenseNet that grows by 8 channels in each of 8 layers."""
+    """Make a DenseNet with 8 layers and growth rate 8."""
     from timm.models.densenet import DenseNet
 
     model = DenseNet(
@@ -195,8 +195,8 @@ def small_deit(width: int) -> Builder:
 
         return VisionTransformer(
             img_size=shape.image_size,
-            # Images of 16 pixels are mostly enlarged ones of 8: fewer patches tell as
-            # much, and attention between many would take the time.
+            # Most 16-pixel images are enlarged from 8: more patches cost time and add
+            # no information.
             patch_size=_patch(shape, 4 if 16 <= shape.image_size < 28 else 7),
             in_chans=shape.in_channels,
             num_classes=shape.num_classes,
@@ -211,7 +211,7 @@ def small_deit(width: int) -> Builder:
 
 
 def small_mixer(shape: NetworkShape) -> nn.Module:
-    """Make an MLP-Mixer of two blocks."""
+    """Make an MLP-Mixer with two blocks."""
     from timm.models.mlp_mixer import MlpMixer
 
     return MlpMixer(
@@ -226,7 +226,7 @@ def small_mixer(shape: NetworkShape) -> nn.Module:
 
 
 def small_swin(depths: tuple[int, int]) -> Builder:
-    """Return a builder of Swin transformers of two stages with windows of 4 by 4."""
+    """Return a builder of two-stage Swin transformers with 4 by 4 windows."""
 
     def build(shape: NetworkShape) -> nn.Module:
         from timm.models.swin_transformer import SwinTransformer
@@ -286,7 +286,7 @@ def small_moganet(depths: tuple[int, ...]) -> Builder:
 
 
 def _check_size(shape: NetworkShape) -> None:
-    """Leave at least a pixel: the stages halve the image three times after the stem."""
+    """Refuse images that three halvings after the stem would shrink below a pixel."""
     check_count("image_size", shape.image_size, 8 if shape.stem == "cifar" else 32)
 
 
@@ -299,17 +299,17 @@ def _create(name: str, shape: NetworkShape, **arguments: Any) -> nn.Module:
 
 
 def _stride(shape: NetworkShape) -> int:
-    """Halve the image in the stem where the three stages after it leave a pixel."""
+    """Return stride 2 if the three stages after the stem still leave a pixel."""
     check_count("image_size", shape.image_size, 8)
     return 2 if shape.image_size >= 16 else 1
 
 
 def _weights(shape: NetworkShape) -> Literal["", "moco"]:
-    """Name how timm draws a transformer's weights.
+    """Return timm's name of the initialisation of a transformer's weights.
 
-    The usual standard deviation of 0.02 suits a width of 384 and more. In a narrow
-    network it makes every layer's output tiny, and little is learned in a thousand
-    steps; "moco" is Xavier's initialisation, which follows the width.
+    The usual standard deviation of 0.02 suits widths of 384 and more. In a narrow
+    network it makes every layer's output tiny, and a thousand steps learn little;
+    "moco" is Xavier's initialisation, which scales with the width.
     """
     return "" if shape.usual_weights else "moco"
 

@@ -1,7 +1,7 @@
-"""The classification networks of the paper's Tables 2 and 3: one row for each.
+"""The classification networks of the paper's Tables 2 and 3, one row each.
 
-A row says how the network is made at the size of the paper and small; a new network is
-a new row.
+A row has the builders of the paper's size and the small version; to add a network, add
+a row.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ SCALES = ("paper", "small")
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """How many parameters a publication counts, and for which network."""
+    """Published parameter count, and the network it was counted for."""
 
     millions: float
     """Parameters in millions."""
@@ -46,12 +46,12 @@ class Published:
     image_size: int = 224
     """Height and width of the images."""
     source: str
-    """Where the count is found."""
+    """Source of the count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkInfo:
-    """One network: what the paper calls it, and how to make it."""
+    """One network: its names and builders."""
 
     name: str
     """Name in this library."""
@@ -60,17 +60,17 @@ class NetworkInfo:
     family: str
     """``classical cnn``, ``transformer``, ``mlp`` or ``modern cnn``."""
     make: Builder
-    """Makes the network of the paper."""
+    """Makes the paper's network."""
     make_small: Builder
-    """Makes the small network of the same class."""
+    """Makes the small version."""
     published: Published
     """Its published size."""
     stems: tuple[str, ...] = ("imagenet", "cifar")
-    """Its stems at the size of the paper, the one for small images last."""
+    """Stems at the paper's size, the one for small images last."""
     residual: bool = True
-    """Whether it has residual blocks, which stochastic depth can drop."""
+    """Whether it has residual blocks, for stochastic depth."""
     cifar_size: int = 32
-    """Size to which CIFAR images are resized for it."""
+    """Size that CIFAR images are resized to."""
 
 
 _TORCHVISION = "torchvision's table of models"
@@ -173,7 +173,7 @@ _PATCHED = (
         stems=("imagenet",),
         cifar_size=224,
     ),
-    # The paper writes T; its released configurations have S/16.
+    # The paper says T; its released configurations use S/16.
     NetworkInfo(
         name="mlp-mixer",
         title="MLPMixer-T",
@@ -263,17 +263,17 @@ def create_network(
     Args:
         name: A key of ``NETWORKS``.
         num_classes: Outputs.
-        image_size: Height and width of the images. DeiT, MLP-Mixer and Swin fit this
-            size only.
-        scale: ``paper`` for the size of the paper, ``small`` for the network of the
-            same class that trains on a CPU.
+        image_size: Height and width of the images. DeiT, MLP-Mixer and Swin accept
+            only this size.
+        scale: ``paper`` for the paper's size, ``small`` for the version that trains on
+            a CPU.
         in_channels: Channels of the images.
         drop_path: Stochastic depth in [0, 1), for networks with residual blocks.
-        stem: ``imagenet`` or ``cifar``, at the scale of the paper. By default the
-            CIFAR stem for images up to 64 pixels where the network has one. Small
-            networks have one stem only.
-        usual_weights: Whether weights of a small transformer are drawn as if it were
-            wide, and not to suit its width.
+        stem: ``imagenet`` or ``cifar``, at the paper's scale. Default: the CIFAR stem,
+            if the network has one, for images up to 64 pixels. Small networks have
+            only one stem.
+        usual_weights: Whether to initialise a small transformer like a wide one instead
+            of scaling its weights to its width.
 
     >>> network = create_network("wrn28-10", scale="small", num_classes=9, image_size=8)
     >>> network.head.out_features
@@ -303,7 +303,7 @@ def create_network(
 def _choose_stem(
     info: NetworkInfo, scale: str, image_size: int, stem: str | None
 ) -> str:
-    # Small images are what CIFAR stems are for.
+    # CIFAR stems are made for small images.
     stems = info.stems if scale == "paper" else info.stems[-1:]
     if stem in stems:
         return stem

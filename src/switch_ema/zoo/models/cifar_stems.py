@@ -1,16 +1,16 @@
-"""Stems for images of 32 by 32 pixels, for networks made for large images.
+"""Stems for 32 by 32 images, for networks designed for large images.
 
-The stem of an ImageNet network shrinks the image four times before the first block
-sees it, which leaves too little of a CIFAR image. Here it becomes a 3x3 convolution and
-no pooling. Its stride is 1 as in the code released with Switch EMA; Appendix B.1 of the
-paper says that the stem halves the image, which is a stride of 2.
+An ImageNet network's stem downsamples by four before the first block, which leaves too
+little of a CIFAR image. These stems are a 3x3 convolution without pooling. The stride
+is 1, as in the code released with Switch EMA; Appendix B.1 of the paper says that the
+stem halves the image, which is a stride of 2.
 """
 
 from typing import Any
 
 from torch import nn
 
-# The models are timm's, whose annotations do not allow other layers in their places.
+# timm's annotations do not allow replacing these layers by others.
 
 
 def resnet_for_cifar(model: Any, stride: int = 1) -> None:
@@ -21,7 +21,7 @@ def resnet_for_cifar(model: Any, stride: int = 1) -> None:
 
 
 def densenet_for_cifar(model: Any, stride: int = 1) -> None:
-    """Give a DenseNet a bare 3x3 stem: the first block normalises for itself."""
+    """Give a DenseNet a bare 3x3 stem; the first block does the normalisation."""
     width = model.features.conv0.out_channels
     model.features.conv0 = _stem(model.in_chans, width, stride, bias=False)
     nn.init.kaiming_normal_(model.features.conv0.weight)
@@ -30,7 +30,7 @@ def densenet_for_cifar(model: Any, stride: int = 1) -> None:
 
 
 def convnext_for_cifar(model: Any, stride: int = 1) -> None:
-    """Put a 3x3 convolution in the place of the 4x4 patches."""
+    """Replace the 4x4 patches by a 3x3 convolution."""
     width = model.stem[0].out_channels
     model.stem[0] = _stem(model.in_chans, width, stride, bias=True)
     nn.init.trunc_normal_(model.stem[0].weight, std=0.02)
@@ -38,10 +38,10 @@ def convnext_for_cifar(model: Any, stride: int = 1) -> None:
 
 
 def vgg_for_cifar(model: Any) -> None:
-    """Classify the pooled features of a VGG with one linear layer.
+    """Replace a VGG's classifier by one linear layer on pooled features.
 
-    The two hidden layers of 4096 are made for maps of 7x7; from 32 by 32 pixels one
-    position is left. The convolutions stay as they are.
+    The two hidden layers of 4096 expect 7x7 maps; a 32 by 32 image leaves one position.
+    The convolutions stay the same.
     """
     model.pre_logits = nn.Identity()
     model.head.fc = nn.Linear(model.num_features, model.num_classes)

@@ -1,4 +1,4 @@
-"""The U-Net that predicts the noise of an image, from diffusers."""
+"""The noise-predicting U-Net of DDPM, from diffusers."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,9 +16,9 @@ class DenoiserShape:
     channels: int
     """Channels of the images: 1 or 3."""
     widths: tuple[int, ...]
-    """Channels at each resolution; each one halves the image of the one before."""
+    """Channels at each resolution; each is half the previous one."""
     attends: tuple[bool, ...]
-    """At which resolutions the residual blocks are followed by self-attention."""
+    """Whether self-attention follows the residual blocks, by resolution."""
     layers: int = 2
     """Residual blocks at each resolution, on the way down."""
     groups: int = 32

@@ -1,4 +1,4 @@
-"""MogaNet: convolutions of several ranges behind a gate (Li et al., 2024)."""
+"""MogaNet: gated convolutions of several ranges (Li et al., 2024)."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from timm.layers.drop import DropPath
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-# Scales of the branches and of the decompositions at the start: almost off.
+# Initial scales of the branches and decompositions: almost off.
 _SCALE_AT_START = 1e-5
 
 
@@ -19,12 +19,11 @@ class MogaNet(nn.Module):
     Args:
         widths: Channels of each stage, multiples of 8.
         depths: Blocks of each stage.
-        expansions: Hidden width of the channel mixing in each stage, as a factor.
+        expansions: Hidden width factor of the channel mixing in each stage.
         num_classes: Outputs.
         in_channels: Channels of the images.
-        drop_path: Rate of stochastic depth in the last block; rates rise to it from 0.
-        stem_stride: Stride of both convolutions of the stem, 2 for large images and 1
-            for small ones.
+        drop_path: Rate of stochastic depth in the last block; rates rise from 0.
+        stem_stride: Stride of both stem convolutions: 2 for large images, 1 for small.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class MogaNet(nn.Module):
 
 
 class MogaBlock(nn.Module):
-    """Mix positions, then channels; each is normalised, scaled and added."""
+    """Mixes positions, then channels; each branch is normalised, scaled and added."""
 
     def __init__(self, width: int, expansion: int, drop_path: float) -> None:
         super().__init__()
@@ -83,10 +82,10 @@ class MogaBlock(nn.Module):
 
 
 class GatedAggregation(nn.Module):
-    """Mix positions: ``x + W silu(gate(z)) * silu(context(z))``.
+    """Mixes positions: ``x + W silu(gate(z)) * silu(context(z))``.
 
-    Here ``z`` is the projected input, with what differs from its mean over the image
-    made stronger. The inner shortcut is in the authors' code, not in their equation.
+    Here ``z`` is the projected input, with deviations from its mean over the image
+    amplified. The inner shortcut is in the authors' code, not in their equation.
     """
 
     def __init__(self, width: int) -> None:
@@ -98,7 +97,7 @@ class GatedAggregation(nn.Module):
         self.join = nn.Conv2d(width, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Weigh the context of each position by its gate."""
+        """Multiply the context of each position by its gate."""
         z = self.project(x)
         z = silu(self.decompose(z, z.mean((2, 3), keepdim=True)))
         return cast(Tensor, x + self.join(silu(self.gate(z)) * silu(self.context(z))))
@@ -107,8 +106,8 @@ class GatedAggregation(nn.Module):
 class MultiOrderContext(nn.Module):
     """Depth-wise convolutions of three ranges, on shares 1:3:4 of the channels.
 
-    All channels see 5x5 pixels; the second share then 5x5 at distance 2 (13x13 in
-    all), the third 7x7 at distance 3 (23x23 in all). A 1x1 convolution joins them.
+    All channels get a 5x5 kernel; the second share then 5x5 with dilation 2 (13x13 in
+    all), the third 7x7 with dilation 3 (23x23 in all). A 1x1 convolution joins them.
     """
 
     def __init__(self, width: int) -> None:
@@ -129,9 +128,9 @@ class MultiOrderContext(nn.Module):
 
 
 class ChannelAggregation(nn.Module):
-    """Mix channels: widen, convolve over 3x3 pixels, decompose, and narrow again.
+    """Mixes channels: widen, convolve over 3x3 pixels, decompose, and narrow again.
 
-    One channel that all share is learned, and what differs from it made stronger.
+    Learns one common channel and amplifies deviations from it.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -149,14 +148,14 @@ class ChannelAggregation(nn.Module):
 
 
 class Decomposition(nn.Module):
-    """Strengthen what is not common: ``x + s * (x - common)``, s per channel."""
+    """Amplifies deviations: ``x + s * (x - common)``, s per channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale = _scale(width)
 
     def forward(self, x: Tensor, common: Tensor) -> Tensor:
-        """Add a learned share of the difference."""
+        """Add the scaled difference."""
         return x + self.scale * (x - common)
 
 
@@ -177,7 +176,7 @@ def _depthwise(width: int, kernel: int, dilation: int) -> nn.Conv2d:
 
 
 def _initialise(module: nn.Module) -> None:
-    """Keep the size of gradients from layer to layer."""
+    """Initialise so that gradients keep their size across layers."""
     if isinstance(module, nn.Conv2d):
         reached = math.prod(module.kernel_size) * module.out_channels // module.groups
         nn.init.normal_(module.weight, std=math.sqrt(2 / reached))

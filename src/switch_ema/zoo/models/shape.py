@@ -1,4 +1,4 @@
-"""Inputs, outputs and stochastic depth that an image network is built for."""
+"""Input, output and stochastic-depth settings of image networks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from switch_ema._checks import check_count, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkShape:
-    """The images, the classes and the stochastic depth of a network."""
+    """Images, classes and stochastic depth of a network."""
 
     num_classes: int
     """Outputs."""
@@ -19,11 +19,11 @@ class NetworkShape:
     in_channels: int = 3
     """Channels of the images."""
     drop_path: float = 0.0
-    """Largest rate of stochastic depth, in [0, 1)."""
+    """Maximum rate of stochastic depth, in [0, 1)."""
     stem: str = "imagenet"
-    """``imagenet`` shrinks the image four times at once, ``cifar`` keeps its size."""
+    """``imagenet`` downsamples by four, ``cifar`` keeps the size."""
     usual_weights: bool = False
-    """Whether a small transformer's weights are initialised as if it were wide."""
+    """Whether to initialise a small transformer's weights like a wide one's."""
 
     def __post_init__(self) -> None:
         check_count("num_classes", self.num_classes)

@@ -9,17 +9,17 @@ from torch.nn.functional import adaptive_avg_pool2d, relu
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-widen: three groups of pre-activated blocks, 16, 32 and 64 times wide.
+    """WRN-depth-widen: three groups of pre-activation blocks, of width 16, 32 and 64.
 
-    The layers are those of the original publication. The code released with Switch EMA
-    has leaky ReLUs and biases in the convolutions instead.
+    The layers follow the original publication. The code released with Switch EMA has
+    leaky ReLUs and biases in the convolutions instead.
 
     Args:
         depth: Number of layers; ``6 * n + 4`` for n blocks in each group.
-        widen: Factor of the widths.
+        widen: Factor applied to the widths.
         num_classes: Outputs.
         in_channels: Channels of the images.
-        drop_path: Rate of stochastic depth in the last block; rates rise to it from 0.
+        drop_path: Rate of stochastic depth in the last block; rates rise from 0.
         stem_stride: Stride of the first convolution, 1 in the publication.
     """
 
@@ -76,8 +76,7 @@ class WideBlock(nn.Module):
         """Add the output of the convolutions to the shortcut."""
         active = relu(self.first_norm(x))
         found = self.second(relu(self.second_norm(self.first(active))))
-        # A shortcut that changes the shape starts after the activation, which both
-        # branches share.
+        # A shortcut that changes the shape starts after the shared activation.
         around = x if self.around is None else self.around(active)
         return cast(Tensor, around + self.drop_path(found))
 

@@ -1,4 +1,4 @@
-"""How the paper trains its classifiers, and how their small versions are trained."""
+"""Training procedures of the paper's classifiers and of their small versions."""
 
 from switch_ema.zoo.procedures.catalog import (
     PROCEDURES,

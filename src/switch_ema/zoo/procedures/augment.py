@@ -1,8 +1,7 @@
-"""Augmentations of a training procedure, for single images or for a batch at once.
+"""Augmentations of a training procedure, per image or per batch.
 
-Shifts, mirrors and orders come from the generator that is given. The transforms of timm
-and torchvision draw from the global random numbers, which the training loop seeds
-before each epoch.
+Shifts, flips and orders use the given generator. The transforms of timm and torchvision
+use the global generators, which the training loop seeds before each epoch.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ Transform = Callable[[Any], Any]
 
 
 def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Shift each image by up to ``most`` pixels; its edges are padded by reflection."""
+    """Shift each image by up to ``most`` pixels, with reflection padding."""
     count, channels, *sides = images.shape
     moved = torch.randint(-most, most + 1, (2, count, 1), generator=generator)
     rows, columns = (
@@ -33,16 +32,16 @@ def shift(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
 
 
 def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror each image left to right with probability 1/2."""
+    """Flip each image horizontally with probability 1/2."""
     flipped = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
 def repeat(order: Tensor, repeats: int) -> Tensor:
-    """Repeat each index several times in a row, and keep as many in all as before.
+    """Repeat each index several times in a row and truncate to the old length.
 
-    An epoch then sees fewer images, each in several augmented versions that are mostly
-    in the same batch (repeated augmentation).
+    An epoch then has fewer images, each in several augmented versions, mostly in the
+    same batch (repeated augmentation).
 
     >>> repeat(torch.tensor([3, 0, 2, 1]), 3).tolist()
     [3, 3, 3, 0]
@@ -57,14 +56,14 @@ def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
     blend: Mixing = sources.need("timm.data").Mixup(
         mixup_alpha=augmentation.mixup,
         cutmix_alpha=augmentation.cutmix,
-        label_smoothing=0.0,  # the loss does it, for labels and soft targets alike
+        label_smoothing=0.0,  # the loss smooths, for labels and soft targets alike
         num_classes=classes,
     )
     return blend
 
 
 def erasing(augmentation: Augmentation) -> Transform | None:
-    """Return a function that replaces rectangles of normalised images by noise."""
+    """Return a function that erases random rectangles of normalised images."""
     if not augmentation.erasing:
         return None
     make = sources.need("timm.data.random_erasing").RandomErasing
@@ -73,12 +72,12 @@ def erasing(augmentation: Augmentation) -> Transform | None:
 
 
 def resize_and_crop(images: Any, resolution: int, share: float) -> Any:
-    """Resize images and keep their centre, as for tests.
+    """Resize and centre-crop images, as for tests.
 
     Args:
         images: A tensor of images, or a PIL image.
         resolution: Height and width of the result.
-        share: Share of the resized height and width that is kept.
+        share: Share of the resized height and width to keep.
     """
     functional = sources.need("torchvision.transforms.v2.functional")
     side = int(resolution / share)
@@ -97,7 +96,7 @@ def image_transform(
     Args:
         augmentation: Which transforms, and how strong.
         resolution: Height and width of the result.
-        flip: Whether to mirror at random.
+        flip: Whether to flip at random.
     """
     v2 = sources.need("torchvision.transforms.v2")
     steps: list[Transform] = []
@@ -119,9 +118,9 @@ def image_transform(
 
 
 def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform]:
-    """Return the operations on PIL images that change colours, or rotate and shear."""
+    """Return the colour, rotation and shear operations on PIL images."""
     found = sources.need("timm.data.auto_augment")
-    # As timm does: shifts are relative to the image, and the padding is grey.
+    # As in timm: shifts are relative to the image size, and padding is grey.
     options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
     steps: list[Transform] = []
     if augmentation.rand_magnitude is not None:
@@ -137,6 +136,6 @@ def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform
 
 
 def _reflect(positions: Tensor, side: int) -> Tensor:
-    """Reflect positions outside of an image back into it; edges are not repeated."""
+    """Reflect positions outside the image back into it, without repeating edges."""
     last = side - 1
     return last - (last - positions.abs()).abs()

@@ -1,4 +1,4 @@
-"""The training procedures of the paper by name, and which one a network is given."""
+"""The paper's training procedures by name, and the default for each network."""
 
 from collections.abc import Callable
 
@@ -40,14 +40,14 @@ SCALES = ("paper", "small", "fitted")
 def create_procedure(
     name: str, *, network: str, scale: str = "paper", augment: bool = True
 ) -> TrainingProcedure:
-    """Return a procedure by its name.
+    """Return a procedure by name.
 
     Args:
         name: One of ``NAMES``.
-        network: A key of ``NETWORKS``, on which ``cifar100`` depends.
-        scale: ``paper``; ``small`` for a short training of the small network with the
-            same optimizer, or ``fitted`` for a long one, in the paper's regime.
-        augment: Whether training images are augmented.
+        network: A key of ``NETWORKS``; ``cifar100`` depends on it.
+        scale: ``paper``; ``small`` to train the small network briefly with the same
+            optimizer; or ``fitted`` to train it longer, in the paper's regime.
+        augment: Whether to augment training images.
 
     >>> create_procedure("rsb-a2", network="resnet50").epochs
     300
@@ -70,11 +70,11 @@ def create_procedure(
 
 
 def default_procedure(network: str, dataset: str) -> str:
-    """Name the procedure that the paper trains a network with, AdamW before others."""
+    """Return the paper's procedure for a network; AdamW if it uses several."""
     if dataset != "imagenet":
         return CIFAR
     if network.startswith(("swin", "convnext")):
         return "convnext"
-    # The paper names none for MogaNet, whose publication follows DeiT.
+    # The paper gives none for MogaNet; the MogaNet paper follows DeiT.
     modern = network.startswith(("deit", "moganet", "mlp-mixer"))
     return "deit" if modern else "pytorch"

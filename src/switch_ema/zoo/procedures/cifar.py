@@ -1,7 +1,7 @@
 """Training on CIFAR-100, by network.
 
-The paper says 200 epochs, the resolutions and the decay of 0.99. What it leaves open is
-as in the configurations that its authors released.
+The paper gives 200 epochs, the resolutions and the decay of 0.99; everything else is as
+in the configurations released by its authors.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ _STOCHASTIC_DEPTH = {
 
 
 def cifar100(network: str) -> TrainingProcedure:
-    """Return the procedure that suits a network.
+    """Return the procedure for a network.
 
     >>> cifar100("wrn28-10").optimizer
     'sgd:lr=0.03,momentum=0.9,weight_decay=1e-3'
@@ -71,7 +71,7 @@ def _modern(network: str) -> TrainingProcedure:
 
 
 def _patched(network: str) -> TrainingProcedure:
-    """Enlarge the images: these networks cut them into patches of 16 or 4 pixels."""
+    """Enlarge the images for networks with patches of 16 or 4 pixels."""
     procedure = replace(
         _modern(network),
         train_resolution=224,

@@ -12,7 +12,7 @@ _DECAYS = DECAYS["imagenet", "classification"]
 
 
 def pytorch() -> TrainingProcedure:
-    """Train a ResNet-50 for 100 epochs with the plainest augmentation."""
+    """Train a ResNet-50 for 100 epochs with basic augmentation."""
     return TrainingProcedure(
         train_resolution=224,
         test_resolution=224,
@@ -26,7 +26,7 @@ def pytorch() -> TrainingProcedure:
 
 
 def sam() -> TrainingProcedure:
-    """Train as PyTorch, sharpness-aware; the radius is SAM's own default."""
+    """Train as ``pytorch``, with SAM at its default radius."""
     optimizer = "sam:base=sgd,rho=0.05,lr=0.1,momentum=0.9,weight_decay=1e-4"
     return replace(pytorch(), optimizer=optimizer)
 
@@ -93,7 +93,7 @@ def rsb_a3() -> TrainingProcedure:
 
 
 def adan() -> TrainingProcedure:
-    """Train a DeiT-S for 150 epochs, of which 60 warm up."""
+    """Train a DeiT-S for 150 epochs, including 60 of warm-up."""
     return replace(
         deit(),
         test_crop=0.85,
@@ -109,9 +109,9 @@ def adan() -> TrainingProcedure:
 def lars() -> TrainingProcedure:
     """Train a ResNet-50 as RSB A3, with LARS.
 
-    The table gives the learning rate of LAMB. It is one relative to the norm of a
-    layer, so the factor is 1: with the usual 0.001, weights would change by less than
-    half of their norm in the whole training.
+    The table gives LAMB's learning rate, which is relative to the norm of a layer, so
+    the trust coefficient is 1: with the usual 0.001, weights would change by less than
+    half of their norm over the whole training.
     """
     optimizer = "lars:lr=8e-3,momentum=0.9,weight_decay=0.02,trust_coeff=1.0"
     return replace(rsb_a3(), optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""The loss of a procedure, for labels and for the blended targets of Mixup."""
+"""The loss of a procedure, for labels and for Mixup's soft targets."""
 
 from torch import Tensor
 from torch.nn.functional import (
@@ -17,8 +17,8 @@ def classification_loss(
 
     Args:
         outputs: Logits, (images, classes).
-        targets: Labels (images,), or a share for each class, (images, classes).
-        procedure: Gives the loss and the label smoothing.
+        targets: Labels (images,), or class probabilities (images, classes).
+        procedure: Defines the loss and the label smoothing.
     """
     smoothing = procedure.label_smoothing
     if procedure.loss == "ce":

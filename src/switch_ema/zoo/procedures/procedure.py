@@ -1,4 +1,4 @@
-"""What a training procedure for image classification consists of."""
+"""Dataclasses that describe a training procedure for image classification."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -16,38 +16,38 @@ _LOSSES = ("ce", "bce")
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to an image before a network sees it."""
+    """Preprocessing and augmentation of images."""
 
     test_crop: float = 1.0
-    """Share of the height and width that a test sees, in (0, 1]."""
+    """Share of the height and width kept in tests, in (0, 1]."""
     repeats: int = 1
-    """How often an image comes in one epoch (repeated augmentation)."""
+    """Occurrences of an image per epoch (repeated augmentation)."""
     flip: bool = True
-    """Mirror images at random, where a mirrored image has the same class."""
+    """Whether to flip images at random, where flipping keeps the class."""
     crop: str = "resized"
-    """``resized``: a random part, enlarged; ``shifted``: moved by up to an eighth of
+    """``resized``: a random crop, enlarged; ``shifted``: shifted by up to an eighth of
     its size; ``none``: the whole image."""
     crop_area: float = 0.08
-    """Smallest area of the random part, in (0, 1]."""
+    """Minimum area of the random crop, in (0, 1]."""
     rand_magnitude: int | None = None
-    """Strength of RandAugment, 0 to 10."""
+    """Magnitude of RandAugment, 0 to 10."""
     rand_deviation: float = 0.5
-    """Standard deviation of that strength from image to image."""
+    """Standard deviation of the magnitude across images."""
     auto_augment: bool = False
-    """Use the operations that AutoAugment found for ImageNet."""
+    """Whether to use AutoAugment's policy for ImageNet."""
     color_jitter: float = 0.0
-    """Largest change of brightness, contrast and saturation."""
+    """Maximum change of brightness, contrast and saturation."""
     mixup: float = 0.0
     """Alpha of Mixup."""
     cutmix: float = 0.0
-    """Alpha of CutMix; with both, each batch takes one of them."""
+    """Alpha of CutMix; with both, each batch uses one of them."""
     erasing: float = 0.0
-    """Probability that a rectangle is replaced by noise, in [0, 1)."""
+    """Probability of random erasing, in [0, 1)."""
 
     def __post_init__(self) -> None:
         check_count("repeats", self.repeats)
         for name in ("test_crop", "crop_area"):
-            # The ranges that are checked exclude their end, which is allowed here.
+            # Both may equal 1; check_range excludes the upper end.
             check_positive(name, getattr(self, name))
             check_range(name, getattr(self, name), 0, math.nextafter(1, 2))
         check_range("erasing", self.erasing, 0, 1)
@@ -60,28 +60,28 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether images are blended with each other, and so their labels."""
+        """Whether images and labels are blended (Mixup or CutMix)."""
         return self.mixup > 0 or self.cutmix > 0
 
     @property
     def works_on_batches(self) -> bool:
-        """Whether all that is done to an image can be done to a batch at once."""
+        """Whether every augmentation works on whole batches."""
         by_image = self.rand_magnitude is not None or self.auto_augment
         return self.crop != "resized" and not by_image and not self.color_jitter
 
 
 UNCHANGED = Augmentation(crop="none", flip=False)
-"""Images as they are."""
+"""No augmentation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProcedure(Augmentation):
-    """Everything that Table A3 of the paper lists, for one column of it."""
+    """One column of the paper's Table A3."""
 
     train_resolution: int | None = None
-    """Height and width of the images in training; None leaves them as they are."""
+    """Height and width of training images; None keeps their size."""
     test_resolution: int | None = None
-    """Height and width of the images in tests; None leaves them as they are."""
+    """Height and width of test images; None keeps their size."""
     epochs: int
     """Length of the training."""
     batch_size: int
@@ -93,19 +93,19 @@ class TrainingProcedure(Augmentation):
     warmup_epochs: float = 0.0
     """Linear warm-up of the learning rate."""
     label_smoothing: float = 0.0
-    """Share of a target that is spread evenly over all classes, in [0, 1)."""
+    """Label smoothing, in [0, 1)."""
     dropout: float = 0.0
-    """Share of the classifier's inputs that are dropped, in [0, 1)."""
+    """Dropout rate of the classifier's inputs, in [0, 1)."""
     stochastic_depth: float = 0.0
-    """Largest rate at which residual blocks are dropped, in [0, 1)."""
+    """Maximum rate of stochastic depth, in [0, 1)."""
     clip: float | None = None
-    """Largest norm of the gradients."""
+    """Maximum gradient norm."""
     loss: str = "ce"
-    """``ce``: cross-entropy; ``bce``: binary cross-entropy of each class."""
+    """``ce``: cross-entropy; ``bce``: binary cross-entropy per class."""
     ema_decay: float | None = None
-    """Decay of EMA; None lets the average span two thirds of an epoch."""
+    """Decay of EMA; None makes the average span two thirds of an epoch."""
     switch_ema_decay: float | None = None
-    """Decay of Switch EMA; None as above."""
+    """Decay of Switch EMA; None as for EMA."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +126,6 @@ class TrainingProcedure(Augmentation):
 
 
 def unaugmented(procedure: TrainingProcedure) -> TrainingProcedure:
-    """Return the procedure with training images as they are."""
+    """Return the procedure without augmentation."""
     as_they_are = {**asdict(UNCHANGED), "test_crop": procedure.test_crop}
     return replace(procedure, **as_they_are)

@@ -1,11 +1,11 @@
-"""Training of the small networks, in seconds on one core of a CPU.
+"""Trains the small networks in seconds on one CPU core.
 
-Learning rates were chosen by plain training alone, on digits, with seeds that no table
-uses; neither test images nor averaging methods had a part in it. Those of convolutional
-networks, MLP-Mixer and Swin gave the lowest training loss among two or three, summed
-over the networks that Table 2 of the paper trains with the optimizer; SAM takes that of
-SGD. Those of DeiT, which learns more slowly and so for longer, are the first of a few
-that brought the accuracy on held-out training images to 80%.
+Learning rates were chosen with plain training on digits, with seeds that no table uses,
+without test images or averaging methods. For convolutional networks, MLP-Mixer and Swin
+they gave the lowest training loss of two or three candidates, summed over the networks
+that Table 2 of the paper trains with the optimizer; SAM uses SGD's rate. DeiT learns
+more slowly and trains longer; its rates are the first of a few candidates that reached
+80% accuracy on held-out training images.
 """
 
 from dataclasses import replace
@@ -25,15 +25,15 @@ _FOR_DEIT = {
     "adamw": "adamw:lr=5e-3,weight_decay=0.05",
     "adan": "adan:lr=1e-2,weight_decay=0.02",
 }
-"""Optimizers of DeiT, instead of those above."""
+"""DeiT's optimizers, instead of those above."""
 IMAGES = 1000
-"""How many images are trained on, and at most tested on."""
+"""Training images and maximum test images."""
 RESOLUTIONS = (16, 32)
-"""Range of the image size: patches of single pixels tell a network little."""
+"""Range of the image size; patches of single pixels carry little information."""
 
 
 def small(optimizer: str, network: str) -> TrainingProcedure:
-    """Return a few epochs with light augmentation, for one of ``OPTIMIZERS``."""
+    """Return a procedure of a few epochs with light augmentation."""
     procedure = TrainingProcedure(
         epochs=15,
         batch_size=25,

@@ -1,1 +1,1 @@
-"""Tasks of the bench: registry.py names them, loading.py makes them."""
+"""The tasks, listed in registry.py."""

@@ -1,4 +1,4 @@
-"""Batches of augmented images for training, and of plain ones for tests."""
+"""Batches of augmented images for training and of plain images for tests."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,18 +17,18 @@ from switch_ema.zoo.procedures import Augmentation, augment
 class ImageBatches(Batches):
     """One epoch of training images, augmented.
 
-    Images in memory that are only shifted and mirrored are transformed a batch at a
-    time. Others pass one by one through transforms of PIL images, in processes of their
-    own if there are workers. Noise rectangles and blending come last in both cases.
+    In-memory images that are only shifted and flipped are transformed a batch at a
+    time. Others pass through PIL transforms one by one, in worker processes if
+    ``workers`` is set. Random erasing and blending come last in both cases.
 
     Args:
         data: Training images and how to normalise them.
-        augmentation: How they are augmented.
+        augmentation: The augmentation.
         resolution: Height and width of the result.
         batch: Images per batch.
-        seed: Determines, with the epoch, the order and the augmentation.
-        epoch: The epoch, counted from 0.
-        workers: Processes that read and change images one by one.
+        seed: Seeds the order and the augmentation, together with the epoch.
+        epoch: Index of the epoch.
+        workers: Processes that read and augment images one by one.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def evaluation_batches(
     batch: int = 250,
     workers: int = 0,
 ) -> Iterator[Tensor]:
-    """Yield the centre crops of all test images in order, ready for a network."""
+    """Yield normalised centre crops of all test images, in order."""
     share = augmentation.test_crop
     if isinstance(data.x_test, Tensor):
         for images in torch.split(data.x_test, batch):
@@ -112,7 +112,7 @@ def evaluation_batches(
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):
-    """Images and labels, with a transform of PIL images."""
+    """Images and labels, with a transform on PIL images."""
 
     def __init__(
         self, images: Images, labels: Tensor, transform: augment.Transform

@@ -1,4 +1,4 @@
-"""Metrics that several tasks share, and the base of the tasks that classify."""
+"""Shared metrics, and the base of classification tasks."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 NLL = Metric(name="nll", higher_is_better=False)
 ECE = Metric(name="ece", higher_is_better=False, unit="%")
 TRAINING_LOSS = Metric(name="training loss", higher_is_better=False)
-"""Of the training images as they are, in evaluation mode."""
+"""Measured on training images without augmentation, in evaluation mode."""
 
 
 def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
@@ -38,10 +38,10 @@ def classified(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 class Classifier(Task):
-    """A task that classifies: trained by cross-entropy, measured by accuracy and NLL.
+    """A classification task: cross-entropy loss, accuracy and NLL as metrics.
 
-    A subclass sets ``y_eval``, the labels of what is evaluated, and returns the inputs
-    that belong to them from :meth:`evaluation_batches`.
+    A subclass sets ``y_eval``, the evaluation labels, and returns their inputs from
+    :meth:`evaluation_batches`.
     """
 
     metrics: tuple[Metric, ...] = (ACCURACY, NLL)
@@ -49,7 +49,7 @@ class Classifier(Task):
 
     @abstractmethod
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the network's inputs for what is evaluated, in the labels' order."""
+        """Return the evaluation inputs, in the order of the labels."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the cross-entropy of a batch."""
@@ -57,7 +57,7 @@ class Classifier(Task):
         return cross_entropy(model(x), y)
 
     def stacked_losses(self, stack: Stacked, batch: Any) -> Tensor:
-        """Return the cross-entropies of many networks, each for its own batch."""
+        """Return the cross-entropies of many networks, each on its own batch."""
         if type(self).loss is not Classifier.loss:
             return super().stacked_losses(stack, batch)
         x, y = batch
@@ -72,10 +72,10 @@ class Classifier(Task):
     def stacked_values(
         self, stack: Stacked, tasks: Sequence[Task]
     ) -> dict[str, list[float]] | None:
-        """Measure all perceptrons at once, unless a subclass measures otherwise.
+        """Measure all perceptrons at once, unless a subclass overrides this.
 
-        Other networks are measured one by one: in large batches their time is
-        computation, which convolutions do faster alone.
+        Other networks are measured one by one: in large batches computation dominates,
+        and convolutions compute faster one network at a time.
         """
         own = type(self)
         is_ours = own.evaluate is Classifier.evaluate
@@ -98,5 +98,5 @@ class Classifier(Task):
         return {"accuracy": correct.tolist(), "nll": nll.tolist()}
 
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return the logits and labels of the examples that are evaluated."""
+        """Return the logits and labels of the evaluation examples."""
         return predict(model, self.evaluation_batches()), self.y_eval

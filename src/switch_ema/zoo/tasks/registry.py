@@ -1,6 +1,6 @@
-"""The tasks by name: a new task is one file and one line here.
+"""The tasks by name; to add one, add a file and a line here.
 
-The classes are named and not imported: a list of the tasks needs no torch.
+Classes are named, not imported, so listing the tasks does not import torch.
 """
 
 from typing import TYPE_CHECKING
@@ -41,11 +41,11 @@ TASKS: dict[str, str] = {
     "ddpm": ".generation.ddpm:DDPM",
     "moving-mnist": ".video.moving_mnist:MovingMNIST",
 }
-"""Module and class; a module that begins with a dot is in this package."""
+"""Module and class; a leading dot means this package."""
 
 
 def import_task(name: str) -> "type[Task]":
-    """Import the class of a task in the registry."""
+    """Import a registered task's class."""
     found: type[Task] = load_named(_full(name))
     return found
 

@@ -229,10 +229,10 @@ def test_plan_takes_the_recipe():
         ("batch=7", "batch must be a divisor of the procedure's 25, got 7"),
         ("workers=-1", "workers must be a whole number of at least 0, got -1"),
         ("image_size=0", "image_size must be a whole number of at least 1, got 0"),
-        ("folder=there", "folder is for the dataset imagenet"),
+        ("folder=there", "folder applies to the dataset imagenet"),
         (
             "dataset=imagenet,folder=there",
-            "there must hold train/<class>/<image> .* found no train/ and no val/",
+            "there must contain train/<class>/<image> .* found no train/ and no val/",
         ),
         (
             "network=deit-s,scale=paper,batch=25",

@@ -72,7 +72,7 @@ def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
     small = bert_text.SCALES["small"]
     start = bert_text.find_start(None, ["a text"], small, "paper")
     assert start.folder is None
-    assert start.origin == ("random weights, since bert-base-uncased could not be had")
+    assert start.origin == "random weights, since bert-base-uncased is unavailable"
 
 
 def test_majority_and_unigram():

@@ -137,9 +137,9 @@ def test_a_wrong_layout_says_what_was_expected_and_what_was_found(folder):
     with pytest.raises(UsageError) as caught:
         create_task(spec("byol", folder), (0,))
     message = str(caught.value)
-    assert "must hold train/<class>/<image> and val/<class>/<image>" in message
+    assert "must contain train/<class>/<image> and val/<class>/<image>" in message
     assert "found train/ with 2 folders and 0 files and no val/" in message
-    assert "beside them test" in message
+    assert "also test" in message
 
 
 def test_a_file_that_is_no_image_is_named(folder):
@@ -159,7 +159,7 @@ def test_without_a_folder_the_data_is_looked_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("byol:folder=/data", "folder is for the dataset imagenet, not for digits"),
+        ("byol:folder=/data", "folder applies to the dataset imagenet, not to digits"),
         ("byol:protocol_every=0", "protocol_every must be"),
         ("byol:workers=-1", "workers must be"),
     ],

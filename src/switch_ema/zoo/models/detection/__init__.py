@@ -1,1 +1,1 @@
-"""Detectors of the paper's Tables 6 and 7, and small versions of them."""
+"""Detectors of the paper's Tables 6 and 7, and their small versions."""

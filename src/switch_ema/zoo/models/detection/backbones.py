@@ -1,12 +1,12 @@
-"""Backbones of detectors: features of several strides, made equally wide by an FPN.
+"""Detector backbones: features of several strides, with an FPN.
 
 | name | scale paper | scale small |
 | --- | --- | --- |
 | ``resnet50`` | torchvision's ResNet-50 | convolutions of 32 to 96 channels |
 | ``swin-t`` | timm's Swin-T | a Swin of width 24 |
 
-An FPN (feature pyramid network, Lin et al., 2017) adds each coarser map, enlarged, to
-the next finer one.
+An FPN (feature pyramid network, Lin et al., 2017) brings all maps to one width and adds
+each coarser map, upsampled, to the next finer one.
 """
 
 from collections import OrderedDict
@@ -24,17 +24,17 @@ from switch_ema.zoo.data.sources import need
 BACKBONES = ("resnet50", "swin-t")
 SMALL_WIDTH, PAPER_WIDTH = 32, 256
 _MADE_ANEW = ("num_batches_tracked", "relative_position_index", "attn_mask")
-"""Ends of names that files need not have."""
+"""Suffixes of tensor names that files may lack."""
 
 
 class FeaturePyramid(nn.Module):
-    """A body that gives features by level, and an FPN on top of it.
+    """A multi-level feature extractor with an FPN on top.
 
     Args:
         body: Returns a list of features (N, C, H, W), from fine to coarse.
-        channels: Of each of them.
-        width: Channels of every level in the end.
-        extra: Makes further, coarser levels, such as ``LastLevelMaxPool``.
+        channels: Channels of each of them.
+        width: Output channels of every level.
+        extra: Adds coarser levels, such as ``LastLevelMaxPool``.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class FeaturePyramid(nn.Module):
         self.out_channels = width
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return features by the name of the level."""
+        """Return the features by level name."""
         levels = OrderedDict((str(i), x) for i, x in enumerate(self.body(images)))
         features: dict[str, Tensor] = self.fpn(levels)
         return features
 
 
 class _SmallBody(nn.Module):
-    """Convolutions with group normalisation; features of strides 4, 8 and 16."""
+    """Convolutions with group normalisation; strides 4, 8 and 16."""
 
     channels = (32, 64, 96)
 
@@ -80,11 +80,11 @@ class _SmallBody(nn.Module):
 
 
 class _SwinBody(nn.Module):
-    """A Swin transformer of timm, whose features have the channels last.
+    """A timm Swin transformer; timm's features have the channels last.
 
     Args:
-        small: Whether it is a narrow one with small windows, for small images.
-        indices: Which of its four stages give features; their strides are 4 to 32.
+        small: Whether to make a narrow one with small windows, for small images.
+        indices: Stages (of four, strides 4 to 32) whose features are used.
     """
 
     def __init__(self, *, small: bool, indices: Sequence[int]) -> None:
@@ -95,7 +95,7 @@ class _SwinBody(nn.Module):
             "swin_tiny_patch4_window7_224",
             features_only=True,
             out_indices=tuple(indices),
-            # Images of any size: masks of shifted windows are made when needed.
+            # For images of any size, masks of shifted windows are computed on demand.
             strict_img_size=False,
             dynamic_mask=True,
             always_partition=True,
@@ -103,10 +103,10 @@ class _SwinBody(nn.Module):
             **shape,
         )
         self.channels = tuple(self.swin.feature_info.channels())
-        # As in Swin's own detectors: its blocks end without a normalisation.
+        # As in Swin's own detectors: its blocks do not end with a normalisation.
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in self.channels)
         if small:
-            # The usual deviation of 0.02 is made for wide networks.
+            # The usual standard deviation of 0.02 suits wide networks only.
             for module in self.swin.modules():
                 if isinstance(module, nn.Linear):
                     nn.init.xavier_uniform_(module.weight)
@@ -128,17 +128,17 @@ def small_backbone(name: str) -> FeaturePyramid:
 def paper_backbone(
     name: str, *, pretrained: bool = False, retinanet: bool = False
 ) -> nn.Module:
-    """Make a backbone of the paper, with an FPN of width 256.
+    """Make one of the paper's backbones, with an FPN of width 256.
 
-    RetinaNet uses strides 8 to 32 and two coarser levels of its own; the others use
-    strides 4 to 32 and one coarser level for proposals.
+    RetinaNet uses strides 8 to 32 and adds two coarser levels; the others use strides 4
+    to 32 and one coarser level for proposals.
 
     Args:
         name: One of ``BACKBONES``.
-        pretrained: Whether pre-trained weights will be loaded. If so, the stem and the
-            first stage of ResNet-50 stay as they are, and so does its batch
-            normalisation, except RetinaNet's; from scratch everything is trained.
-        retinanet: Whether it is for RetinaNet.
+        pretrained: Whether pre-trained weights will be loaded. If so, ResNet-50's stem
+            and first stage are frozen, and so is its batch normalisation except for
+            RetinaNet; from scratch everything is trained.
+        retinanet: Whether the detector is RetinaNet.
     """
     check_choice("backbone", name, BACKBONES)
     pyramid = need("torchvision.ops.feature_pyramid_network")
@@ -164,12 +164,12 @@ def paper_backbone(
 
 
 def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
-    """Read the weights of a detector's backbone from the file of a classifier.
+    """Read a detector's backbone weights from a classifier's file.
 
     Args:
         model: A detector on one of the paper's backbones.
         path: State dict of torchvision's ResNet-50 or timm's Swin-T, as safetensors or
-            as torch saves it.
+            saved by torch.
 
     Returns:
         Entries of the detector's state dict.
@@ -180,7 +180,7 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
         if not key.startswith("backbone.body.") or ".norms." in key:
             continue
         name = key.removeprefix("backbone.body.").removeprefix("swin.")
-        # timm names the stages otherwise where it gives features.
+        # timm's feature extractors name the stages differently.
         value = given.get(name, given.get(name.replace("layers_", "layers.", 1)))
         if value is not None and value.shape == own.shape:
             found[key] = value
@@ -189,17 +189,17 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
     if missing or not found:
         such = f", such as {missing[0]}" if missing else ""
         raise UsageError(
-            f"weights: {path} does not fit the backbone; {len(missing)} of its tensors "
+            f"weights: {path} does not fit the backbone: {len(missing)} of its tensors "
             f"are missing or have another shape{such}."
         )
     return found
 
 
 def _read_weights(path: str) -> dict[str, Tensor]:
-    """Read a state dict: safetensors, or a file of torch that holds nothing else."""
+    """Read a state dict: safetensors, or a torch file with nothing else."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UsageError(f"weights: there is no file {path}.")
+        raise UsageError(f"weights: file {path} not found.")
     try:
         if file.suffix == ".safetensors":
             return dict(need("safetensors.torch").load_file(file))

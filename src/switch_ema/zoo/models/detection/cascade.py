@@ -1,11 +1,10 @@
-"""Cascade Mask R-CNN: three stages that ask for ever better boxes.
+"""Cascade Mask R-CNN: three stages with increasing IoU thresholds.
 
-Each stage takes the boxes of the stage before as its proposals, counts them as right
-from an IoU of 0.5, 0.6 and 0.7 on, and moves them closer (Cai and Vasconcelos, "Cascade
-R-CNN", 2019). The losses of the stages have the weights 1, 0.5 and 0.25. In tests the
-boxes are those of the last stage; a box's class is the mean of the softmax of the three
-classifiers on the boxes that the last stage receives, and its mask is the mean of the
-three mask heads' on the last boxes.
+Each stage refines the boxes of the previous one; its positives are boxes with an IoU of
+at least 0.5, 0.6 and 0.7 (Cai and Vasconcelos, "Cascade R-CNN", 2019). The stages'
+losses are weighted by 1, 0.5 and 0.25. In tests, boxes come from the last stage; class
+probabilities are the mean softmax of the three classifiers on the last stage's input
+boxes, and masks are the mean of the three mask heads on the final boxes.
 """
 
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ def paper_cascade_mask_rcnn(
     shorter_sides: Sequence[int] = (800,),
     longest_side: int = 1333,
 ) -> nn.Module:
-    """Make the cascade of the paper; for the arguments see ``paper_retinanet``."""
+    """Make the paper's cascade; for the arguments see ``paper_retinanet``."""
     body = paper_backbone(backbone, pretrained=pretrained)
     return _make(body, classes, PAPER, tuple(shorter_sides), longest_side)
 
@@ -66,7 +65,7 @@ class CascadeHeads(nn.Module):
     Args:
         width: Channels of the features.
         classes: Without the background.
-        sizes: Of the heads.
+        sizes: Sizes of the heads.
     """
 
     def __init__(self, width: int, classes: int, sizes: RoISizes) -> None:
@@ -104,7 +103,7 @@ class CascadeHeads(nn.Module):
         proposals: list[Tensor],
         image_shapes: list[tuple[int, int]],
     ) -> list[list[Tensor]]:
-        """Return the boxes before the first stage, and after each of the stages."""
+        """Return the boxes before the first stage and after each stage."""
         steps = [proposals]
         for stage in self.stages:
             _, moves = self._classify(stage, features, steps[-1], image_shapes)
@@ -118,7 +117,7 @@ class CascadeHeads(nn.Module):
         proposals: list[Tensor],
         image_shapes: list[tuple[int, int]],
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits of the classes, and how to move the box: 4 numbers."""
+        """Return the class logits and the 4 box offsets."""
         pooled = stage.box_roi_pool(features, proposals, image_shapes)
         logits, moves = stage.box_predictor(stage.box_head(pooled))
         return logits, moves
@@ -151,7 +150,7 @@ class CascadeHeads(nn.Module):
             proposals, targets
         )
         logits, moves = self._classify(stage, features, sampled, image_shapes)
-        # torchvision's loss looks up the box of the class; here all classes share one.
+        # torchvision's loss looks up a box per class; here all classes share one.
         repeated = moves.repeat(1, logits.shape[1])
         classifier, boxes = self._losses.fastrcnn_loss(
             logits, repeated, labels, regression
@@ -171,7 +170,7 @@ class CascadeHeads(nn.Module):
             "loss_mask": mask,
         }
         moved = self._moved(stage, moves, sampled, image_shapes)
-        # The true boxes were among the samples; the next stage gets them anyway.
+        # Drop the true boxes from the samples; the next stage adds them anyway.
         truths = [target["boxes"] for target in targets]
         own = [
             ~(before[:, None] == truth[None]).all(2).any(1)
@@ -204,7 +203,7 @@ class CascadeHeads(nn.Module):
         ]
         mean = torch.stack([logits.softmax(1) for logits, _ in outputs]).mean(0)
         moves = outputs[-1][1].repeat(1, mean.shape[1])
-        # The softmax of torchvision's own post-processing undoes the logarithm.
+        # The softmax in torchvision's post-processing undoes the logarithm.
         boxes, scores, labels = last.postprocess_detections(
             mean.log(), moves, received, image_shapes
         )

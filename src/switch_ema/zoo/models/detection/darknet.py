@@ -1,7 +1,7 @@
 """CSPDarknet and the path-aggregation pyramid (PAFPN) of YOLOX.
 
-A CSP layer sends half of its channels through residual blocks and the other half past
-them. The pyramid adds a way from coarse to fine, as an FPN has, and one back.
+A CSP layer sends half of its channels through residual blocks and bypasses them with
+the other half. The pyramid has a coarse-to-fine path, like an FPN, and one back.
 """
 
 import torch
@@ -21,7 +21,7 @@ class ConvBlock(nn.Sequential):
 
 
 class Bottleneck(nn.Module):
-    """A 1x1 and a 3x3 convolution, with or without a way past them."""
+    """A 1x1 and a 3x3 convolution, with an optional shortcut."""
 
     def __init__(self, width: int, *, shortcut: bool) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Bottleneck(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of what went through and, if wanted, past the layers."""
+        """Return the layers' output, plus the input if there is a shortcut."""
         y: Tensor = self.layers(x)
         return x + y if self.shortcut else y
 
 
 class _CSPLayer(nn.Module):
-    """Half of the channels go through bottlenecks, half past them."""
+    """Half of the channels go through bottlenecks, half bypass them."""
 
     def __init__(
         self, inputs: int, outputs: int, blocks: int, *, shortcut: bool = True
@@ -58,7 +58,7 @@ class _CSPLayer(nn.Module):
 
 
 class _Focus(nn.Module):
-    """Turn squares of two by two pixels into channels, then a convolution."""
+    """Moves 2x2 pixel squares into channels, then convolves."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Focus(nn.Module):
 
 
 class _SpatialPyramidPooling(nn.Module):
-    """Maxima over squares of several sizes, side by side."""
+    """Concatenates max pooling over several window sizes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -123,7 +123,12 @@ class CSPDarknet(nn.Module):
 
 
 class PathPyramid(nn.Module):
-    """From coarse to fine and back; widths 256, 512 and 1024 times ``width``."""
+    """The pyramid: coarse to fine and back.
+
+    Args:
+        depth: Share of the full network's blocks.
+        width: Share of its channels (256, 512 and 1024).
+    """
 
     def __init__(self, depth: float, width: float) -> None:
         super().__init__()
@@ -143,7 +148,7 @@ class PathPyramid(nn.Module):
         self.back_coarse = layer(2 * middle, coarse)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Return features of the same strides that know of each other."""
+        """Return fused features of the same strides."""
         fine, middle, coarse = features
         top = self.reduce_coarse(coarse)
         middle = self.merge_middle(torch.cat([_doubled(top), middle], 1))

@@ -12,27 +12,27 @@ from switch_ema.zoo.models.detection.backbones import paper_backbone, small_back
 
 @dataclass(frozen=True, kw_only=True)
 class RoISizes:
-    """How large the parts behind the backbone are, and how many boxes they see."""
+    """Sizes of the heads, and numbers of boxes."""
 
     levels: tuple[str, ...]
-    """Levels of the FPN that boxes are cut out of."""
+    """FPN levels used for RoI pooling."""
     anchors: tuple[float, ...]
-    """Side of the anchors of each level, proposals' coarsest level included."""
+    """Anchor side at each level, including the proposals' coarsest level."""
     width: int
-    """Width of the two hidden layers behind a box."""
+    """Width of the two hidden layers of the box head."""
     mask_layers: tuple[int, ...]
-    """Channels of the convolutions behind a mask."""
+    """Channels of the mask head's convolutions."""
     proposals: tuple[int, int]
-    """Kept for training and in tests."""
+    """Proposals kept in training and in tests."""
     pooled: tuple[int, int] = (7, 14)
-    """Side of the features that are cut out for a box, and for a mask."""
+    """Side of the RoI features of a box and of a mask."""
     sampling: int = 2
-    """Points by which each of them is interpolated, along each side."""
+    """Sampling points of RoI align per bin, along each side."""
     sampled_anchors: int
     sampled_boxes: int
-    """Per image, for the losses."""
+    """Boxes sampled per image for the losses."""
     detections: int = 100
-    """Per image, at most."""
+    """Maximum detections per image."""
 
 
 SMALL = RoISizes(
@@ -77,7 +77,7 @@ def paper_mask_rcnn(
     shorter_sides: Sequence[int] = (800,),
     longest_side: int = 1333,
 ) -> nn.Module:
-    """Make the Mask R-CNN of the paper; for the arguments see ``paper_retinanet``."""
+    """Make the paper's Mask R-CNN; for the arguments see ``paper_retinanet``."""
     body = paper_backbone(backbone, pretrained=pretrained)
     sides = tuple(shorter_sides)
     return make_mask_rcnn(body, classes, PAPER, sides, longest_side)
@@ -90,7 +90,7 @@ def make_mask_rcnn(
     shorter_sides: tuple[int, ...],
     longest_side: int,
 ) -> nn.Module:
-    """Put torchvision's parts together."""
+    """Assemble torchvision's parts."""
     faster: Any = need("torchvision.models.detection.faster_rcnn")
     anchors = need("torchvision.models.detection.anchor_utils").AnchorGenerator(
         tuple((side,) for side in sizes.anchors),
@@ -115,14 +115,14 @@ def make_mask_rcnn(
         mask_roi_pool=pooling(sizes, 1),
         mask_head=mask_head(width, sizes),
         mask_predictor=mask_predictor(classes, sizes),
-        # At small scale images come in their size, and random parts of them smaller.
+        # At small scale images already have their final size; random crops are smaller.
         _skip_resize=shorter_sides == (longest_side,),
     )
     return made
 
 
 def pooling(sizes: RoISizes, kind: int) -> nn.Module:
-    """Cut boxes (0) or masks (1) out of the levels that fit their size."""
+    """Make the RoI align for boxes (0) or masks (1)."""
     made: nn.Module = need("torchvision.ops").MultiScaleRoIAlign(
         list(sizes.levels), sizes.pooled[kind], sizes.sampling
     )
@@ -130,14 +130,14 @@ def pooling(sizes: RoISizes, kind: int) -> nn.Module:
 
 
 def mask_head(width: int, sizes: RoISizes) -> nn.Module:
-    """Make the convolutions behind a mask."""
+    """Make the mask head's convolutions."""
     module: Any = need("torchvision.models.detection.mask_rcnn")
     made: nn.Module = module.MaskRCNNHeads(width, sizes.mask_layers, 1)
     return made
 
 
 def mask_predictor(classes: int, sizes: RoISizes) -> nn.Module:
-    """Make the last layers of a mask: twice its size, one channel for each class."""
+    """Make the mask head's last layers: twice the size, one channel per class."""
     module: Any = need("torchvision.models.detection.mask_rcnn")
     last = sizes.mask_layers[-1]
     made: nn.Module = module.MaskRCNNPredictor(last, last, classes + 1)

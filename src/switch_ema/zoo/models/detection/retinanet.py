@@ -17,10 +17,10 @@ def small_retinanet(
 
     Args:
         classes: Without the background.
-        backbone: The small version of this backbone is used.
+        backbone: Name of the backbone, whose small version is used.
         side: Longest side of an image.
-        smallest: Side of the smallest anchor, on the finest level; it doubles from
-            level to level.
+        smallest: Side of the smallest anchor, on the finest level; doubles with each
+            level.
     """
     module: Any = need("torchvision.models.detection.retinanet")
     sizes = tuple(
@@ -45,15 +45,15 @@ def paper_retinanet(
     shorter_sides: Sequence[int] = (800,),
     longest_side: int = 1333,
 ) -> nn.Module:
-    """Make the RetinaNet of the paper: torchvision's second version.
+    """Make the paper's RetinaNet: torchvision's second version.
 
     Args:
         classes: Without the background.
         backbone: ``resnet50`` or ``swin-t``.
-        pretrained: Whether pre-trained weights will be loaded into it.
-        shorter_sides: To one of which an image is scaled in training; the last one
-            holds in tests.
-        longest_side: An image is scaled less where its longer side would exceed it.
+        pretrained: Whether pre-trained weights will be loaded.
+        shorter_sides: Training scales an image's shorter side to one of these; tests
+            use the last.
+        longest_side: Limit of the longer side after scaling.
     """
     module: Any = need("torchvision.models.detection.retinanet")
     anchors = module._default_anchorgen()
@@ -86,7 +86,7 @@ def _make(
         min_size=shorter_sides,
         max_size=longest_side,
         detections_per_img=100,
-        # At small scale images come in their size, and random parts of them smaller.
+        # At small scale images already have their final size; random crops are smaller.
         _skip_resize=shorter_sides == (longest_side,),
     )
     return made

@@ -1,15 +1,15 @@
-"""SimOTA: which predictions of YOLOX answer for which true box.
+"""SimOTA: assigns YOLOX's predictions to true boxes.
 
 For one image with predictions i and true boxes j the cost of a pair is
 
     c_ij = BCE(sqrt(p_i o_i), class_j) - 3 log(IoU_ij) + 1e5 [i is not central in j]
 
-with class probabilities p and objectness o. Candidates are predictions whose cell has
-its centre inside of some true box, or within 2.5 cells of some true centre; they are
-central in j if both hold for j. Box j gets the k_j candidates that are cheapest for it,
-where k_j is the sum of its ten largest IoUs, rounded down, at least 1. A prediction
-that several boxes want goes to the one for which it is cheapest (Ge et al., "YOLOX:
-Exceeding YOLO Series in 2021").
+with class probabilities p and objectness o. Candidates are predictions whose cell
+centre is inside some true box, or within 2.5 cells of some true centre; they are
+central in j if both hold for j. Box j gets its k_j cheapest candidates, where k_j is
+the sum of its ten largest IoUs, rounded down, at least 1. A prediction claimed by
+several boxes goes to the one with the lowest cost (Ge et al., "YOLOX: Exceeding YOLO
+Series in 2021").
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ IOU_WEIGHT, OUTSIDE = 3.0, 1e5
 
 
 class Assignment(NamedTuple):
-    """Which predictions are positive, and what they should have predicted."""
+    """Positive predictions and their targets."""
 
     positive: Tensor
     """Indices of predictions (m), ascending."""
@@ -49,13 +49,13 @@ def assign(
     """Match the predictions of one image with its true boxes.
 
     Args:
-        boxes: Predicted (n, 4) as corners, in pixels.
-        classes: Their logits (n, C).
-        objectness: Their logits (n).
-        centres: Of the cells that predict (n, 2), in pixels.
+        boxes: Predicted corners (n, 4), in pixels.
+        classes: Class logits (n, C).
+        objectness: Objectness logits (n).
+        centres: Centres of the predicting cells (n, 2), in pixels.
         strides: Sides of those cells (n).
-        true_boxes: Corners (g, 4).
-        true_labels: From 0 (g).
+        true_boxes: True corners (g, 4).
+        true_labels: True labels from 0 (g).
     """
     nothing = torch.zeros(0, dtype=torch.int64, device=boxes.device)
     if not len(true_boxes):
@@ -71,15 +71,15 @@ def assign(
     )
     chosen = _cheapest(cost, ious)
     wanted = torch.where(chosen.any(1))[0]
-    # As published, a contested prediction goes to the cheapest of all boxes, which
-    # need not be one of those that want it.
+    # As published, a contested prediction goes to the cheapest of all boxes, which need
+    # not be one of those that claim it.
     several = chosen.sum(1) > 1
     matched = torch.where(several, cost.argmin(1), chosen.int().argmax(1))[wanted]
     return Assignment(candidates[wanted], matched, ious[wanted, matched])
 
 
 def _geometry(centres: Tensor, strides: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (n, g): centre inside of the box, centre near the box's centre."""
+    """Return two masks (n, g): cell centre inside the box, and near its centre."""
     points = centres[:, None]
     inside = ((points > boxes[None, :, :2]) & (points < boxes[None, :, 2:])).all(2)
     middles = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -100,7 +100,7 @@ def _cost(
 
 
 def _cheapest(cost: Tensor, ious: Tensor) -> Tensor:
-    """Return (n, g): whether a box wants a candidate."""
+    """Return (n, g): whether a box claims a candidate."""
     most = min(_CANDIDATES, len(ious))
     counts = ious.topk(most, dim=0).values.sum(0).int().clamp(min=1)
     ranks = cost.argsort(dim=0, stable=True).argsort(dim=0)

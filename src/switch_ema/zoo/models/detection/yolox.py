@@ -1,9 +1,9 @@
 """YOLOX: CSPDarknet, PAFPN and a decoupled head without anchors.
 
 As in Ge et al., "YOLOX: Exceeding YOLO Series in 2021". YOLOX-S has depth 1/3 and width
-1/2 of the full network. The model is called as torchvision's detectors are: with a list
-of images in [0, 1] and, in training, their targets; it returns losses in training and
-boxes, labels from 1 and scores otherwise.
+1/2 of the full network. The model is called like torchvision's detectors: with a list
+of images in [0, 1] and, in training, their targets; it returns losses in training, and
+otherwise boxes, labels from 1 and scores.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from switch_ema.zoo.models.detection.simota import assign
 
 _STRIDES = (8, 16, 32)
 GREY = 114 / 255
-"""Grey value of what is added to an image to make it square."""
+"""Grey value of the padding that makes an image square."""
 
 
 class _YoloxPredictions(NamedTuple):
-    """What every cell predicts: N images, A cells, C classes."""
+    """Predictions of every cell: N images, A cells, C classes."""
 
     boxes: Tensor
     """Corners in pixels (N, A, 4)."""
@@ -48,14 +48,14 @@ class YOLOX(nn.Module):
     """A YOLOX of any size.
 
     Args:
-        classes: Without a background, which YOLOX does not have.
-        depth: Of the blocks, as a share of the full network's.
-        width: Of the channels, likewise.
-        sides: To one of which a batch is scaled in training.
-        side: Of an image in tests.
-        score_thresh: Detections below it are dropped.
-        nms_thresh: IoU from which a detection makes a weaker one superfluous.
-        detections: Per image, at most.
+        classes: Number of classes; YOLOX has no background class.
+        depth: Share of the full network's blocks.
+        width: Share of the full network's channels.
+        sides: Training scales each batch to one of these sides.
+        side: Side of an image in tests.
+        score_thresh: Minimum score of a detection.
+        nms_thresh: IoU threshold of non-maximum suppression.
+        detections: Maximum detections per image.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class YOLOX(nn.Module):
         self.score_thresh, self.nms_thresh = score_thresh, nms_thresh
         self.detections = detections
         self.use_l1 = False
-        """Whether distances are a loss, too: in the last epochs, without Mosaic."""
+        """Whether to add an L1 loss on the boxes, as in the last epochs."""
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.eps, module.momentum = 1e-3, 0.03
@@ -103,7 +103,7 @@ class YOLOX(nn.Module):
     def _losses(
         self, found: _YoloxPredictions, boxes: list[Tensor], labels: list[Tensor]
     ) -> dict[str, Tensor]:
-        """Return the sums over all cells, divided by the number of positive ones."""
+        """Return the losses, summed over cells and divided by the positive ones."""
         positive = torch.zeros_like(found.objectness)
         parts: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
         for index, (true, label) in enumerate(zip(boxes, labels, strict=True)):
@@ -174,7 +174,7 @@ class YOLOX(nn.Module):
 
 
 class _DecoupledHead(nn.Module):
-    """Separate branches for the class and for the box, on each level."""
+    """Decoupled head: separate class and box branches on each level."""
 
     def __init__(self, classes: int, width: float) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class _DecoupledHead(nn.Module):
         self.to_class = nn.ModuleList(nn.Conv2d(hidden, classes, 1) for _ in levels)
         self.to_box = nn.ModuleList(nn.Conv2d(hidden, 4, 1) for _ in levels)
         self.to_objectness = nn.ModuleList(nn.Conv2d(hidden, 1, 1) for _ in levels)
-        # Hardly anything is an object in the beginning: a probability of 1%.
+        # Start with an object probability of 1%, since objects are rare.
         for module in (*self.to_class, *self.to_objectness):
             assert isinstance(module, nn.Conv2d) and module.bias is not None
             nn.init.constant_(module.bias, -4.595)
@@ -205,7 +205,7 @@ class _DecoupledHead(nn.Module):
             strides.append(corners.new_full((len(corners),), _STRIDES[level]))
         raw, stride = torch.cat(raws, 1), torch.cat(strides)
         centres = torch.cat(cells)
-        # Offsets count from the corner of a cell, as published.
+        # Offsets are relative to the corner of a cell, as published.
         middle = raw[..., :2] * stride[:, None] + (centres - 0.5 * stride[:, None])
         half = raw[..., 2:].exp() * stride[:, None] / 2
         return _YoloxPredictions(
@@ -219,7 +219,7 @@ class _DecoupledHead(nn.Module):
 
 
 def small_yolox(classes: int, *, side: int = 64) -> YOLOX:
-    """Make a YOLOX of an eighth of the full width, for small images of one size."""
+    """Make a YOLOX of an eighth of the full width, for small images of a fixed size."""
     side = -(-side // 32) * 32
     return YOLOX(classes, depth=0.33, width=0.125, sides=(side,), side=side)
 
@@ -252,7 +252,7 @@ def _corners(x: Tensor) -> Tensor:
 
 
 def _encode(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return what the head should have put out for a box."""
+    """Return the head's regression target for a box."""
     sizes = (boxes[:, 2:] - boxes[:, :2]) / strides[:, None]
     middles = (boxes[:, :2] + boxes[:, 2:]) / 2
     offsets = middles / strides[:, None] - (centres / strides[:, None] - 0.5)
@@ -267,7 +267,7 @@ def _paired_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _letterbox(images: list[Tensor], side: int) -> tuple[Tensor, list[float]]:
-    """Scale images to fit into a square; grey fills it up at the right and below."""
+    """Scale images to fit a square; pad with grey on the right and below."""
     batch, scales = [], []
     for image in images:
         height, width = image.shape[-2:]

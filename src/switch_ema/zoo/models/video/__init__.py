@@ -1,4 +1,4 @@
-"""Networks that predict the next frames of a clip, small and as in the paper."""
+"""Video prediction networks, small and as in the paper."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

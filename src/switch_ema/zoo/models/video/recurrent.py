@@ -1,7 +1,7 @@
-"""ConvLSTM and PredRNN: one frame after the other, with memory.
+"""ConvLSTM and PredRNN: recurrent frame-by-frame prediction.
 
-Frames are cut into patches of 4 by 4 pixels, which become channels. At each step the
-network sees a frame and predicts the next one. Sizes are those of OpenSTL.
+Patches of 4 by 4 pixels become channels. At each step the network sees a frame and
+predicts the next. Sizes follow OpenSTL.
 """
 
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ _PATCH = 4
 
 
 class Recurrent(nn.Module, ABC):
-    """A network that predicts each next frame from a frame and its own state.
+    """Predicts each next frame from a frame and a state.
 
     Args:
         widths: Channels of each layer.
-        channels: Of a frame.
+        channels: Channels of a frame.
     """
 
     def __init__(self, widths: tuple[int, ...], channels: int) -> None:
@@ -29,7 +29,7 @@ class Recurrent(nn.Module, ABC):
 
     @abstractmethod
     def start(self, patches: Tensor) -> Any:
-        """Return the state before the first frame, which is given for its shape."""
+        """Return the initial state; the first frame gives the shape."""
 
     @abstractmethod
     def advance(self, patches: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -40,9 +40,8 @@ class Recurrent(nn.Module, ABC):
 
         Args:
             clips: batch x 20 x channels x side x side, or the first 10 frames alone.
-            forced: Which of the frames 11 to 19 the network sees as they are, as
-                booleans of the shape batch x 9; elsewhere it sees what it has
-                predicted. None: it sees none of them.
+            forced: Which of the true frames 11 to 19 the network sees, as booleans
+                batch x 9; otherwise it sees its own prediction. None for none.
 
         Returns:
             batch x 19 x channels x side x side.
@@ -72,14 +71,14 @@ def _zeros(patches: Tensor, width: int) -> Tensor:
 
 
 class ConvLSTM(Recurrent):
-    """LSTM whose products are convolutions (Shi et al., 2015).
+    """LSTM with convolutions instead of matrix products (Shi et al., 2015).
 
     Args:
         widths: Channels of each layer.
         kernel: Size of the convolutions.
         channels: Of a frame.
-        unused: Whether each cell also has the two convolutions that OpenSTL's cell
-            has and never calls, so that the number of parameters is the published one.
+        unused: Whether each cell has the two convolutions that OpenSTL's cell defines
+            but never calls, to match the published number of parameters.
     """
 
     def __init__(
@@ -97,14 +96,14 @@ class ConvLSTM(Recurrent):
         )
 
     def start(self, patches: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return zeros: for each layer the hidden state and the cell state."""
+        """Return zero hidden and cell states for each layer."""
         zeros = [_zeros(patches, width) for width in self.widths]
         return [(zero, zero) for zero in zeros]
 
     def advance(
         self, patches: Tensor, state: list[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Let the layers follow each other."""
+        """Run the layers in turn."""
         features, following = patches, []
         for cell, before in zip(self.cells, state, strict=True):
             features, memory = cell(features, *before)
@@ -135,13 +134,13 @@ class _ConvLSTMCell(nn.Module):
 
 
 class PredRNN(Recurrent):
-    """Layers of spatio-temporal LSTM, with one memory that passes through them all.
+    """Spatio-temporal LSTM layers with one shared memory.
 
-    That memory goes from layer to layer and from the last one to the first of the next
-    step, beside the memory of each layer (Wang et al., 2017).
+    Besides each layer's memory, the shared one passes from layer to layer, and from the
+    last layer to the first of the next step (Wang et al., 2017).
 
     Args:
-        widths: Channels of each layer, all equal, since the memory is shared.
+        widths: Channels of each layer; all equal, since the memory is shared.
         kernel: Size of the convolutions.
         channels: Of a frame.
     """
@@ -157,14 +156,14 @@ class PredRNN(Recurrent):
         )
 
     def start(self, patches: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Return zeros: for each layer two states, and the shared memory."""
+        """Return two zero states for each layer, and a zero shared memory."""
         zeros = [_zeros(patches, width) for width in self.widths]
         return [(zero, zero) for zero in zeros], zeros[0]
 
     def advance(
         self, patches: Tensor, state: tuple[list[tuple[Tensor, Tensor]], Tensor]
     ) -> tuple[Tensor, tuple[list[tuple[Tensor, Tensor]], Tensor]]:
-        """Let the layers follow each other, and the shared memory pass through them."""
+        """Run the layers in turn, passing the shared memory through them."""
         layers, shared = state
         features, following = patches, []
         for cell, before in zip(self.cells, layers, strict=True):
@@ -191,7 +190,7 @@ class _SpatioTemporalCell(nn.Module):
         shares = self.share(shared).chunk(3, 1)
         seen_2 = (enter_2, keep_2, new_2)
         enter_2, keep_2, new_2 = (a + b for a, b in zip(seen_2, shares, strict=True))
-        # A bias of 1 lets both memories last from the beginning.
+        # A forget bias of 1 makes both memories persist initially.
         memory = (keep + 1).sigmoid() * memory + enter.sigmoid() * new.tanh()
         shared = (keep_2 + 1).sigmoid() * shared + enter_2.sigmoid() * new_2.tanh()
         both = torch.cat([memory, shared], 1)

@@ -1,10 +1,9 @@
-"""SimVP: convolutions that turn ten frames into the next ten at once.
+"""SimVP: convolutions that predict the next ten frames from ten frames at once.
 
-An encoder sees each frame alone, a translator sees the features of all frames as the
-channels of one image, and a decoder draws each frame (Gao et al., 2022). The
-translator of the first version is a U-Net of Inception blocks, that of the second is
-made of gated spatio-temporal attention (Tan et al., 2022). Sizes and details are those
-of OpenSTL.
+An encoder processes each frame separately, a translator takes the features of all
+frames as the channels of one image, and a decoder makes each frame (Gao et al., 2022).
+The first version's translator is a U-Net of Inception blocks; the second's uses gated
+spatio-temporal attention (Tan et al., 2022). Sizes and details follow OpenSTL.
 """
 
 import math
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 FRAMES = 10
-"""That are seen, and that are predicted."""
+"""Input frames, and predicted frames."""
 _TRANSLATORS = ("inception", "gsta")
 
 
@@ -28,7 +27,7 @@ class SimVP(nn.Module):
         hidden: Channels in the translator.
         depth: Blocks of the translator; the U-Net has as many on each side.
         kernels: Sizes of the convolutions in an Inception block.
-        channels: Of a frame.
+        channels: Channels of a frame.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class SimVP(nn.Module):
 
 
 class _Convolution(nn.Sequential):
-    """A convolution that may halve or double the image, group norm and SiLU."""
+    """A convolution that may halve or double the image, group norm, SiLU."""
 
     def __init__(
         self, inputs: int, outputs: int, *, halves: bool = False, doubles: bool = False
@@ -91,7 +90,7 @@ class _Convolution(nn.Sequential):
 
 
 class _Inception(nn.Module):
-    """The sum of grouped convolutions of several sizes, behind a narrow layer."""
+    """A narrow layer, then a sum of grouped convolutions of several sizes."""
 
     def __init__(
         self, inputs: int, middle: int, outputs: int, kernels: Sequence[int]
@@ -135,7 +134,7 @@ class _InceptionUNet(nn.Module):
         for block in self.down:
             features = block(features)
             skips.append(features)
-        skips.pop()  # the deepest one goes on by itself
+        skips.pop()  # the deepest block has no skip partner
         features = self.up[0](features)
         for block in list(self.up)[1:]:
             features = block(torch.cat([features, skips.pop()], 1))
@@ -143,7 +142,7 @@ class _InceptionUNet(nn.Module):
 
 
 def _attention_blocks(channels: int, hidden: int, depth: int) -> nn.Sequential:
-    """Return the translator of the second version; its first and last layer resize."""
+    """Return the second version's translator; its first and last layers resize."""
     layers: list[nn.Module] = [
         _GatedAttention(channels),
         nn.Conv2d(channels, hidden, 1),
@@ -153,10 +152,10 @@ def _attention_blocks(channels: int, hidden: int, depth: int) -> nn.Sequential:
 
 
 class _GatedAttention(nn.Module):
-    """Gated spatio-temporal attention and a perceptron, each added to its input.
+    """Gated spatio-temporal attention and a perceptron, each with a shortcut.
 
-    The attention is a large kernel, of 21 pixels, in three parts: depth-wise, dilated
-    depth-wise and point-wise; one half of its channels gates the other.
+    The attention decomposes a 21-pixel kernel into depth-wise, dilated depth-wise and
+    point-wise convolutions; one half of its channels gates the other.
     """
 
     def __init__(self, width: int, ratio: int = 8) -> None:

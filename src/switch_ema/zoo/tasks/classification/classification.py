@@ -54,31 +54,32 @@ DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
 
 
 STACKS = {"resnet18": 8, "resnet50": 8, "deit-t": 16, "deit-s": 8}
-"""How many small versions of a network are best trained at once."""
+"""Fastest number of small networks to train at once, by network."""
 
 FITTED = "fitted"
 
 
 class Classification(Classifier):
-    """Image classification: the paper's networks and procedures, small or in full.
+    """Image classification with the paper's networks and procedures, small or full.
 
     Args:
-        seed: Seed of everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
         network: One of the paper's, such as ``deit-s``.
         dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
-        scale: ``small`` trains the small version of the network on few images in some
-            seconds, with the optimizer of the procedure; ``fitted`` trains it until it
-            fits its images, with decays that keep the same share at a switch as the
-            paper's; ``paper`` is everything in full size.
-        procedure: Such as ``rsb-a2``; None is the one that the paper uses.
-        augment: Whether images are augmented as the procedure says.
-        size: Training images; None is all, or 1,000 at the smaller scales.
+        scale: ``small`` trains a small version of the network on a few images in
+            seconds, with the procedure's optimizer; ``fitted`` trains it until it fits
+            its images, with decays that keep the same share at a switch as the
+            paper's; ``paper`` runs everything at full size.
+        procedure: Such as ``rsb-a2``; default: the paper's for the network.
+        augment: Whether to use the procedure's augmentation.
+        size: Training images; default: all, or 1,000 at the smaller scales.
         test_size: Test images, likewise.
         image_size: Height and width, instead of the procedure's.
-        noise: Share of the training labels that are redrawn at random.
-        batch: Images per forward pass; gradients are accumulated up to the procedure's
-            batch. None is all at once.
+        noise: Share of the training labels to redraw at random.
+        batch: Images per forward pass; gradients accumulate up to the procedure's
+            batch size, the default.
         folder: Folder of ``imagenet``, with train/ and val/.
         workers: Processes that read images from files.
         download: Whether torchvision may download the data.
@@ -86,7 +87,7 @@ class Classification(Classifier):
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Take over what the procedure says about the training loop."""
+        """Return the procedure's settings of the training loop."""
         network, dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
@@ -123,7 +124,7 @@ class Classification(Classifier):
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
         """Add calibration and, where a network fits its images, the training loss.
 
-        The short trainings of the small scale have neither, as when they were stored.
+        The small scale has neither, to match results stored earlier.
         """
         scale = options.get("scale", DEFAULTS["scale"])
         ece = () if scale == "small" else (ECE,)
@@ -131,7 +132,7 @@ class Classification(Classifier):
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Train several of a small network on small images, as it was measured."""
+        """Return how many small networks to train at once, as measured."""
         network, dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
@@ -192,11 +193,11 @@ class Classification(Classifier):
 
     @property
     def x_eval(self) -> Any:
-        """The images that are evaluated."""
+        """The evaluation images."""
         return self.data.x_test
 
     def _resolutions(self, image_size: int | None) -> tuple[int, int]:
-        """Return the height and width in training and in tests."""
+        """Return the image size in training and in tests."""
         images, procedure = self.data.x_train, self.procedure
         if image_size is not None:
             check_count("image_size", image_size)
@@ -206,7 +207,7 @@ class Classification(Classifier):
             own = min(max(own, least), most)
         train = image_size or procedure.train_resolution or own
         test = image_size or procedure.test_resolution or own
-        # Networks of patches fit one size, that of the tests.
+        # Patch networks have one fixed size: that of the tests.
         patched = self.network.family in ("transformer", "mlp")
         return test if patched else train, test
 
@@ -246,7 +247,7 @@ class Classification(Classifier):
         return classification_loss(model(x), y, self.procedure)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure accuracy and likelihood, and what else the scale has."""
+        """Measure accuracy, likelihood and the scale's other metrics."""
         outputs, labels = self.predictions(model)
         values = classified(outputs, labels)
         if ECE in self.metrics:
@@ -258,7 +259,7 @@ class Classification(Classifier):
         return values
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the images that were not trained on, the middle of each."""
+        """Return centre crops of the evaluation images."""
         return self._centres(self.data)
 
     def _centres(self, data: VisionSet) -> Iterable[Tensor]:
@@ -273,7 +274,7 @@ class Classification(Classifier):
 def _find_procedure(
     network: str, dataset: str, scale: str, name: str | None, augment: bool = True
 ) -> TrainingProcedure:
-    """Return the procedure that was asked for, or that the paper uses."""
+    """Return the given procedure, or the paper's by default."""
     if dataset not in DATASETS:
         raise UsageError(
             f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}."
@@ -283,7 +284,7 @@ def _find_procedure(
 
 
 def _calibration(outputs: Tensor, labels: Tensor) -> float:
-    """Return the expected calibration error in percent; NaN of a broken network."""
+    """Return the expected calibration error in percent; NaN for non-finite outputs."""
     if not outputs.isfinite().all():
         return math.nan
     return 100 * calibration_error(
@@ -292,12 +293,12 @@ def _calibration(outputs: Tensor, labels: Tensor) -> float:
 
 
 def _images(network: str, scale: str) -> int:
-    """Return how many images a small network is trained on."""
+    """Return the number of training images of a small network."""
     return fitted.images_for(network) if scale == FITTED else IMAGES
 
 
 def _fitted_decays(name: str, network: str, steps: int) -> dict[str, Any]:
-    """Return the decays that keep the share of the paper's at a switch."""
+    """Return decays at which a switch keeps the same share as in the paper."""
     paper = create_procedure(name, network=network)
     images = TRAINING_IMAGES[CIFAR if name == CIFAR else "imagenet"]
     return {
@@ -309,7 +310,7 @@ def _fitted_decays(name: str, network: str, steps: int) -> dict[str, Any]:
 
 
 def _at_most(data: VisionSet, side: int) -> VisionSet:
-    """Shrink images in memory once, and not in every batch."""
+    """Shrink in-memory images once instead of in every batch."""
     if not isinstance(data.x_train, Tensor) or data.x_train.shape[-1] <= side:
         return data
     train, test = (
@@ -319,7 +320,7 @@ def _at_most(data: VisionSet, side: int) -> VisionSet:
 
 
 def _check_batch(batch: int | None, procedure: TrainingProcedure) -> int:
-    """Return the images per forward pass, of which some make an optimizer step."""
+    """Return the micro-batch size; it must divide the procedure's batch size."""
     if batch is None:
         return procedure.batch_size
     check_count("batch", batch)
@@ -333,7 +334,7 @@ def _check_batch(batch: int | None, procedure: TrainingProcedure) -> int:
 
 
 def _drop_inputs_of_classifier(model: nn.Module, share: float) -> None:
-    """Drop inputs of the last linear layer in training, the weights' names kept."""
+    """Add dropout before the last linear layer without renaming its weights."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     linear[-1].register_forward_pre_hook(partial(_dropped, share=share))
 

@@ -22,13 +22,13 @@ _AUGMENTED = Augmentation(crop="shifted", flip=True)
 
 
 class Images(Classifier):
-    """Image classification: digits, MNIST, Fashion-MNIST or CIFAR, with label noise."""
+    """Image classification with label noise: digits, MNIST, Fashion-MNIST or CIFAR."""
 
     recipe = Recipe(epochs=20)
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Let the average span two thirds of an epoch, whatever its length.
+        """Choose the decay so that the average spans two thirds of an epoch.
 
         With x = (1 - d) * steps = 1.5 a switch keeps about half of an epoch's progress.
         """
@@ -40,7 +40,7 @@ class Images(Classifier):
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Train several of a small network on small images, as it was measured."""
+        """Return how many small networks to train at once, as measured."""
         if options.get("dataset", "digits") != "digits":
             return 1
         return STACKS.get(str(options.get("network", "small-cnn")), 1)
@@ -74,17 +74,17 @@ class Images(Classifier):
         self.channels, self.side = part.x_train.shape[1:3]
 
     def model(self) -> nn.Module:
-        """Make the network that was asked for."""
+        """Make the chosen network."""
         return image_network(self.network, self.channels, self.side, self.data.classes)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make SGD for ResNet-18 as usual on CIFAR, AdamW for the small networks."""
+        """Make SGD for ResNet-18, as usual on CIFAR; AdamW for the small networks."""
         if self.network == "resnet18":
             return SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
         return AdamW(model.parameters(), lr=2e-3)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images, and shift and mirror them if asked to."""
+        """Shuffle the images; shift and flip them if ``augment`` is set."""
         return ImageBatches(
             self.data,
             self.augmentation,
@@ -95,7 +95,7 @@ class Images(Classifier):
         )
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the images that were not trained on."""
+        """Return the evaluation images."""
         return evaluation_batches(
             self.data, self.augmentation, resolution=self.side, batch=500
         )

@@ -1,4 +1,4 @@
-"""Batches of images with their targets, each image of a size of its own."""
+"""Batches of images of different sizes, with their targets."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,13 +17,13 @@ class DetectionBatches:
     """One epoch of training examples.
 
     Args:
-        examples: To train on.
-        transform: Applied to each; None if the examples come augmented.
-        masks: Whether masks are wanted; they cost time.
-        batch: Images per batch; a last batch that is not full is left out.
+        examples: Training examples.
+        transform: Applied to each; None if the examples are already augmented.
+        masks: Whether to decode masks, which takes time.
+        batch: Images per batch; an incomplete last batch is dropped.
         repeats: Passes over the examples.
-        seed: Decides, with the epoch, about the order.
-        epoch: Of the training.
+        seed: Seeds the order, together with the epoch.
+        epoch: Index of the epoch.
         workers: Processes that read and augment.
     """
 
@@ -60,10 +60,10 @@ class DetectionBatches:
 
 
 class _Augmented(Dataset[tuple[Tensor, Target]]):
-    """Examples as a network is trained with: without crowds, in [0, 1].
+    """Training examples: without crowds, pixels in [0, 1].
 
-    Each has random numbers of its own, so that neither the number of processes nor what
-    else is drawn changes its augmentation.
+    Each example has its own seed, so its augmentation depends neither on the number of
+    workers nor on other random draws.
     """
 
     def __init__(

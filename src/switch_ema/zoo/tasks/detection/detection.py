@@ -1,4 +1,4 @@
-"""What all detectors have in common: data, schedules, measures, pictures."""
+"""The base of all detection tasks: data, schedules, metrics, pictures."""
 
 import warnings
 from abc import abstractmethod
@@ -29,12 +29,12 @@ from switch_ema.zoo.tasks.detection.settings import (
 
 _SIDES = {"shapes": 64, "bccd": 128, "nuclei": 256}
 _OTHER_SIDE = 128
-"""Longest side of images at small scale."""
+"""Longest image side at small scale."""
 _CROPS = {"nuclei": 128}
-"""Side of the squares that are trained on; all others are trained on whole images."""
+"""Side of the training crops; other datasets train on whole images."""
 _TRAINED = {"bccd": 292, "nuclei": 320}
 _OTHERS_TRAINED = 300
-"""Training images at small scale, as far as the recipe can know."""
+"""Training images at small scale; the recipe is made before the data is loaded."""
 _SHOWN, _COUNTED = 5, 500
 
 
@@ -42,19 +42,20 @@ class Detection(Task):
     """An object detector; see the subclasses.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
         dataset: ``shapes``, ``bccd``, ``nuclei``, ``coco`` or the path of a folder in
-            the format of COCO.
+            COCO format.
         backbone: ``resnet50`` or ``swin-t``.
-        scale: ``small`` trains a small version at 64 to 256 pixels within a minute or
-            two; ``paper`` takes the network, resolutions and schedule of the paper.
-        schedule: ``1x``, ``2x``, ``3x``, ``9x`` or ``yolox-300``; None is the paper's.
-        size: Training images; None is all of them, of the shapes some hundreds.
+        scale: ``small`` trains a small version at 64 to 256 pixels in a minute or two;
+            ``paper`` uses the paper's network, resolutions and schedule.
+        schedule: ``1x``, ``2x``, ``3x``, ``9x`` or ``yolox-300``; default: the paper's.
+        size: Training images; default: all, or a few hundred shapes.
         test_size: Test images, likewise.
         image_size: Longest side at small scale, shorter side at the paper's.
         batch: Images per forward pass.
-        weights: File of the pre-trained backbone, at the paper's scale.
+        weights: File of pre-trained backbone weights, only at scale ``paper``.
         workers: Processes that read images from files.
     """
 
@@ -62,15 +63,15 @@ class Detection(Task):
     loss_in_training_only = True
     undivided = "its loss is divided by the number of objects in a batch"
     masks: ClassVar[bool] = False
-    """Whether masks are trained and measured."""
+    """Whether to train and measure masks."""
     drawn_from: ClassVar[float] = 0.3
-    """Score from which a detection is drawn."""
+    """Minimum score of the detections drawn in pictures."""
     usual_schedule: ClassVar[str]
     small: ClassVar[SmallTraining]
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Return the schedule's recipe, or a short one at small scale."""
+        """Return the schedule's recipe; a short one at small scale."""
         name = options.get("schedule") or cls.usual_schedule
         if options.get("scale", "small") == "paper":
             return paper_recipe(name, options.get("batch"))
@@ -82,7 +83,7 @@ class Detection(Task):
 
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:
-        """Return how the small version is trained."""
+        """Return the small version's training settings."""
         return cls.small
 
     def __init__(
@@ -107,7 +108,7 @@ class Detection(Task):
         self.schedule = schedule_of(schedule or self.usual_schedule)
         self.schedule_name = schedule or self.usual_schedule
         if weights is not None and self.is_small:
-            raise UsageError("weights are for the scale paper.")
+            raise UsageError("weights needs scale=paper.")
         self.weights, self.workers = weights, check_count("workers", workers, 0)
         self.training = self.small_training(self.backbone)
         usual = self.training.batch if self.is_small else self.schedule.batch
@@ -119,7 +120,7 @@ class Detection(Task):
         if dataset == "shapes" and size is None:
             size = self.training.size
         self.side = image_size or _SIDES.get(dataset, _OTHER_SIDE)
-        # The nuclei have their size already and can stay in their files.
+        # The nuclei images are small enough already and stay on disk.
         own = dataset == "nuclei" and self.side == _SIDES[dataset]
         self.data = load_detection(
             dataset,
@@ -130,21 +131,23 @@ class Detection(Task):
             validation=check_split(split),
         )
         if self.masks and not self.data.has_masks:
-            raise UsageError(f"{dataset} has boxes without masks; masks are needed.")
+            raise UsageError(
+                f"{dataset} has boxes without masks, but this task needs masks."
+            )
         if self.data.problems:
             warnings.warn(" ".join(self.data.problems), stacklevel=2)
         self.crop = _CROPS.get(dataset) if self.is_small else None
 
     @abstractmethod
     def detector(self) -> nn.Module:
-        """Make the network; it is called as torchvision's detectors are."""
+        """Make the network, called like torchvision's detectors."""
 
     def model(self) -> nn.Module:
         """Make the network."""
         return self.detector()
 
     def paper_options(self) -> dict[str, Any]:
-        """Return what the paper's networks have in common."""
+        """Return the arguments that all the paper's networks share."""
         sides = (self.image_size,) if self.image_size else self.schedule.shorter_sides
         return {
             "backbone": self.backbone,
@@ -153,7 +156,7 @@ class Detection(Task):
         }
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
-        """Return the weights of the backbone, or say that there are none."""
+        """Return the backbone's weights, if given, and a description of the start."""
         if self.weights is None:
             return {}, "from scratch"
         with torch.device("meta"):
@@ -162,7 +165,7 @@ class Detection(Task):
         return pretrained_weights(model, self.weights), origin
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW at small scale and for Swin-T, else SGD, as in the paper."""
+        """Make AdamW at small scale and for Swin-T, otherwise SGD, as in the paper."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if self.is_small:
             return AdamW(trained, lr=self.training.learning_rate, weight_decay=0.05)
@@ -171,11 +174,11 @@ class Detection(Task):
         return SGD(trained, lr=0.02, momentum=0.9, weight_decay=1e-4)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images, mirror half of them."""
+        """Shuffle the images and flip half of them."""
         return self.batches(self.data.train, flipping(self.crop), epoch)
 
     def batches(self, examples: Examples, transform: Any, epoch: int) -> Loader:
-        """Return the batches of an epoch of these examples."""
+        """Return the batches of an epoch over these examples."""
         return DetectionBatches(
             examples,
             transform,
@@ -201,13 +204,13 @@ class Detection(Task):
         return measure.average_precision(pairs, masks=self.masks)
 
     def trivial(self) -> Mapping[str, float]:
-        """Measure a detector that reports the mean box of each category everywhere."""
+        """Measure a detector that predicts each category's mean box in every image."""
         mean = _mean_boxes(self.data.train, self.data.classes)
         pairs = _everywhere(mean, self.data.test, masks=self.masks)
         return measure.average_precision(pairs, masks=self.masks)
 
     def samples(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Draw what is there and what the model detects in the first test images."""
+        """Draw the ground truth and the detections for the first test images."""
         count = min(_SHOWN, len(self.data.test))
         chosen = [self.data.test[index] for index in range(count)]
         found = list(measure.detect(model, chosen, count))
@@ -229,7 +232,7 @@ class Detection(Task):
 
 
 def _mean_boxes(examples: Examples, classes: int) -> Target:
-    """Average the boxes of each category, as shares of the image's sides."""
+    """Average the boxes of each category, relative to the image size."""
     sums, counts = torch.zeros(classes, 4), torch.zeros(classes)
     for index in range(min(len(examples), _COUNTED)):
         image, target = examples[index]

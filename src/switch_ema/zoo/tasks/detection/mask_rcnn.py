@@ -19,7 +19,7 @@ from switch_ema.zoo.tasks.detection.detection import Detection
 from switch_ema.zoo.tasks.detection.settings import SmallTraining
 
 _CROWDED = replace(SMALL, proposals=(300, 200), sampled_boxes=64, detections=100)
-"""For images with more than the three shapes."""
+"""For images with more than three objects."""
 
 
 class MaskRCNN(Detection):
@@ -41,7 +41,7 @@ class MaskRCNN(Detection):
         return paper_mask_rcnn(self.data.classes, **self.paper_options())
 
     def small_options(self) -> dict[str, Any]:
-        """Return what the small networks have in common."""
+        """Return the arguments that all small networks share."""
         return {
             "backbone": self.backbone,
             "side": self.side,

@@ -22,25 +22,25 @@ _SOURCES = {
     "box AP50": ("bbox", "map_50"),
     "mask AP": ("segm", "map"),
 }
-"""Which of torchmetrics' values each metric is: kind of overlap and name."""
+"""The torchmetrics value behind each metric: IoU type and name."""
 
 
 def average_precision(
     found: Iterable[tuple[Target, Target]], *, masks: bool
 ) -> dict[str, float]:
-    """Measure detections against the truth.
+    """Measure detections against the ground truth.
 
-    AP is the mean over categories and over the IoU thresholds 0.5, 0.55, ..., 0.95 of
-    the area under the precision-recall curve; AP50 is that of the threshold 0.5. Where
-    there is nothing to detect, it is NaN.
+    AP is the area under the precision-recall curve, averaged over categories and the
+    IoU thresholds 0.5, 0.55, ..., 0.95; AP50 uses the threshold 0.5 only. Without
+    objects to detect it is NaN.
 
     Args:
-        found: For each image what was detected (``boxes``, ``labels``, ``scores`` and
-            ``masks`` of zeros and ones) and what is there.
-        masks: Whether masks are measured, too.
+        found: Detections (``boxes``, ``labels``, ``scores`` and ``masks`` of zeros and
+            ones) and ground truth of each image.
+        masks: Whether to measure masks too.
 
     Returns:
-        In percent, by the name of the metric.
+        The metrics by name, in percent.
     """
     kinds = ("bbox", "segm") if masks else ("bbox",)
     metric: Any = need("torchmetrics.detection").MeanAveragePrecision(
@@ -48,7 +48,9 @@ def average_precision(
     )
     for detected, truth in found:
         metric.update([_cleaned(detected, masks)], [_cleaned(truth, masks)])
-    with contextlib.redirect_stdout(io.StringIO()):  # the evaluation prints its steps
+    with contextlib.redirect_stdout(
+        io.StringIO()
+    ):  # the evaluation prints its progress
         values = metric.compute()
     results = {}
     for name, (kind, key) in _SOURCES.items():
@@ -61,7 +63,7 @@ def average_precision(
 def detect(
     model: nn.Module, examples: Examples, batch: int
 ) -> Iterable[tuple[Tensor, Target, Target]]:
-    """Yield each image with what a model detects in it and what is there."""
+    """Yield each image with the model's detections and the ground truth."""
     device = next(model.parameters()).device
     for begin in range(0, len(examples), batch):
         indices = range(begin, min(begin + batch, len(examples)))

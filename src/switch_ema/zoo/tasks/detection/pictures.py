@@ -1,4 +1,4 @@
-"""Pictures of what is there and of what a detector has found."""
+"""Pictures of ground truth and detections."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,22 +19,22 @@ _NAMED = {
 }
 COLOURS = tuple(_NAMED.values())
 _SMALLEST = 256
-"""Smaller images are enlarged to it, so that lines and names can be read."""
+"""Smaller images are enlarged to this side to keep lines and names legible."""
 
 
 def draw(
     image: Tensor, target: Target, categories: Sequence[str], least: float = 0.0
 ) -> Tensor:
-    """Draw boxes, and masks if there are any, in one colour for each category.
+    """Draw boxes and any masks, in one colour per category.
 
     Args:
         image: Bytes (3, height, width).
-        target: What is there, or what was found.
-        categories: Their names.
-        least: Score from which something that was found is drawn.
+        target: Ground truth or detections.
+        categories: Names of the categories.
+        least: Minimum score of the detections drawn.
 
     Returns:
-        The picture in [0, 1], enlarged by a whole factor where it is small.
+        The picture in [0, 1]; small images are enlarged by a whole factor.
     """
     utils = need("torchvision.utils")
     if "scores" in target:
@@ -47,7 +47,7 @@ def draw(
         colours = [COLOURS[label % len(COLOURS)] for label in labels]
         if "masks" in target:
             masks = _enlarged(target["masks"].to(torch.uint8), factor).bool()
-            # All of a category at once: torchvision blackens where masks overlap.
+            # One call per category: torchvision blackens overlapping masks.
             for label in set(labels):
                 chosen = torch.tensor([label == other for other in labels])
                 picture = utils.draw_segmentation_masks(
@@ -57,7 +57,7 @@ def draw(
                     colors=COLOURS[label % len(COLOURS)],
                 )
         boxes = target["boxes"] * factor
-        # Names would hide a crowd of boxes; there the colours have to do.
+        # Names would hide many boxes; the colours must do there.
         few = len(labels) <= 4
         names = [categories[label] for label in labels] if few else None
         picture = utils.draw_bounding_boxes(
@@ -73,7 +73,7 @@ def draw(
 
 
 def legend(categories: Sequence[str]) -> str:
-    """Say which colour is which category; nothing where that is no help.
+    """Return a colour legend; empty where it would not help.
 
     >>> legend(["RBC", "WBC"])
     ' (RBC red, WBC green)'
@@ -85,7 +85,7 @@ def legend(categories: Sequence[str]) -> str:
 
 
 def side_by_side(pictures: Iterable[Tensor]) -> Tensor:
-    """Stack pictures, filled up with white to the size of the largest."""
+    """Stack pictures, padded with white to the largest size."""
     pictures = list(pictures)
     height, width = (max(p.shape[axis] for p in pictures) for axis in (-2, -1))
     return torch.stack(

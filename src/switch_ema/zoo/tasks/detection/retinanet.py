@@ -19,11 +19,11 @@ class RetinaNet(Detection):
     usual_schedule = "2x"
     small = SmallTraining(epochs={"1x": 6, "2x": 12}, size=120)
     slow = SmallTraining(epochs={"1x": 10, "2x": 20}, size=240)
-    """For transformers, which need more images."""
+    """For transformers, which need more training."""
 
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:
-        """Return how the small version is trained."""
+        """Return the small version's training settings."""
         return cls.slow if backbone == "swin-t" else cls.small
 
     def detector(self) -> nn.Module:

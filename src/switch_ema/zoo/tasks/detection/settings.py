@@ -1,4 +1,4 @@
-"""How detectors are trained: in the paper, and small."""
+"""Training settings of detectors, at the paper's scale and small."""
 
 import math
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from switch_ema.bench.spec import Spec
 from switch_ema.zoo.decays import DECAYS, Decays
 
 _COCO_IMAGES = 117_266
-"""Training images of COCO 2017 that have a box."""
+"""COCO 2017 training images with at least one box."""
 SCALES = ("small", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionSchedule:
-    """How long, at which resolutions and with which optimizer a detector is trained."""
+    """Length, resolutions and optimizer of a detector's training."""
 
     epochs: int
     repeats: int = 1
-    """Passes over the images in one epoch, as MMDetection's ``RepeatDataset``."""
+    """Passes over the images per epoch, as in MMDetection's ``RepeatDataset``."""
     shorter_sides: tuple[int, ...] = (800,)
-    """To one of which an image is scaled in training; the last one in tests."""
+    """Training scales an image to one of these sides; tests use the last."""
     schedule: str
     """Schedule of the learning rate."""
     warmup_epochs: float = 0.07
-    """500 steps of 16 images."""
+    """Warm-up in epochs: 500 steps of 16 images."""
     batch: int = 16
     plain_epochs: int = 0
-    """Epochs at the end without Mosaic and MixUp."""
+    """Final epochs without Mosaic and MixUp."""
 
     def steps(self, images: int, batch: int) -> int:
-        """Return the optimizer steps of an epoch."""
+        """Return the optimizer steps per epoch."""
         return max(images * self.repeats // batch, 1)
 
 
@@ -65,27 +65,27 @@ SCHEDULES = {
         plain_epochs=15,
     ),
 }
-"""The paper's, on COCO. 3x and 9x are 12 and 36 epochs of three passes each."""
+"""The paper's schedules on COCO; 3x and 9x are 12 and 36 epochs of three passes."""
 
 _DECAYS_OF_THE_PAPER = DECAYS["coco", "detection"]
-"""The same for all detectors, with masks or without."""
+"""Shared by all detectors, with or without masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmallTraining:
-    """How the small version of a detector is trained, by schedule."""
+    """Small training settings, by schedule."""
 
     epochs: Mapping[str, int]
-    """With as many repeats as the schedule of the paper has."""
+    """Epochs, with as many repeats as the paper's schedule."""
     size: int
-    """Training images of the shapes."""
+    """Training images of ``shapes``."""
     batch: int = 4
     learning_rate: float = 2e-3
     plain_epochs: int = 0
 
 
 def schedule_of(name: str) -> DetectionSchedule:
-    """Look a schedule up by its name."""
+    """Look up a schedule by name."""
     try:
         return SCHEDULES[check_choice("schedule", name, tuple(SCHEDULES))]
     except ValueError as error:
@@ -93,7 +93,7 @@ def schedule_of(name: str) -> DetectionSchedule:
 
 
 def paper_recipe(name: str, batch: int | None) -> Recipe:
-    """Return the recipe of the paper; a smaller batch is accumulated."""
+    """Return the paper's recipe; gradients of smaller batches accumulate."""
     schedule = schedule_of(name)
     return Recipe(
         epochs=schedule.epochs,
@@ -107,12 +107,12 @@ def paper_recipe(name: str, batch: int | None) -> Recipe:
 def small_recipe(
     name: str, training: SmallTraining, images: int, batch: int | None
 ) -> Recipe:
-    """Return a recipe of some seconds, with averages that span as much as the paper's.
+    """Return a recipe of a few seconds, with decays scaled from the paper's.
 
-    An average over 1 / (1 - d) steps is, for Switch EMA, the same share of an epoch as
-    in the paper, and so a switch keeps the same share of an epoch's progress; for EMA,
-    which never switches, it is the same share of the whole training. No decay is below
-    0.5, with which a switch keeps nearly everything.
+    For Switch EMA the averaging window of 1 / (1 - d) steps is the same share of an
+    epoch as in the paper, so a switch keeps the same share of an epoch's progress. For
+    EMA, which never switches, it is the same share of the whole training. Decays are at
+    least 0.5, where a switch keeps nearly everything.
     """
     schedule = schedule_of(name)
     if name not in training.epochs:

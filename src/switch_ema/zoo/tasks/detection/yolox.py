@@ -16,15 +16,14 @@ class YoloX(Detection):
     """Object detection with YOLOX from scratch: Mosaic, MixUp, SimOTA.
 
     ``Detection`` describes the options; the backbone is YOLOX's own. The last epochs of
-    the schedule (15 of 300) have neither Mosaic nor MixUp, and the distances of the
-    boxes as a further loss.
+    the schedule (15 of 300) drop Mosaic and MixUp and add an L1 loss on the boxes.
     """
 
     usual_schedule = "yolox-300"
     small = SmallTraining(
         epochs={"yolox-300": 12},
         size=240,
-        batch=8,  # batch normalisation needs some images
+        batch=8,  # batch normalisation needs more than a few images
         learning_rate=4e-3,
         plain_epochs=3,
     )
@@ -57,7 +56,7 @@ class YoloX(Detection):
         )
         if self.is_small and self.crop:
             raise UsageError(
-                f"yolox needs whole images, and {dataset} is trained on parts of them."
+                f"yolox needs whole images, but {dataset} trains on crops."
             )
         plain = self.small.plain_epochs if self.is_small else self.schedule.plain_epochs
         epochs = (
@@ -78,7 +77,7 @@ class YoloX(Detection):
         return yolox_s(self.data.classes, side=side, sides=(side,))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW at small scale, else SGD without weight decay of vectors."""
+        """Make AdamW at small scale, otherwise SGD; vectors get no weight decay."""
         if self.is_small:
             return super().optimizer(model)
         trained = list(model.parameters())
@@ -89,11 +88,11 @@ class YoloX(Detection):
         return SGD(groups, lr=0.01, momentum=0.9, nesterov=True)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Put four images into one, and two of those; not in the last epochs."""
+        """Apply Mosaic and MixUp, except in the last epochs."""
         mixes = epoch % CONTROL_EPOCHS < self.mosaic_epochs
         self.use_l1 = not mixes
         side = self.side if self.is_small else self.image_size or 640
-        # At 64 pixels a mosaic leaves few shapes large enough: every second image.
+        # At 64 pixels a mosaic leaves few shapes large enough: use it on half of them.
         share, scale = (0.5, (0.5, 1.5)) if self.is_small else (1.0, (0.1, 2.0))
         examples = MosaicMixUp(
             self.data.train,

@@ -28,7 +28,7 @@ from switch_ema.zoo.tasks.generation.frechet import (
 from switch_ema.zoo.tasks.generation.settings import find_settings
 
 _TIMESTEPS = 1000
-"""Steps of the diffusion; its variance grows linearly from 0.0001 to 0.02."""
+"""Diffusion steps; the variance grows linearly from 0.0001 to 0.02."""
 DEFAULTS = {"dataset": "digits", "scale": "small"}
 _CLASSIFIERS = {"digits": "digit", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 LOSS = Metric(name="denoising loss", higher_is_better=False)
@@ -40,25 +40,24 @@ class DDPM(Task):
     """Image generation with DDPM, sampled by DDIM: digits, MNIST, CIFAR-10 or CelebA.
 
     The network predicts the noise ``e`` of an image at a random step ``t``, with the
-    loss ``|e - network(sqrt(a_t) x + sqrt(1 - a_t) e, t)|^2`` (Ho et al., 2020). New
-    images come from noise in a few steps of DDIM (Song et al., 2021), for every method
-    from the same noise. Without FID's Inception network the Fréchet distance to
-    images that were not trained on is measured in the features of a small classifier
-    of the same data. Such distances compare methods here; they are no FID.
+    loss ``|e - network(sqrt(a_t) x + sqrt(1 - a_t) e, t)|^2`` (Ho et al., 2020). DDIM
+    (Song et al., 2021) generates images in a few steps, from the same noise for every
+    method. Without FID's Inception network, the Fréchet distance to images outside the
+    training set uses the features of a small classifier of the same data. Such
+    distances compare methods here; they are not FID.
 
     Args:
-        seed: Determines everything random.
-        split: What is compared with: the test images, or a fifth of the training
-            images.
+        seed: Random seed.
+        split: Compare with ``test`` images or with a held-out fifth of the training
+            images (``validation``).
         dataset: ``digits``, ``mnist``, ``cifar10`` or ``celeba``.
-        scale: ``small``, or ``paper`` for the network, epochs and samples of the paper.
-        size: Training images; None is the scale's own number, or all there are.
+        scale: ``small``, or ``paper`` for the paper's network, epochs and samples.
+        size: Training images; default: the scale's number, or all.
         batch: Images per optimizer step.
         samples: Generated images per evaluation.
-        sampling_steps: Steps of DDIM.
-        inception: Path of the weights of FID's Inception network, also below the
-            folder of data. The distance is then FID, to the training images, as it is
-            usually given.
+        sampling_steps: DDIM steps.
+        inception: Path of the weights of FID's Inception network; may be relative to
+            the data folder. The distance is then FID, to the training images as usual.
         download: Whether torchvision may download the data.
     """
 
@@ -71,7 +70,7 @@ class DDPM(Task):
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
-        """Name the distance by the network whose features are compared."""
+        """Name the distance after the network whose features it uses."""
         dataset = str(options.get("dataset", DEFAULTS["dataset"]))
         if options.get("inception") is not None:
             name = "FID"
@@ -82,7 +81,7 @@ class DDPM(Task):
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Take over what the settings say about the training loop."""
+        """Return the training loop's part of the settings."""
         dataset, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
@@ -129,8 +128,8 @@ class DDPM(Task):
         self.inception = None if inception is None else _find_weights(inception)
         if self.inception is None and dataset not in _CLASSIFIERS:
             raise UsageError(
-                f"{dataset} has no labels to train a classifier with: give the path of "
-                "the weights of FID's Inception network by the option inception."
+                f"{dataset} has no labels to train a classifier with: pass the path of "
+                "the weights of FID's Inception network as the option inception."
             )
         self.metrics = self.metrics_for({"dataset": dataset, "inception": inception})
         train, test = _load(dataset, seed, download)
@@ -161,7 +160,7 @@ class DDPM(Task):
         return Adam(model.parameters(), lr=self.settings.lr)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images, and mirror half of them where that makes sense."""
+        """Shuffle the images; flip half of them where that keeps the class."""
         batches = Batches((self.x,), self.batch, self.seed, epoch=epoch, drop_last=True)
         if not self.settings.mirrored:
             return batches
@@ -191,7 +190,7 @@ class DDPM(Task):
         }
 
     def _held_out_loss(self, model: nn.Module, device: torch.device) -> float:
-        """Return the loss of images that were not trained on, the noise fixed."""
+        """Return the loss on held-out images, with fixed noise."""
         generator, total = stream(self.seed, "evaluated noise"), 0.0
         for images in torch.split(self.x_eval, 500):
             noise = torch.randn(images.shape, generator=generator)
@@ -201,9 +200,9 @@ class DDPM(Task):
         return total / len(self.x_eval)
 
     def generate(self, model: nn.Module, count: int) -> Tensor:
-        """Generate images in [0, 1] by DDIM, from noise that the seed decides.
+        """Generate images in [0, 1] with DDIM, from seeded noise.
 
-        The first images are the same for any count.
+        The first images do not depend on the count.
         """
         device = next(model.parameters()).device
         scheduler = sources.need("diffusers").DDIMScheduler(
@@ -222,10 +221,10 @@ class DDPM(Task):
         return torch.cat(made)
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure images from a Gaussian over pixels, and real ones as the floor."""
+        """Measure draws from a Gaussian over pixels, and real images as the floor."""
         distance, loss = self.metrics
         drawn = pixel_gaussian(self.x, self.count, stream(self.seed, "pixel Gaussian"))
-        # FID compares with the training images; the floor then are test images.
+        # FID compares with the training images, so the floor uses test images.
         others = (self.x if self.inception is None else self.x_eval)[: self.count]
         return {
             f"pixel Gaussian, {len(drawn):,} draws": {
@@ -243,7 +242,7 @@ class DDPM(Task):
 
 
 class _Mirrored:
-    """Batches of images, half of which are mirrored."""
+    """Batches of images, half of them flipped."""
 
     def __init__(self, batches: Batches, generator: torch.Generator) -> None:
         self._batches, self._generator = batches, generator
@@ -274,13 +273,13 @@ def _chosen(images: Tensor, size: int | None, most: int, seed: int) -> Tensor:
 
 
 def _find_weights(path: str) -> str:
-    """Find a file of weights, from here or in the user's folder of data."""
+    """Find a weights file by path, or relative to the user's data folder."""
     folder = sources.data_folder()
-    for place in (Path(path).expanduser(), *([folder / path] if folder else [])):
-        if place.is_file():
-            return str(place)
-    below = f" nor below {folder}" if folder else ""
+    for candidate in (Path(path).expanduser(), *([folder / path] if folder else [])):
+        if candidate.is_file():
+            return str(candidate)
+    below = f" and not in {folder}" if folder else ""
     raise UsageError(
-        f"inception must be the path of the weights of FID's Inception network; "
+        f"inception must be the path of FID's Inception weights; "
         f"{path} is not a file{below}."
     )

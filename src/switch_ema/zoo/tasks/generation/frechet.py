@@ -1,4 +1,4 @@
-"""How far generated images are from real ones: Fréchet distances of features."""
+"""Fréchet distances between the features of generated and real images."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.models.basic import small_cnn
 
 _CLASSIFIED = 5000
-"""At most this many images train a classifier."""
+"""Maximum number of images to train the classifier on."""
 
 
 class FrechetDistance:
@@ -24,14 +24,14 @@ class FrechetDistance:
 
         |m_r - m_g|^2 + trace(C_r + C_g - 2 (C_r C_g)^(1/2))
 
-    It falls with the number of images, so only distances from the same number of
-    images can be compared. torchmetrics computes it.
+    It shrinks as the number of images grows, so only compare distances from equally
+    many images. torchmetrics computes it.
 
     Args:
         real: Images in [0, 1], count x channels x height x width.
-        features: A module that turns such images into vectors, with an attribute
+        features: A module that maps such images to vectors, with an attribute
             ``num_features``; or a path to the weights of FID's Inception network, as
-            torch-fidelity publishes them.
+            published by torch-fidelity.
     """
 
     def __init__(self, real: Tensor, features: nn.Module | str) -> None:
@@ -39,7 +39,7 @@ class FrechetDistance:
         options: dict[str, Any] = {"reset_real_features": False}
         if isinstance(features, str):
             sources.need("torch_fidelity")
-            # Without antialiasing, images are resized as the published values' were.
+            # Published FIDs resize without antialiasing.
             options |= {
                 "feature": 2048,
                 "feature_extractor_weights_path": features,
@@ -74,7 +74,7 @@ class FrechetDistance:
 
 
 class Features(nn.Module):
-    """The last hidden layer of a small convolutional classifier: 64 features."""
+    """The 64 features of the last hidden layer of a small CNN classifier."""
 
     num_features = 64
 
@@ -84,16 +84,16 @@ class Features(nn.Module):
         self.classifier = nn.Linear(self.num_features, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one vector for each image."""
+        """Return one vector per image."""
         return adaptive_avg_pool2d(self.body(images), 1).flatten(1)
 
 
 @lru_cache(maxsize=4)
 def classifier_features(dataset: str, side: int) -> Features:
-    """Train a classifier on a dataset and return it as an extractor of features.
+    """Train a classifier on a dataset and return it as a feature extractor.
 
-    It is the same for every seed of a task, as FID's Inception network is: it sees
-    all digits, or the first images of a larger dataset, in an order of its own.
+    Like FID's Inception network it is the same for every seed of a task: it trains on
+    all digits, or on the first images of a larger dataset, in a fixed order.
     """
     data = load_images(dataset, 0)
     x = torch.cat([data.x_train, data.x_test])[:_CLASSIFIED]
@@ -113,8 +113,8 @@ def classifier_features(dataset: str, side: int) -> Features:
 
 
 def scaled(images: Tensor, side: int) -> Tensor:
-    """Turn bytes into numbers in [0, 1], averaged down to ``side`` pixels."""
-    # In parts, since floats take four times the memory of bytes.
+    """Convert bytes to floats in [0, 1], averaged down to ``side`` pixels."""
+    # In chunks, since floats take four times the memory of bytes.
     parts = [
         adaptive_avg_pool2d(part.float() / 255, side)
         for part in torch.split(images, 10_000)
@@ -123,7 +123,7 @@ def scaled(images: Tensor, side: int) -> Tensor:
 
 
 def pixel_gaussian(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw images from the Gaussian with the mean and covariance of the pixels."""
+    """Sample a Gaussian with the mean and covariance of the pixels."""
     flat = images.flatten(1).double()
     mean, covariance = flat.mean(0), torch.cov(flat.T)
     values, vectors = torch.linalg.eigh(covariance)

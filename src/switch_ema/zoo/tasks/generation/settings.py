@@ -1,4 +1,4 @@
-"""How DDPM is trained and sampled: Appendix B.4 of the paper, and small."""
+"""Training and sampling settings of DDPM: the paper's Appendix B.4, and small."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from switch_ema.zoo.models.denoiser import DenoiserShape
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """All that depends on the data and the scale."""
+    """Settings that depend on the data and the scale."""
 
     shape: DenoiserShape
     size: int
@@ -19,27 +19,27 @@ class GenerationSettings:
     warmup_steps: int
     epochs: int
     evaluate_every: int
-    """Epochs between two evaluations."""
+    """Epochs between evaluations."""
     samples: int
-    """Images that are generated for an evaluation."""
+    """Images generated per evaluation."""
     sampling_steps: int
-    """Steps of DDIM, out of the 1,000 of the diffusion."""
+    """DDIM steps, of the diffusion's 1,000."""
     mirrored: bool
-    """Whether half of the training images are mirrored."""
+    """Whether to flip half of the training images."""
     decay: float
     """The decay of EMA and Switch EMA."""
     switch_every: int
-    """Epochs between two switches."""
+    """Epochs between switches."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in an epoch; a last batch that is not full is left out."""
+        """Optimizer steps per epoch; an incomplete last batch is dropped."""
         return max(self.size // self.batch, 1)
 
 
 _PAPER = GenerationSettings(
-    # The network, the warm-up and the mirrored images are those of the configuration
-    # of ddpm-torch, the code that the paper names.
+    # Network, warm-up and flips follow the configuration of ddpm-torch, the code that
+    # the paper names.
     shape=DenoiserShape(
         image_size=32,
         channels=3,
@@ -82,7 +82,7 @@ _DIGITS = GenerationSettings(
         image_size=8,
         channels=1,
         widths=(16, 32),
-        attends=(False, False),  # besides the middle, which always attends
+        attends=(False, False),  # in addition to the middle block, which always attends
         layers=1,
         groups=8,
     ),
@@ -95,7 +95,7 @@ _DIGITS = GenerationSettings(
     samples=500,
     sampling_steps=25,
     mirrored=False,
-    # The average of about the last epoch. With 31 steps an epoch and a switch every
+    # Averages about the last epoch. With 31 steps per epoch and a switch every
     # 5 epochs, (1 - d) * steps is 4.7: a switch keeps four fifths of the progress.
     decay=0.97,
     switch_every=5,

@@ -21,24 +21,24 @@ from switch_ema.zoo.tasks.language.pieces import (
 from switch_ema.zoo.tasks.language.words import WordTask, perplexity
 
 _SCHEDULE = "step:milestones=(0.5,0.725)"
-"""A tenth of the learning rate after epochs 100 and 145 of 200."""
+"""Divides the learning rate by ten after epochs 100 and 145 of 200."""
 _CLIP = 0.25
 
 
 @dataclass(frozen=True)
 class LSTMScale:
-    """What differs between a CPU's minute and the published runs."""
+    """Settings of one scale: a minute on a CPU, or the published runs."""
 
     width: int
     hidden: int
     dropout: float
-    """Factor of the published shares of dropout."""
+    """Factor applied to the published dropout rates."""
     dataset: str
     vocabulary: int
     rarest: int
-    """Words that occur less often in training are unknown."""
+    """Words that occur less often in training count as unknown."""
     size: int | None
-    """Words of the training text; None is all."""
+    """Words of the training text; None for all."""
     test_size: int | None
     bptt: int
     test_batch: int
@@ -58,7 +58,7 @@ SCALES = {
         bptt=35,
         test_batch=20,
         recipe=Recipe(
-            # 109 steps an epoch: a switch keeps two thirds of an epoch's progress.
+            # 109 steps per epoch: a switch keeps two thirds of an epoch's progress.
             epochs=4,
             schedule=_SCHEDULE,
             clip=_CLIP,
@@ -87,32 +87,33 @@ SCALES = {
 
 
 class AWDLanguageModel(WordTask):
-    """Language modelling with an AWD-style LSTM of 2 layers on Penn Treebank.
+    """Language modelling with a 2-layer AWD-LSTM on Penn Treebank.
 
-    The network, its dropout and the training are those of the Penn Treebank runs of
-    AdaBelief, which the paper follows: 2 layers, words of 400 entries shared with the
-    classifier, 1150 hidden units, pieces of 70 words in batches of 20, 200 epochs.
+    Network, dropout and training are those of AdaBelief's Penn Treebank runs, which the
+    paper follows: 2 layers, embeddings of width 400 tied to the classifier, 1150 hidden
+    units, pieces of 70 words in batches of 20, 200 epochs.
     With a piece's outputs ``h_t`` before and ``g_t`` after dropout, the loss is
 
         cross-entropy + 2 mean(g_t^2) + mean((h_t+1 - h_t)^2).
 
-    The pieces have one length here; the published ones vary around 70 words.
+    Pieces have a fixed length here; the published ones vary around 70 words.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test text, or the last fifth of the training text.
-        scale: ``paper`` for all of it, or ``small`` for a network of 64 and 128 units
-            with a quarter of the dropout on Python's manual, in pieces of 35 words.
-        dataset: ``ptb``, ``wikitext2`` (its validation text) or ``pydoc``, which comes
-            with Python, instead of the scale's.
+        seed: Random seed.
+        split: Evaluate on the ``test`` text or on the held-out last fifth of the
+            training text (``validation``).
+        scale: ``paper``, or ``small`` for a network of 64 and 128 units with a quarter
+            of the dropout on Python's manual, in pieces of 35 words.
+        dataset: ``ptb``, ``wikitext2`` (its validation text) or ``pydoc`` (comes with
+            Python), instead of the scale's.
         size: Words of the training text, instead of the scale's.
         test_size: Words of the test text, likewise.
-        vocabulary: Words that are known, likewise.
-        layers: Layers of the LSTM.
-        batch: Pieces that are read side by side.
+        vocabulary: Vocabulary size, likewise.
+        layers: LSTM layers.
+        batch: Pieces per batch.
     """
 
-    undivided = "its network goes on from the state after the batch before"
+    undivided = "its network carries its state over from the previous batch"
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -156,17 +157,17 @@ class AWDLanguageModel(WordTask):
         return AWDLSTM(words, scale.width, scale.hidden, self.layers, drop)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make Adam as published; Table 11 has SGD and AdaBelief, too."""
+        """Make Adam as published; Table 11 also has SGD and AdaBelief."""
         return Adam(model.parameters(), lr=1e-2, weight_decay=1.2e-6)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Cut the text into pieces, starting at another word in each epoch."""
+        """Cut the text into pieces, with a different offset in each epoch."""
         return epoch_pieces(
             self.train, self.batch, self.scale.bptt, seed=self.seed, epoch=epoch
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the regularised cross-entropy, going on from the state before."""
+        """Return the regularised cross-entropy, continuing from the previous state."""
         words, following, before, after = batch
         reading, states = model(words, before.state)
         after.state = detached(states)
@@ -190,10 +191,10 @@ class AWDLanguageModel(WordTask):
 
 
 def scale_of(name: str) -> LSTMScale:
-    """Look a scale up."""
+    """Look up a scale."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]
 
 
 def detached(states: tuple[State, ...]) -> tuple[State, ...]:
-    """Cut states from the graph: gradients do not go back into the piece before."""
+    """Detach states, so gradients stop at the start of the piece."""
     return tuple((hidden.detach(), cell.detach()) for hidden, cell in states)

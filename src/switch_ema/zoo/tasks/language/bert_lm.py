@@ -19,17 +19,17 @@ from switch_ema.zoo.tasks.language.words import WordTask, perplexity
 
 @dataclass(frozen=True)
 class BertLMScale:
-    """What differs between a CPU's minute and the published runs."""
+    """Settings of one scale: a minute on a CPU, or the published runs."""
 
     network: BertSize
     dataset: str
     vocabulary: int
     rarest: int
-    """Words that occur less often in training are unknown."""
+    """Words that occur less often in training count as unknown."""
     size: int | None
     test_size: int | None
     length: int
-    """Words of a sequence."""
+    """Words per sequence."""
     batch: int
     lr: float
     recipe: Recipe
@@ -47,7 +47,7 @@ SCALES = {
         batch=16,
         lr=2e-3,
         recipe=Recipe(
-            # 195 steps an epoch: a switch keeps two thirds of an epoch's progress.
+            # 195 steps per epoch: a switch keeps two thirds of an epoch's progress.
             epochs=4,
             schedule="cosine",
             warmup_epochs=0.3,
@@ -65,8 +65,8 @@ SCALES = {
         length=512,
         batch=4,
         lr=5e-4,
-        # fairseq: 2,048 words at once, accumulated 16 times, 50,000 steps, of which
-        # 4,000 warm up; an epoch has 3,150.
+        # fairseq: 2,048 words at once, accumulated 16 times, 50,000 steps including
+        # 4,000 of warm-up; an epoch has 3,150.
         recipe=Recipe(
             epochs=16,
             schedule="inverse-sqrt",
@@ -79,15 +79,16 @@ SCALES = {
 
 
 class BertLanguageModel(WordTask):
-    """Language modelling with a causal BERT on WikiText, word by word.
+    """Word-level language modelling with a causal BERT on WikiText.
 
-    Each word is predicted from those before it in its sequence. Sequences are cut from
-    the running text, at another place in each epoch, and shuffled. Weights are random
-    at the start, as in the paper, and embedding and classifier share theirs.
+    The network predicts each word from the previous ones in its sequence. Sequences are
+    cut from the running text at a different offset in each epoch, and shuffled. Weights
+    start at random, as in the paper; the classifier is tied to the embedding.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test text, or the last fifth of the training text.
+        seed: Random seed.
+        split: Evaluate on the ``test`` text or on the held-out last fifth of the
+            training text (``validation``).
         scale: ``paper`` for BERT-Base on WikiText-103 in sequences of 512 words;
             ``small`` for 2 layers of width 64 on the first 100,000 words of the
             validation text of WikiText-2 in sequences of 32.
@@ -95,7 +96,7 @@ class BertLanguageModel(WordTask):
             scale's.
         size: Words of the training text, instead of the scale's.
         test_size: Words of the test text, likewise.
-        vocabulary: Words that are known, likewise.
+        vocabulary: Vocabulary size, likewise.
     """
 
     @classmethod
@@ -134,7 +135,7 @@ class BertLanguageModel(WordTask):
 
     def model(self) -> nn.Module:
         """Make the network."""
-        # Texts are not filled up; the number 0 is that of unknown words.
+        # Texts are not padded; index 0 is the unknown word.
         words = len(self.words)
         return CausalBert(
             bert_config(self.scale.network, words, pad=None, is_decoder=True)
@@ -147,14 +148,14 @@ class BertLanguageModel(WordTask):
         )
 
     def train_loader(self, epoch: int) -> Loader:
-        """Cut the text at another place in each epoch, and shuffle the sequences."""
+        """Cut the text at a different offset in each epoch; shuffle the sequences."""
         generator = stream(self.seed, f"start of epoch {epoch}")
         start = int(torch.randint(len(self.train), (), generator=generator))
         words, following = sequences(self.train.roll(-start), self.scale.length)
         return Batches((words, following), self.scale.batch, self.seed, epoch=epoch)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the cross-entropy of the words that follow."""
+        """Return the cross-entropy of the next words."""
         words, following = batch
         return cross_entropy(model(words).flatten(0, 1), following.flatten())
 
@@ -165,17 +166,17 @@ class BertLanguageModel(WordTask):
         return perplexity((model(x.to(device)), y) for x, y in zip(*parts, strict=True))
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
-        """Say that the weights are random."""
+        """Report that the weights are random."""
         return {}, "random weights"
 
 
 def sequences(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Cut a text into rows of words, and rows of the words that follow them."""
+    """Cut a text into rows of words and rows of their next words."""
     rows = (len(text) - 1) // length
     end = rows * length
     return text[:end].view(rows, length), text[1 : end + 1].view(rows, length)
 
 
 def scale_of(name: str) -> BertLMScale:
-    """Look a scale up."""
+    """Look up a scale."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]

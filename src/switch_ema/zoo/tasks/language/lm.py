@@ -1,4 +1,4 @@
-"""Word-level language modelling with an LSTM, as the paper's on Penn Treebank."""
+"""Word-level language modelling with an LSTM, as in the paper on Penn Treebank."""
 
 import math
 from typing import Any, cast
@@ -24,9 +24,9 @@ State = tuple[Tensor, Tensor]
 class LanguageModel(WordTask):
     """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB."""
 
-    undivided = "its network goes on from the state after the batch before"
+    undivided = "its network carries its state over from the previous batch"
     recipe = Recipe(
-        # About 100 steps an epoch: a switch keeps about half of its progress.
+        # About 100 steps per epoch: a switch keeps about half of its progress.
         epochs=10,
         clip=1.0,
         methods={"ema": {"decay": 0.985}, "switch-ema": {"decay": 0.985}},
@@ -71,13 +71,13 @@ class LanguageModel(WordTask):
         return Adam(model.parameters(), lr=1e-2)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Cut the text into pieces, starting at another word in each epoch."""
+        """Cut the text into pieces, with a different offset in each epoch."""
         return epoch_pieces(
             self.train, self.batch, self.bptt, seed=self.seed, epoch=epoch
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the cross-entropy, going on from the state before the piece."""
+        """Return the cross-entropy, continuing from the previous state."""
         words, following, before, after = batch
         outputs, state = model(words, before.state)
         after.state = (state[0].detach(), state[1].detach())
@@ -91,7 +91,7 @@ class LanguageModel(WordTask):
 
 
 class LSTM(nn.Module):
-    """Embedding, two layers of LSTM, and the embedding again as the classifier."""
+    """Embedding, two LSTM layers, and a classifier tied to the embedding."""
 
     def __init__(self, words: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class LSTM(nn.Module):
 
     def forward(self, words: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Predict the word after each word; time is the first dimension."""
-        # As a classifier the weights must be small, as an input they need not be.
+        # A classifier needs small weights, an input embedding does not.
         vectors = self.embedding(words) * math.sqrt(self.embedding.embedding_dim)
         read, state = self.reader(self.dropout(vectors), state)
         return cast(Tensor, self.classifier(self.dropout(read))), cast(State, state)

@@ -1,4 +1,4 @@
-"""Text for recurrent language models, in pieces that are read in order."""
+"""Text for recurrent language models, in pieces read in order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from switch_ema.zoo.data.splits import stream
 
 @dataclass
 class _Carry:
-    """The state between two pieces of text; None at the beginning."""
+    """The state between two pieces of text; None at the start."""
 
     state: Any = None
 
 
 class Pieces:
-    """The text in pieces of a few words, each with the state before and after it.
+    """Pieces of a few words, each with the state before and after it.
 
-    The loss of a piece reads the one and writes the other. The state therefore belongs
-    to one pass over the text: it starts empty in each epoch, so training can be resumed
-    between epochs, and an optimizer may ask for the loss of a piece twice.
+    The loss of a piece reads the state before and writes the one after. The state
+    belongs to one pass over the text: it starts empty in each epoch, so training can
+    resume between epochs, and an optimizer may evaluate the loss of a piece twice.
     """
 
     def __init__(self, columns: Tensor, length: int) -> None:
@@ -44,7 +44,7 @@ class Pieces:
 def epoch_pieces(
     text: Tensor, batch: int, length: int, *, seed: int, epoch: int
 ) -> Pieces:
-    """Cut the text into pieces, starting at another word in each epoch."""
+    """Cut the text into pieces, with a different offset in each epoch."""
     generator = stream(seed, f"start of epoch {epoch}")
     start = int(torch.randint(len(text), (), generator=generator))
     return Pieces(columns(text.roll(-start), batch), length)
@@ -55,12 +55,12 @@ def readings(
     pieces: Pieces,
     device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Read a text in order; yield the logits of the next words, and these words.
+    """Read a text in order; yield the logits of the next words and the words.
 
     Args:
         read: Takes words and the state before them, returns logits and the state after.
         pieces: The text.
-        device: Where the words are wanted.
+        device: Device to move the words to.
     """
     state = None
     for words, following, *_ in pieces:
@@ -69,6 +69,6 @@ def readings(
 
 
 def columns(text: Tensor, count: int) -> Tensor:
-    """Cut the text into ``count`` parts that are read side by side."""
+    """Cut the text into ``count`` parts to read in parallel."""
     rows = len(text) // count
     return text[: rows * count].view(count, rows).t().contiguous()

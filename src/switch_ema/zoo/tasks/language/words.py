@@ -1,4 +1,4 @@
-"""What word-level language models share: the vocabulary, perplexity, the baseline."""
+"""The base of word-level language models: vocabulary, perplexity, baseline."""
 
 import math
 from collections import Counter
@@ -13,20 +13,20 @@ from switch_ema.bench.task import Metric, Task
 from switch_ema.zoo.data.texts import END, UNKNOWN, choose_text, load_texts
 
 LARGEST = 700.0
-"""The exponential of a larger loss would overflow."""
+"""Losses are capped here: the exponential of a larger one would overflow."""
 
 
 class WordTask(Task):
-    """The next word of a text. A subclass calls ``read_texts`` and has the network."""
+    """Predicts the next word. A subclass calls ``read_texts`` and makes the network."""
 
     metrics = (Metric(name="perplexity", higher_is_better=False),)
 
     words: dict[str, int]
-    """Numbers of the known words."""
+    """Indices of the known words."""
     train: Tensor
-    """The training text as numbers of words."""
+    """The training text as word indices."""
     test: Tensor
-    """The text that is evaluated, likewise."""
+    """The evaluation text, likewise."""
 
     def read_texts(
         self,
@@ -39,17 +39,17 @@ class WordTask(Task):
         vocabulary: int,
         rarest: int = 2,
     ) -> None:
-        """Read both texts and number their words.
+        """Read both texts and convert them to word indices.
 
         Args:
             dataset: Name of the text.
-            known: Names that are allowed.
-            split: What is evaluated: the test text, or the last fifth of the training
-                text.
-            size: Words of the training text; None is all.
+            known: Allowed names.
+            split: Evaluate on the ``test`` text or on the held-out last fifth of the
+                training text (``validation``).
+            size: Words of the training text; None for all.
             test_size: Words of the test text, likewise.
-            vocabulary: Words that are known, the most frequent ones.
-            rarest: Words that occur less often in training are unknown.
+            vocabulary: Vocabulary size; the most frequent words are kept.
+            rarest: Words that occur less often in training count as unknown.
         """
         check_choice("dataset", dataset, known)
         for name, count in (("size", size), ("test_size", test_size)):
@@ -62,17 +62,17 @@ class WordTask(Task):
         self.test = indices(texts.test, self.words)
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure the model that knows only how often each word occurs."""
+        """Measure the unigram model."""
         unigram = unigram_perplexity(self.train, self.test, len(self.words))
         return {"unigram": {"perplexity": unigram}}
 
 
 def perplexity(predictions: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Measure a text from its beginning to its end.
+    """Measure the perplexity of a text.
 
     Args:
-        predictions: Logits of the next words and these words, part by part, with the
-            vocabulary as the last dimension of the logits.
+        predictions: Logits of the next words and the words, part by part; the last
+            dimension of the logits is the vocabulary.
     """
     total, count = 0.0, 0
     for logits, following in predictions:
@@ -83,7 +83,7 @@ def perplexity(predictions: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]
 
 
 def number_words(words: list[str], most: int, *, least: int = 2) -> dict[str, int]:
-    """Number the words that occur at least ``least`` times, the frequent ones first."""
+    """Index the words that occur at least ``least`` times, most frequent first."""
     special = [UNKNOWN, END]
     counts = Counter(word for word in words if word not in special)
     frequent = [word for word, count in counts.most_common(most) if count >= least]
@@ -91,14 +91,14 @@ def number_words(words: list[str], most: int, *, least: int = 2) -> dict[str, in
 
 
 def indices(words: list[str], known: dict[str, int]) -> Tensor:
-    """Look the words up; unknown ones have the number 0."""
+    """Look up the indices of words; unknown words have index 0."""
     return torch.tensor([known.get(word, 0) for word in words])
 
 
 def unigram_perplexity(train: Tensor, test: Tensor, size: int) -> float:
-    """Measure a model that knows only how often each word occurs in training.
+    """Measure a model that predicts words by their frequency in training.
 
-    Every word of the vocabulary is counted once more, so that none is impossible.
+    Add-one smoothing gives every word of the vocabulary a positive probability.
     """
     counts = torch.bincount(train, minlength=size).double() + 1
     surprise = -(counts / counts.sum()).log()[test].mean().item()

@@ -1,1 +1,1 @@
-"""Tasks that predict numbers."""
+"""Regression tasks."""

@@ -1,4 +1,4 @@
-"""How old is a face? AgeDB and IMDB-WIKI in the paper's Table 10."""
+"""Age regression on AgeDB and IMDB-WIKI: the paper's Table 10."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metri
 
 DATASETS = ("agedb", "imdb-wiki")
 SMALL = Recipe(
-    # 62 steps an epoch: a switch keeps two thirds of an epoch's progress.
+    # 62 steps per epoch: a switch keeps two thirds of an epoch's progress.
     epochs=10,
     schedule="cosine",
     methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
@@ -33,20 +33,21 @@ PAPER = Recipe(
 
 
 class Age(ScalarRegression):
-    """The age of a face in years: AgeDB or IMDB-WIKI, from a folder and a CSV.
+    """Age regression on faces: AgeDB or IMDB-WIKI, from a folder with a CSV file.
 
-    The CSV has the columns age, path (relative to its folder) and split, as the usual
-    preprocessing writes it. Images are scaled to one size; in training they are shifted
-    and half of them mirrored.
+    The CSV has the columns age, path (relative to its folder) and split, as written by
+    the usual preprocessing. Images are scaled to one size; training shifts them and
+    flips half of them.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
         dataset: ``agedb`` or ``imdb-wiki``.
-        folder: With the CSV, if the data is not in the folder of all data.
+        folder: Folder with the CSV, if the data is not in the data folder.
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
-        scale: ``paper`` for the network in full size on all images of 224 pixels;
-            ``small`` for a small version on 4,000 images of 32.
+        scale: ``paper`` for the full-size network on all images at 224 pixels;
+            ``small`` for a small version on 4,000 images at 32.
         size: Training images, instead of the scale's.
         test_size: Test images, likewise.
         batch: Images per step.
@@ -95,23 +96,23 @@ class Age(ScalarRegression):
         )
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle, shift and mirror the images."""
+        """Shuffle, shift and flip the images."""
         generator = stream(self.seed, f"faces of epoch {epoch}")
         return _FaceBatches(
             self.x, self.y, self.batch, self.side, generator, self.workers
         )
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Read the images that are evaluated."""
+        """Read the evaluation images."""
         for begin in range(0, len(self.x_eval), 100):
             which = torch.arange(begin, min(begin + 100, len(self.x_eval)))
             yield _read_images(self.x_eval[which], self.side, self.workers)
 
 
 class _FaceBatches:
-    """Batches of images in files: shuffled, shifted by up to 1/14, half mirrored.
+    """Batches of image files: shuffled, shifted by up to 1/14, half of them flipped.
 
-    The last batch, if it is not full, is left out.
+    An incomplete last batch is dropped.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class _FaceBatches:
 
 
 def _read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
-    """Read images of one size, with values from -1 to 1."""
+    """Read images, scaled to one size, with values from -1 to 1."""
     to_tensor = sources.need("torchvision.transforms.functional").pil_to_tensor
 
     def read(index: int) -> Tensor:
@@ -168,5 +169,5 @@ def _read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
 
 
 def _stream_order(count: int, most: int | None, seed: int, purpose: str) -> Tensor:
-    """Draw at most ``most`` of ``count`` examples; None: all, in a random order."""
+    """Draw at most ``most`` of ``count`` examples; None shuffles all of them."""
     return torch.randperm(count, generator=stream(seed, purpose))[:most]

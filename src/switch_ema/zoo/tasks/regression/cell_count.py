@@ -1,4 +1,4 @@
-"""How many red blood cells are there? It stands in where faces are missing."""
+"""Counting red blood cells: a stand-in for age regression without faces."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -19,29 +19,30 @@ from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metri
 
 SIDE = 48
 _COUNTED = "RBC"
-"""The category whose objects are counted: red blood cells."""
+"""The category to count: red blood cells."""
 
 
 class CellCount(ScalarRegression):
-    """The number of red blood cells in a quarter of a microscope image (BCCD).
+    """Counting red blood cells in a quarter of a microscope image (BCCD).
 
-    A small and real stand-in for the regression of ages, whose faces cannot be handed
-    out: one number for an image, L1 loss, the same networks. A cell belongs to the
-    quarter that has the centre of its box. Annotation is not exhaustive, so no network
-    can be perfect. In training, quarters are mirrored in both directions.
+    A small stand-in on real data for age regression, whose faces cannot be
+    redistributed: one number per image, L1 loss, the same networks. A cell belongs to
+    the quarter that contains the centre of its box. Some cells are not annotated, so no
+    network can be perfect. Training flips quarters in both directions.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
         scale: ``small`` for a small version of the network, or ``paper``.
-        folder: With images and annotations in the format of COCO, instead of BCCD's.
+        folder: Folder with images and annotations in COCO format, instead of BCCD.
         batch: Quarters per step.
     """
 
     metrics = error_metrics("cells")
     recipe = Recipe(
-        # 36 steps an epoch: a switch keeps two thirds of an epoch's progress.
+        # 36 steps per epoch: a switch keeps two thirds of an epoch's progress.
         epochs=12,
         schedule="cosine",
         methods={"ema": {"decay": 0.92}, "switch-ema": {"decay": 0.92}},
@@ -49,7 +50,7 @@ class CellCount(ScalarRegression):
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Return the recipe, which is the same for every network."""
+        """Return the recipe, shared by all networks."""
         return cls.recipe
 
     def __init__(
@@ -75,7 +76,7 @@ class CellCount(ScalarRegression):
         )
 
     def train_loader(self, epoch: int) -> Loader:
-        """Mirror the quarters at random, and shuffle them."""
+        """Flip the quarters at random, and shuffle them."""
         generator = stream(self.seed, f"mirrors of epoch {epoch}")
         x = self.x
         for axis in (2, 3):
@@ -84,7 +85,7 @@ class CellCount(ScalarRegression):
         return Batches((x, self.y), self.batch, self.seed, epoch=epoch, drop_last=True)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the quarters that are evaluated."""
+        """Return the evaluation quarters."""
         return torch.split(self.x_eval, 100)
 
 
@@ -112,7 +113,7 @@ def _quarters(images: CocoImages, folder: Path) -> tuple[Tensor, Tensor]:
             f"annotations in {folder} must have the category {_COUNTED}, got {known}."
         )
     if len(images) == 0:
-        raise UsageError(f"{folder} has annotations, but none of their images.")
+        raise UsageError(f"{folder} has annotations but none of their images.")
     wanted = images.categories.index(_COUNTED) + 1
     pixels, counts = [], []
     for index in range(len(images)):

@@ -1,4 +1,4 @@
-"""RCF-MNIST: how far is a piece of clothing turned? The paper's Table 10."""
+"""RCF-MNIST, rotation angles of coloured clothes: the paper's Table 10."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ from switch_ema.zoo.tasks.regression.scalar import (
 _FULL = 360.0
 _SMALL_SIDE = 16
 HONEST = 0.8
-"""Share of the images whose colour tells the angle."""
+"""Share of the images whose colour reveals the angle."""
 
 
 @dataclass(frozen=True)
 class _Recipes:
-    """What differs between published versions of the data."""
+    """Differences between published versions of the data."""
 
     coloured: bool = True
-    """Whether the colour tells the angle, in four of five training images."""
+    """Whether the colour reveals the angle in four of five training images."""
     reversed: bool = False
-    """Whether it tells 360 degrees minus the angle in four of five test images."""
+    """Whether it shows 360 degrees minus the angle in four of five test images."""
     angles: int | None = None
-    """How many angles there are; None: any."""
+    """Number of distinct angles; None for any angle."""
     photos: bool = False
-    """Whether the clothes lie on photos of CIFAR-10 instead of black."""
+    """Whether the background is CIFAR-10 photos instead of black."""
 
 
 _VERSIONS = {
@@ -51,7 +51,7 @@ _VERSIONS = {
     "angles-60": _Recipes(coloured=False, angles=60),
 }
 SMALL = Recipe(
-    # 187 steps an epoch: a switch keeps two thirds of an epoch's progress.
+    # 187 steps per epoch: a switch keeps two thirds of an epoch's progress.
     epochs=12,
     schedule="cosine",
     evaluate_every=3,
@@ -67,28 +67,29 @@ PAPER = Recipe(
 
 
 class RCFMNIST(ScalarRegression):
-    """The angle of turned, coloured Fashion-MNIST (RCF-MNIST), in degrees.
+    """Rotation angle, in degrees, of coloured Fashion-MNIST images (RCF-MNIST).
 
-    Clothes are turned by 0 to 360 degrees. The network predicts the angle as one
-    number, and errors are plain differences, as in the publications: an image near 0
-    that is taken for one near 360 counts fully. Three versions of the data exist:
+    Clothes are rotated by 0 to 360 degrees. The network predicts the angle as one
+    number, and errors are plain differences, as in the publications: predicting 359 for
+    an angle of 1 is an error of 358. Three versions of the data exist:
 
-    - ``paper`` follows the text of the Switch EMA paper, with photos of CIFAR-10 behind
-      the clothes. Their colour goes from blue to red with the angle in 80% of the
-      images and from red to blue in the others, alike in training and test.
+    - ``paper`` follows the text of the Switch EMA paper, with CIFAR-10 photos as
+      background. The clothes' colour goes from blue to red with the angle in 80% of the
+      images and from red to blue in the others, in training and test alike.
     - ``c-mixup`` follows the script of C-Mixup (Yao et al., 2022), which introduced the
-      data: black behind, and the test colours are reversed, so that who reads the
+      data: black background, and reversed test colours, so a model that relies on the
       colour is wrong in 80% of the test images.
-    - ``angles-60`` follows a later loader: 60 angles, no colour, black behind.
+    - ``angles-60`` follows a later loader: 60 angles, no colour, black background.
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
         version: ``paper``, ``c-mixup`` or ``angles-60``.
         network: ``resnet18``, ``resnet50`` or ``convnext-t``.
-        scale: ``paper`` for the network in full size and all images of 32 by 32 pixels,
-            ``small`` for a small version on 12,000 images of half that size.
-        dataset: What is turned: ``fashion_mnist``, ``mnist`` or ``digits``.
+        scale: ``paper`` for the full-size network on all images at 32 by 32 pixels,
+            ``small`` for a small version on 12,000 images at half that size.
+        dataset: Images to rotate: ``fashion_mnist``, ``mnist`` or ``digits``.
         size: Training images, instead of the scale's.
         test_size: Test images, likewise; at the small scale 1,000.
         batch: Images per step.
@@ -96,7 +97,7 @@ class RCFMNIST(ScalarRegression):
     """
 
     metrics = error_metrics("°")
-    small_lr = 1e-2  # with 3e-3 ResNet-50 does not learn more than the colour
+    small_lr = 1e-2  # with 3e-3 ResNet-50 learns nothing but the colour
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -141,7 +142,7 @@ class RCFMNIST(ScalarRegression):
         if scale == "small" and x.shape[-1] > _SMALL_SIDE:
             x = avg_pool2d(x, x.shape[-1] // _SMALL_SIDE)
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
-        # Without photos nothing is green.
+        # Without photos the green channel is all zero.
         x, y = (x - mean) / deviation.clamp(min=1e-3), _FULL * y
         (self.x, self.y, _), (self.x_eval, self.y_eval, self.red_eval) = choose_split(
             split,
@@ -158,9 +159,9 @@ class RCFMNIST(ScalarRegression):
         return angles if steps is None else (angles * steps).floor() / steps
 
     def _redness(self, y: Tensor, size: int) -> Tensor:
-        """Return how red each image is: its angle, or 1 minus it in exactly a fifth.
+        """Return the redness of each image: its angle, or 1 minus it in a fifth.
 
-        In test images it is the other way round, if the version has it so.
+        The fifth is exact. Versions with reversed test colours swap the two there.
         """
         generator = stream(self.seed, "colours")
         parts = []
@@ -171,19 +172,19 @@ class RCFMNIST(ScalarRegression):
         return torch.cat(parts)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images; their angles stay as they were drawn."""
+        """Shuffle the images; each keeps its angle."""
         data = (self.x, self.y)
         return Batches(data, self.batch, self.seed, epoch=epoch, drop_last=True)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the images that are evaluated."""
+        """Return the evaluation images."""
         return torch.split(self.x_eval, 250)
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Answer with a constant, or with what the colour says, at its best.
+        """Measure the best constant, and the best prediction from the colour alone.
 
-        The ideal reader knows whether the colours are reversed, and so is wrong in a
-        fifth of the images only.
+        The latter knows whether the colours are reversed, so it is wrong in only a
+        fifth of the images.
         """
         found = super().trivial()
         if self.version.coloured:

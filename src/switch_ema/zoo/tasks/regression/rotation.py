@@ -1,4 +1,4 @@
-"""By which angle is an image rotated? Regression with L1 loss, as in the paper."""
+"""Rotation-angle regression with L1 loss, as in the paper."""
 
 import math
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ HONEST = 0.8
 
 
 class Rotation(Task):
-    """The angle by which an image is rotated, in degrees: regression with L1 loss.
+    """Rotation angle of an image, in degrees: regression with L1 loss.
 
-    ``digits`` are rotated by -45 to 45 degrees, so that every angle has one answer.
+    ``digits`` are rotated by -45 to 45 degrees, which keeps the angle unambiguous.
     ``rcf`` follows RCF-MNIST (Yao et al., 2022), with CIFAR-10 photos as background:
     Fashion-MNIST is rotated by 0 to 360 degrees, and coloured from blue to red by its
-    angle in 80% of the images, from red to blue in the others, here alike in training
-    and test. As there, the network predicts the angle as one number and errors are
-    plain differences, so an image near 0 that is taken for one near 360 counts fully.
+    angle in 80% of the images, from red to blue in the others, here in training and
+    test alike. As there, the network predicts the angle as one number and errors are
+    plain differences: predicting 359 for an angle of 1 is an error of 358.
     """
 
     metrics = (
@@ -40,7 +40,7 @@ class Rotation(Task):
         Metric(name="RMSE", higher_is_better=False, unit="°"),
     )
     recipe = Recipe(
-        # 31 steps an epoch on digits: a switch keeps about half of its progress.
+        # 31 steps per epoch on digits: a switch keeps about half of its progress.
         epochs=30,
         methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
     )
@@ -78,7 +78,7 @@ class Rotation(Task):
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Train several of a small network on small images, as it was measured."""
+        """Return how many small networks to train at once, as measured."""
         if options.get("dataset", "digits") != "digits":
             return 1
         return STACKS.get(str(options.get("network", "small-cnn")), 1)
@@ -92,17 +92,17 @@ class Rotation(Task):
         return AdamW(model.parameters(), lr=2e-3)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images; their angles stay as they were drawn."""
+        """Shuffle the images; each keeps its angle."""
         data = (self.x, self.y)
         return Batches(data, self.batch, self.seed, epoch=epoch, drop_last=True)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean distance between angles, as a share of their range."""
+        """Return the mean absolute error of the angles, as a share of their range."""
         x, y = batch
         return l1_loss(model(x).squeeze(1), y)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Measure the mean and the root mean square error in degrees."""
+        """Measure MAE and RMSE in degrees."""
         found = predict(model, torch.split(self.x_eval, 500)).squeeze(1)
         error = (found - self.y_eval).double() * self.degrees
         return {
@@ -121,7 +121,7 @@ def turn(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def upright(data: ImageSet, size: int, seed: int, *, tested: int = TESTED) -> Tensor:
-    """Return training and then test images, with a margin for the rotation."""
+    """Return the training images, then the test images, padded for rotation."""
     if size > len(data.x_train):
         raise ValueError(f"size must be at most {len(data.x_train)}, got {size}.")
     shuffle = stream(seed, "images")
@@ -132,11 +132,11 @@ def upright(data: ImageSet, size: int, seed: int, *, tested: int = TESTED) -> Te
 
 
 def _redness(y: Tensor, seed: int) -> Tensor:
-    """Return how red an image is: its angle or, in a fifth of the images, 1 minus it.
+    """Return the redness of each image: its angle or, in a fifth of them, 1 minus it.
 
     Args:
         y: Angles as shares of their range.
-        seed: Draws the fifth.
+        seed: Seeds the choice of the fifth.
     """
     honest = torch.rand(len(y), generator=stream(seed, "colours")) < HONEST
     return torch.where(honest, y, 1 - y)
@@ -151,7 +151,7 @@ def coloured(clothes: Tensor, red: Tensor) -> Tensor:
 def over_photos(
     clothes: Tensor, opaque: Tensor, photos: ImageSet, size: int, seed: int
 ) -> Tensor:
-    """Put the clothes in front of photos; training photos are for training images."""
+    """Put the clothes on photos; training images get training photos."""
     generator = stream(seed, "photos")
     behind = torch.cat(
         [

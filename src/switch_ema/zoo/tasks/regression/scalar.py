@@ -1,4 +1,4 @@
-"""The base of tasks that predict one number for an image: the paper's Table 10."""
+"""The base of tasks that predict one number per image: the paper's Table 10."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ SCALES = ("small", "paper")
 
 
 def error_metrics(unit: str) -> tuple[Metric, Metric]:
-    """Return the mean absolute and the root mean square error, in a unit."""
+    """Return the metrics MAE and RMSE, in the given unit."""
     return (
         Metric(name="MAE", higher_is_better=False, unit=unit),
         Metric(name="RMSE", higher_is_better=False, unit=unit),
@@ -42,29 +42,29 @@ def errors(found: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 class ScalarRegression(Task):
-    """A number for each image: L1 loss, AdamW, MAE and RMSE.
+    """Predicts one number per image: L1 loss, AdamW, MAE and RMSE.
 
-    The network predicts how many deviations a number is away from the median, both of
-    the training data, which does not change what minimises the loss. A subclass sets
-    ``y`` and ``y_eval`` and calls ``choose_network``; it returns the images that belong
-    to ``y_eval`` from ``evaluation_batches``.
+    Targets are standardised with the median and deviation of the training data, which
+    does not change the minimiser of the loss. A subclass sets ``y`` and ``y_eval``,
+    calls ``choose_network``, and returns the images of ``y_eval`` from
+    ``evaluation_batches``.
     """
 
     small_lr: ClassVar[float] = 3e-3
-    """Learning rate of AdamW at the small scale."""
+    """Learning rate of AdamW at small scale."""
     y: Tensor
-    """The training images' numbers, in the unit of the metrics."""
+    """Targets of the training images, in the unit of the metrics."""
     y_eval: Tensor
 
     def choose_network(self, network: str, scale: str, side: int) -> None:
-        """Take one of the paper's networks, or a small version of it."""
+        """Set the network: one of the paper's, or a small version of it."""
         self.network = check_choice("network", network, NETWORKS)
         self.scale = check_choice("scale", scale, SCALES)
         self.side = side
 
     @abstractmethod
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the network's inputs for what is evaluated, in the numbers' order."""
+        """Return the evaluation inputs, in the order of ``y_eval``."""
 
     def model(self) -> nn.Module:
         """Make the network with one output."""
@@ -73,13 +73,13 @@ class ScalarRegression(Task):
         )
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW, with the settings of the paper's published configurations."""
+        """Make AdamW with the settings of the paper's released configurations."""
         if self.scale == "paper":
             return AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
         return AdamW(model.parameters(), lr=self.small_lr)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean distance, in deviations of the training data."""
+        """Return the mean absolute error of the standardised targets."""
         x, y = batch
         centre, spread = self._units()
         return l1_loss(model(x).squeeze(1), (y - centre) / spread)
@@ -91,7 +91,7 @@ class ScalarRegression(Task):
         return errors(centre + spread * found, self.y_eval)
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Answer with the median of the training data, the best constant for MAE."""
+        """Measure the median of the training data, the best constant for MAE."""
         constant = self.y.median().expand_as(self.y_eval)
         return {"constant": errors(constant, self.y_eval)}
 

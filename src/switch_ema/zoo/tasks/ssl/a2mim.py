@@ -1,4 +1,4 @@
-"""A2MIM (Li et al., 2023), with the settings that were released for transformers."""
+"""A2MIM (Li et al., 2023), with the released settings for transformers."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from switch_ema.zoo.tasks.ssl.masked import hidden_mean, patches_of
 from switch_ema.zoo.tasks.ssl.simmim import SimMIM, SimMIMModel
 
 _FOURIER = 0.1
-"""Weight of the loss on frequencies."""
+"""Weight of the frequency loss."""
 
 
 class _A2MIMModel(SimMIMModel):
-    """Hidden patches show the image's mean colour; a learned token is added to them."""
+    """Masked patches get the image's mean colour plus a learned token."""
 
     def encode(self, images: Tensor, mask: Tensor) -> Tensor:
-        """Return all tokens, those of classes included."""
+        """Return all tokens, including the class token."""
         masked, vit = self.masked, self.masked.vit
         filled = fill_with_mean(images, mask, self.patch)
         tokens = masked.images_to_tokens(filled) + mask[:, :, None] * masked.mask_token
@@ -28,23 +28,23 @@ class _A2MIMModel(SimMIMModel):
 
 
 class A2MIM(SimMIM):
-    """A2MIM: reconstruct hidden squares, in pixels and in frequencies."""
+    """A2MIM: reconstruct masked squares in pixels and frequencies."""
 
-    undivided = "its loss is scaled by the largest distance in a batch"
+    undivided = "its loss is scaled by the largest error in a batch"
 
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
         return _A2MIMModel(self.encoder())
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Add the loss of the hidden pixels and that of the image's frequencies."""
+        """Return the loss on masked pixels plus the frequency loss of the image."""
         images, mask = batch
         patch = self.patch_of(model)
         prediction = model(images, mask)
         target = patches_of(images, patch)
         pixels = hidden_mean(l1_loss(prediction, target, reduction="none"), mask)
-        # Where nothing is hidden there is nothing to learn, so no gradient; half of
-        # the prediction stays, so that the seams between patches do not stand out.
+        # Visible patches have nothing to learn, so no gradient; half of the
+        # prediction stays there to soften the seams between patches.
         shown = (prediction.detach() + target) / 2
         drawn = torch.where(mask[:, :, None], prediction, shown)
         whole = need("lightly.models.utils").unpatchify(drawn, patch, images.shape[1])
@@ -52,7 +52,7 @@ class A2MIM(SimMIM):
 
 
 def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
-    """Paint the hidden patches in each image's mean colour."""
+    """Fill the masked patches with the image's mean colour."""
     side = images.shape[-1] // patch
     hidden = mask.view(-1, 1, side, side)
     hidden = hidden.repeat_interleave(patch, 2).repeat_interleave(patch, 3)
@@ -62,8 +62,8 @@ def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
 def frequency_loss(images: Tensor, targets: Tensor) -> Tensor:
     """Return the focal frequency loss (Jiang et al., 2021).
 
-    The squared distance of the spectra, each frequency weighted by the logarithm of
-    its present distance over the largest in the batch.
+    The squared error of the spectra, each frequency weighted by the logarithm of its
+    current error relative to the largest in the batch.
     """
     spectra = (torch.fft.fft2(x.float(), norm="ortho") for x in (images, targets))
     first, second = spectra

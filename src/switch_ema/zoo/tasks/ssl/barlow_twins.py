@@ -11,7 +11,7 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 
 class BarlowTwins(TwoViews):
-    """Barlow Twins: features agree between two views, and not with one another."""
+    """Barlow Twins: make features equal across two views and uncorrelated otherwise."""
 
     undivided = "its loss correlates features over all images of a batch"
     paper = settings.BARLOW_TWINS
@@ -23,7 +23,7 @@ class BarlowTwins(TwoViews):
         return TwoViewModel(encoder, head(width_of(encoder), **self.sizes(8192, 8192)))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Bring the correlation of the views' projections near the identity."""
+        """Push the cross-correlation of the projections towards the identity."""
         first, second = model(*batch)
         loss: Tensor = need("lightly.loss").BarlowTwinsLoss(lambda_param=5e-3)(
             first, second

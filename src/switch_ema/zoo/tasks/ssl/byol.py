@@ -12,7 +12,7 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 
 class BYOL(TwoViews, SelfTeachingTask):
-    """BYOL: predict how the averaged model embeds another view of the image."""
+    """BYOL: predict the averaged model's embedding of another view."""
 
     paper = settings.BYOL
 
@@ -33,7 +33,7 @@ class BYOL(TwoViews, SelfTeachingTask):
 
 
 def distance(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared distance of unit vectors, ``2 - 2 * cosine``."""
+    """Return the mean squared distance of the unit vectors, ``2 - 2 * cosine``."""
     negative: Tensor = need("lightly.loss").NegativeCosineSimilarity()(
         prediction, target
     )

@@ -1,4 +1,4 @@
-"""How good is a pre-trained encoder? A linear probe, neighbours, and fine-tuning."""
+"""Evaluation of encoders: linear probe, nearest neighbours, fine-tuning."""
 
 import copy
 import random
@@ -28,7 +28,7 @@ from switch_ema.zoo.tasks.metrics import percent_correct, predict
 
 PROTOCOLS = ("linear", "fine-tune")
 AT_ONCE = 2**25
-"""Numbers per step: the features of ImageNet fit into memory once, not twice."""
+"""Values per chunk: ImageNet's features fit into memory once, not twice."""
 LAYER_DECAY = 0.65
 _LR = 2e-3
 """Learning rate of the last layer at the batch size of ``PROCEDURE``; it is
@@ -41,7 +41,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Features or images with their classes, for training and for testing."""
+    """Features or images with labels, for training and testing."""
 
     x: Tensor
     y: Tensor
@@ -50,7 +50,7 @@ class Labelled:
     classes: int
 
     def first(self, count: int, tested: int) -> "Labelled":
-        """Keep the first ``count`` to train on and the first ``tested`` to test on."""
+        """Keep the first ``count`` training and ``tested`` test examples."""
         return Labelled(
             self.x[:count],
             self.y[:count],
@@ -68,8 +68,8 @@ def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
     """Classify by ridge regression on one-hot targets, which has a closed form.
 
     Features are standardised first (mean 0, standard deviation 1); ``ridge`` is the
-    penalty per example. The literature fits a softmax regression by SGD instead; this
-    one needs no settings of its own and takes milliseconds.
+    penalty per example. The literature fits a softmax regression by SGD instead; ridge
+    regression has no hyperparameters to tune and takes milliseconds.
     """
     rows = max(AT_ONCE // data.x.shape[1], 1)
     mean = sum(part.double().sum(0) for part in torch.split(data.x, rows)) / len(data.x)
@@ -81,7 +81,7 @@ def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
         gram += centred.T @ centred
         sums.index_add_(0, y, centred)
     deviation = (gram.diagonal() / (len(data.x) - 1)).sqrt()
-    # A feature that is constant, as after a collapse, tells nothing.
+    # Constant features, as after a collapse, would divide by zero.
     scale = torch.where(deviation > 1e-8, 1 / deviation, 0.0)
     gram, sums = gram * scale * scale[:, None], sums * scale
     penalty = ridge * len(data.x) * torch.eye(width, dtype=torch.double)
@@ -97,7 +97,7 @@ def linear_probe(data: Labelled, *, ridge: float = 1e-3) -> float:
 def nearest_neighbours(
     data: Labelled, *, k: int = 20, temperature: float = 0.1
 ) -> float:
-    """Let the k nearest examples vote, weighted by ``exp(cosine / temperature)``."""
+    """Classify by the k nearest examples, weighted by ``exp(cosine / temperature)``."""
     k = min(k, len(data.x))
     similarity = normalize(data.x_test, dim=1) @ normalize(data.x, dim=1).T
     nearest, index = similarity.topk(k, dim=1)
@@ -117,8 +117,8 @@ def fine_tune(
 ) -> float:
     """Train a copy of the encoder with a new classifier on images in memory.
 
-    AdamW, with a rate that falls by the factor 0.65 from layer to layer, counted from
-    the output. The encoder and the random numbers of the caller stay as they are.
+    Uses AdamW with a layer-wise rate decay of 0.65 from the output down. Leaves the
+    encoder and the caller's random state unchanged.
     """
 
     def batches(epoch: int) -> Loader:
@@ -145,9 +145,8 @@ def fine_tune_by_procedure(
 ) -> float:
     """Train the encoder itself on augmented images, which may be in files.
 
-    The rates of the layers are as above and follow a cosine after warm-up; ``lr`` is
-    in proportion to the batch unless it is given. The random numbers of the caller
-    stay as they are.
+    Layer-wise rates as above, with a cosine after warm-up; the default ``lr`` is
+    proportional to the batch size. Leaves the caller's random state unchanged.
     """
     procedure = replace(PROCEDURE, batch_size=batch)
     warmup = min(procedure.warmup_epochs, epochs / 4)
@@ -193,7 +192,7 @@ def _train(
     lr: float,
     warmup: float | None = None,
 ) -> None:
-    """Train at a constant rate, or by a cosine after ``warmup`` epochs of warm-up."""
+    """Train at a constant rate, or with a cosine after ``warmup`` epochs."""
     device = next(model.parameters()).device
     spec = Spec("adamw", {"lr": lr, "weight_decay": 0.05})
     optimizer = create_optimizer(spec, model, layer_decay=LAYER_DECAY)
@@ -216,7 +215,7 @@ def _train(
 
 @contextmanager
 def _own_random_numbers(seed: int) -> Iterator[None]:
-    """Seed torch, NumPy and Python, all of which augmentation draws from."""
+    """Seed torch, NumPy and Python; augmentation uses all three."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         set_seed(seed)

@@ -1,4 +1,4 @@
-"""The images that are pre-trained on: in memory, or the files of a folder."""
+"""Images for pre-training: in memory, or the files of a folder."""
 
 import os
 from dataclasses import replace
@@ -26,7 +26,7 @@ DATASETS = (
 COLOURED = ("cifar10", "cifar100", "stl10", "imagenet")
 """The datasets at the paper's scale."""
 _LIMITS = {"small": (2000, 1000), "paper": (None, None)}
-"""By scale: training images unless ``size`` is given, and test images."""
+"""Default number of training images, and of test images, by scale."""
 
 
 def load_for_pretraining(
@@ -39,17 +39,17 @@ def load_for_pretraining(
     download: bool = False,
     split: str = "test",
 ) -> VisionSet:
-    """Load a random part of a dataset; images without a label have the label -1.
+    """Load a random subset of a dataset; unlabelled images have the label -1.
 
     Args:
         dataset: One of ``DATASETS``. The files of ``imagenet`` are listed, not read.
-        seed: Draws the part.
-        scale: Decides, by ``_LIMITS``, how large the part is.
-        size: Images to train on, instead.
+        seed: Seeds the selection.
+        scale: Sets the size of the subset; see ``_LIMITS``.
+        size: Number of training images, instead.
         folder: Folder of ``imagenet``, with train/ and val/.
-        download: Whether torchvision may download what is not found.
-        split: ``test``, or ``validation`` to evaluate on a fifth of the training
-            images.
+        download: Whether torchvision may download missing data.
+        split: ``test``, or ``validation`` to evaluate on a held-out fifth of the
+            training images.
     """
     data = _draw(dataset, _load(dataset, seed, folder, download), size, scale, seed)
     (x_train, y_train), (x_test, y_test) = choose_split(
@@ -71,7 +71,7 @@ def _load(
     if dataset == "imagenet":
         return load_vision(dataset, seed, folder=folder)
     if folder is not None:
-        raise UsageError(f"folder is for the dataset imagenet, not for {dataset}.")
+        raise UsageError(f"folder applies to the dataset imagenet, not to {dataset}.")
     if dataset == "stl10":
         return load_stl10(unlabelled=True, download=download)
     return load_images(dataset, seed, download=download)
@@ -94,7 +94,7 @@ def _draw(
 
 
 def count_workers(given: int | None) -> int:
-    """Take one worker per core, up to 16, where processes may have children."""
+    """Use one worker per core, up to 16; none in daemonic processes."""
     if given is not None:
         return check_count("workers", given, 0)
     return 0 if current_process().daemon else min(os.cpu_count() or 1, 16)

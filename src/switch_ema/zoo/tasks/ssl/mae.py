@@ -19,7 +19,7 @@ from switch_ema.zoo.tasks.ssl.pretraining import width_of
 
 
 class _MAEModel(MaskedModel):
-    """The encoder sees the visible patches; a small transformer decodes the others."""
+    """Encodes the visible patches; a small transformer decodes the others."""
 
     def __init__(self, vit: nn.Module, *, width: int, depth: int, heads: int) -> None:
         super().__init__(vit)
@@ -36,7 +36,7 @@ class _MAEModel(MaskedModel):
         self.predict = nn.Linear(width, self.values)
 
     def forward(self, images: Tensor, mask: Tensor) -> Tensor:
-        """Predict the pixels of every patch; each image hides equally many."""
+        """Predict the pixels of every patch; all images mask equally many."""
         prefix = self.masked.vit.num_prefix_tokens
         shown = shown_tokens(mask, prefix)
         kept = self.embed(self.masked.encode(images, idx_keep=shown))
@@ -48,7 +48,7 @@ class _MAEModel(MaskedModel):
 
 
 class MAE(Masked):
-    """MAE: encode a quarter of the patches and reconstruct the others from it."""
+    """MAE: encode a quarter of the patches and reconstruct the others."""
 
     paper = settings.MAE
     share = 0.75
@@ -68,19 +68,19 @@ class MAE(Masked):
         return _MAEModel(self.encoder(), width=width, depth=depth, heads=heads)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean squared distance of pixels in the hidden patches."""
+        """Return the mean squared error of pixels in the masked patches."""
         images, mask = batch
         inner = unwrap(model)
         assert isinstance(inner, _MAEModel)
         target = patches_of(images, inner.patch)
         if self.scale == "paper":
-            # The patches of small images have few pixels, too few to normalise.
+            # Patches of small images have too few pixels to normalise.
             target = normalised(target)
         return hidden_mean((model(images, mask) - target).square(), mask)
 
 
 def shown_tokens(mask: Tensor, prefix: int) -> Tensor:
-    """List the tokens that are not hidden, the prefix first, in their order."""
+    """Return the indices of visible tokens in order, prefix tokens first."""
     count = int((~mask[0]).sum())
     patches = mask.int().argsort(dim=1, stable=True)[:, :count] + prefix
     first = torch.arange(prefix, device=mask.device).expand(len(mask), -1)

@@ -1,4 +1,4 @@
-"""Tasks that hide a part of each image and reconstruct it."""
+"""Tasks that mask a part of each image and reconstruct it."""
 
 from abc import abstractmethod
 from functools import cached_property
@@ -14,7 +14,7 @@ from switch_ema.zoo.tasks.ssl.views import DrawnBatches, TransformedBatches, cro
 
 
 class MaskedModel(nn.Module):
-    """A vision transformer that can hide tokens (lightly's), and what decodes them."""
+    """Lightly's maskable vision transformer and a decoder."""
 
     def __init__(self, vit: nn.Module) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class MaskedModel(nn.Module):
 
     @property
     def values(self) -> int:
-        """How many numbers a patch has."""
+        """Values per patch."""
         return self.patch**2 * int(self.masked.vit.patch_embed.proj.in_channels)
 
     @abstractmethod
@@ -47,18 +47,18 @@ class Masked(Pretraining):
 
     networks = ("deit-s", "deit-t", "deit-b")
     share: ClassVar[float]
-    """Share of the image that is hidden."""
+    """Share of the image to mask."""
     unit: ClassVar[int]
-    """Height and width, in patches, of what is hidden at once."""
+    """Side of a masked square, in patches."""
     least_crop: ClassVar[float]
-    """Smallest share of the image's area that a crop keeps."""
+    """Minimum share of the image's area in a crop."""
 
     def pool(self) -> str:
-        """Average the patches: the class token has no part in reconstructing."""
+        """Average the patches: reconstruction does not train the class token."""
         return "avg"
 
     def batches(self, epoch: int) -> Loader:
-        """Shuffle the images, draw a crop and a mask of each."""
+        """Shuffle the images; draw a crop and a mask for each."""
         if self.one_by_one:
             return _MaskedBatches(self, epoch)
         return DrawnBatches(self, epoch, self._draw)
@@ -69,18 +69,18 @@ class Masked(Pretraining):
         return self.prepare(view), self.masks(len(images), generator)
 
     def masks(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw which patches are hidden: (count, patches), True where they are."""
+        """Draw masks (count, patches), True for masked patches."""
         return draw_masks(count, self.grid, self.unit, self.share, generator)
 
     @cached_property
     def grid(self) -> int:
-        """How many patches an image is high and wide."""
+        """Patches per side of an image."""
         with torch.random.fork_rng(devices=[]):
             patches: Any = self.encoder().patch_embed
         return int(patches.grid_size[0])
 
     def encoder_of(self, model: nn.Module) -> nn.Module:
-        """Leave the decoder behind."""
+        """Return the encoder without the decoder."""
         assert isinstance(model, MaskedModel)
         return model.encoder
 
@@ -92,7 +92,7 @@ def draw_masks(
     share: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Hide the same number of squares in each image, at random places.
+    """Mask the same number of squares in each image, at random positions.
 
     >>> draw_masks(2, grid=4, unit=2, share=0.5).sum(1)
     tensor([8, 8])
@@ -111,12 +111,12 @@ def patches_of(images: Tensor, patch: int) -> Tensor:
 
 
 def hidden_mean(errors: Tensor, mask: Tensor) -> Tensor:
-    """Average errors (count, patches, values) over the hidden patches alone."""
+    """Average errors (count, patches, values) over the masked patches."""
     return (errors.mean(2) * mask).sum() / mask.sum()
 
 
 class _MaskedBatches(TransformedBatches):
-    """Crops by lightly's transform; masks are drawn here."""
+    """Adds a mask to the crops of lightly's transform."""
 
     def __init__(self, task: Masked, epoch: int) -> None:
         self._task = task

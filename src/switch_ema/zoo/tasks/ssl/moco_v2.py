@@ -17,8 +17,8 @@ TEMPERATURE = 0.2
 class _QueueModel(TwoViewModel):
     """Encoder, projector, and the queue of the teacher's latest embeddings.
 
-    The queue is a buffer of the model, so checkpoints hold it. It is lightly's, inside
-    the loss that reads and fills it.
+    The queue is a buffer of the model, so checkpoints include it. It belongs to
+    lightly's loss, which reads and fills it.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class _QueueModel(TwoViewModel):
         )
         bank = self.queue.memory_bank
         for name, tensor in list(bank.named_buffers()):
-            # lightly leaves its queue out of state dicts; a resumed training needs it.
+            # lightly leaves its queue out of state dicts, but resuming needs it.
             bank.register_buffer(name, tensor, persistent=True)
 
 
 class MoCoV2(TwoViews, SelfTeachingTask):
-    """MoCo v2: tell the averaged model's other view from a queue of old ones.
+    """MoCo v2: match the averaged model's other view against a queue of negatives.
 
-    One process sees the whole batch, so batches need no shuffling between processes.
+    One process sees the whole batch, so no shuffling across processes is needed.
     """
 
     paper = settings.MOCO_V2
@@ -53,7 +53,7 @@ class MoCoV2(TwoViews, SelfTeachingTask):
         return _QueueModel(encoder, projector, (queue, sizes["output_dim"]))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Find the teacher's view of each image among the queue's; then enqueue it."""
+        """Match the teacher's view of each image against the queue, then enqueue it."""
         first, second = batch
         (query,) = model(first)
         key = self.teacher(model)(second, part="embedder")

@@ -16,7 +16,7 @@ TEMPERATURE = 0.2
 
 
 class MoCoV3(TwoViews, SelfTeachingTask):
-    """MoCo v3: find the averaged model's other view in the batch, with a predictor."""
+    """MoCo v3: match the averaged model's other view in the batch, with a predictor."""
 
     networks = ("deit-s", "deit-t", "deit-b", "resnet18", "resnet50")
     paper = settings.MOCO_V3
@@ -29,11 +29,11 @@ class MoCoV3(TwoViews, SelfTeachingTask):
     )
 
     def pool(self) -> str | None:
-        """Average the patches of small images: class tokens take too long to learn."""
+        """Average the patches of small images: class tokens learn too slowly."""
         return "avg" if self.scale == "small" else None
 
     def model(self) -> nn.Module:
-        """Make encoder, projector and predictor; patches are projected at random."""
+        """Make encoder, projector and predictor, with a random patch projection."""
         encoder, sizes = self.encoder(), self.sizes(4096, 256)
         if hasattr(encoder, "patch_embed"):
             _prepare(encoder)
@@ -51,7 +51,7 @@ class MoCoV3(TwoViews, SelfTeachingTask):
 
 
 def _prepare(vit: Any) -> None:
-    """Freeze sine-cosine positions and a random patch projection, for stability."""
+    """Freeze sine-cosine positions and the random patch projection, for stability."""
     utils = need("lightly.models.utils")
     utils.initialize_2d_sine_cosine_positional_embedding(
         vit.pos_embed, vit.num_prefix_tokens
@@ -61,7 +61,7 @@ def _prepare(vit: Any) -> None:
 
 
 def contrast(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return ``2 * temperature`` times the cross-entropy of finding each one's key."""
+    """Return ``2 * temperature`` times the cross-entropy of matching the keys."""
     similarity = normalize(queries, dim=1) @ normalize(keys, dim=1).T
     own = torch.arange(len(queries), device=queries.device)
     return 2 * TEMPERATURE * cross_entropy(similarity / TEMPERATURE, own)

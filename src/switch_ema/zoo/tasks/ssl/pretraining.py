@@ -1,4 +1,4 @@
-"""What all self-supervised tasks share: images, recipe, optimizer and evaluation."""
+"""The base of self-supervised tasks: images, recipe, optimizer and evaluation."""
 
 import math
 from abc import abstractmethod
@@ -36,42 +36,43 @@ from switch_ema.zoo.tasks.ssl.images import (
 from switch_ema.zoo.tasks.ssl.settings import PaperSettings, paper_optimizer
 
 _SIDES = {"small": 32, "paper": 224}
-"""Height and width of images that are read from files, by scale."""
+"""Height and width of images read from files, by scale."""
 FINE_TUNED = {"small": 3, "paper": 100}
 """Epochs of fine-tuning, by scale."""
 NEIGHBOURS, VOTED = 5000, 10_000
-"""Largest number of images that vote, and of images that are voted about."""
+"""Maximum number of training and of test images for k-NN."""
 
 
 class Pretraining(Task):
-    """Train an encoder without labels, then evaluate it with labels.
+    """Pre-trains an encoder without labels, then evaluates it with labels.
 
-    ``accuracy`` is that of the protocol: ``linear`` fits a linear classifier to the
-    features of labelled training images, ``fine-tune`` trains a copy of the encoder
-    with layer decay 0.65 (at small scale for a few epochs, as it is done after every
-    epoch). ``knn`` lets the nearest training images vote. The labels serve the
-    evaluation only.
+    ``accuracy`` follows the protocol: ``linear`` fits a linear classifier to the
+    features of labelled training images; ``fine-tune`` trains a copy of the encoder
+    with layer decay 0.65 (for a few epochs at small scale, since it runs after every
+    epoch). ``knn`` is the accuracy of a nearest-neighbour classifier. Labels are used
+    for evaluation only.
 
     Args:
-        seed: Seed of everything random.
-        split: What is evaluated: the test images, or a fifth of the training images.
-        dataset: One of ``DATASETS``; ``imagenet`` is any folder of its layout, whose
-            images are read when they are needed.
-        network: The encoder; None is the method's usual one.
+        seed: Random seed.
+        split: Evaluate on ``test`` images or on a held-out fifth of the training images
+            (``validation``).
+        dataset: One of ``DATASETS``; ``imagenet`` is any folder with its layout, whose
+            images are read on demand.
+        network: The encoder; default: the method's usual one.
         scale: ``small`` or ``paper``.
-        size: Training images; None is all, or 2,000 at small scale.
-        image_size: Height and width, instead of the scale's own.
-        batch: Images per step; the paper's rates grow with it in proportion.
+        size: Training images; default: all, or 2,000 at small scale.
+        image_size: Height and width, instead of the scale's.
+        batch: Images per step; the paper's learning rates scale with it linearly.
         protocol: ``linear`` or ``fine-tune``.
-        protocol_every: After how many epochs the protocol is due.
+        protocol_every: Epochs between runs of the protocol.
         folder: Folder of ``imagenet``, with train/ and val/.
-        workers: Processes that read large images; None is one per core, up to 16.
+        workers: Processes that read large images; default: one per core, up to 16.
         download: Whether torchvision may download the data.
     """
 
     metrics = (ACCURACY, Metric(name="knn", higher_is_better=True, unit="%"))
     networks: ClassVar[tuple[str, ...]]
-    """The first is the default."""
+    """Allowed networks; the first is the default."""
     paper: ClassVar[PaperSettings]
     small_lr: ClassVar[float] = 2e-3
 
@@ -138,12 +139,12 @@ class Pretraining(Task):
 
     @property
     def x_eval(self) -> Images:
-        """The images that are evaluated."""
+        """The evaluation images."""
         return self.data.x_test
 
     @property
     def one_by_one(self) -> bool:
-        """Whether images are large, so that workers treat them one by one."""
+        """Whether images are so large that workers process them one by one."""
         return self.scale == "paper" or isinstance(self.x, ImageFiles)
 
     def _own_side(self) -> int:
@@ -163,18 +164,18 @@ class Pretraining(Task):
         )
 
     def pool(self) -> str | None:
-        """Return how tokens of a transformer are pooled; None is its default."""
+        """Return how to pool a transformer's tokens; None for its default."""
         return None
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make the method's own optimizer, or AdamW at small scale."""
+        """Make the method's optimizer, or AdamW at small scale."""
         if self.scale == "paper":
             return paper_optimizer(self.paper, model, self.batch)
         trained = [p for p in model.parameters() if p.requires_grad]
         return AdamW(trained, lr=self.small_lr, weight_decay=1e-2)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle the images and transform them as the method needs."""
+        """Shuffle the images and transform them for the method."""
         self._epoch = epoch
         return self.batches(epoch)
 
@@ -190,18 +191,18 @@ class Pretraining(Task):
         return self.data.normalise(images * 255)
 
     def statistics(self) -> dict[str, list[float]]:
-        """Return mean and standard deviation of images in [0, 1], for lightly."""
+        """Return lightly's mean and standard deviation arguments, for [0, 1] images."""
         mean, deviation = self.data.mean / 255, self.data.deviation / 255
         return {"mean": mean.flatten().tolist(), "std": deviation.flatten().tolist()}
 
     @abstractmethod
     def encoder_of(self, model: nn.Module) -> nn.Module:
-        """Return the part of the unwrapped model that is kept after pre-training."""
+        """Return the part of the unwrapped model to keep after pre-training."""
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure how well the encoder's features classify.
 
-        ``accuracy`` is not a number after epochs in which the protocol is not due.
+        ``accuracy`` is NaN after epochs in which the protocol is not due.
         """
         encoder, data = self.encoder_of(unwrap(model)), self.data
         shown = torch.nonzero(data.y_train >= 0).flatten()
@@ -224,13 +225,13 @@ class Pretraining(Task):
         return {"accuracy": accuracy, "knn": knn}
 
     def _protocol_is_due(self) -> bool:
-        """Whether the last trained epoch ends an interval; before any, it is due."""
+        """Whether the protocol is due after the last epoch; always before the first."""
         if self._epoch is None:
             return True
         return (self._epoch % CONTROL_EPOCHS + 1) % self.protocol_every == 0
 
     def _fine_tune(self, encoder: nn.Module) -> float:
-        """Fine-tune on all labelled images, as the paper does or for a few epochs."""
+        """Fine-tune on all labelled images, as in the paper or for a few epochs."""
         data, shown = self.data, torch.nonzero(self.data.y_train >= 0).flatten()
         x, y = data.x_train[shown], data.y_train[shown]
         if self.one_by_one:
@@ -269,15 +270,15 @@ def create_encoder(
     pool: str | None = None,
     drop_path: float = 0.0,
 ) -> nn.Module:
-    """Make a network that returns features, one vector of ``num_features`` per image.
+    """Make a network that returns one vector of ``num_features`` per image.
 
     Args:
-        network: A name of ``NETWORKS`` whose network comes from timm.
+        network: A name in ``NETWORKS`` of a network from timm.
         scale: ``small`` or ``paper``.
         channels: Channels of the images.
         image_size: Height and width of the images.
-        pool: How the tokens of a vision transformer are pooled: ``token`` or ``avg``;
-            None is the network's default.
+        pool: How to pool a vision transformer's tokens: ``token`` or ``avg``; None for
+            the network's default.
         drop_path: Stochastic depth in [0, 1).
     """
     model = create_network(
@@ -287,19 +288,17 @@ def create_encoder(
         scale=scale,
         in_channels=channels,
         drop_path=drop_path,
-        # With weights that suit the width, random features are so good that a probe of
-        # digits reaches 90% with them, and would show little of what was learned.
+        # With weights scaled to the width, a probe of random features already reaches
+        # 90% on digits, and would show little of what was learned.
         usual_weights=True,
     )
     reset = getattr(model, "reset_classifier", None)
     if reset is None:
-        raise ValueError(
-            f"network must be one with a classifier to take off: {network!r}."
-        )
+        raise ValueError(f"network must have a classifier to remove, got {network!r}.")
     reset(0, **({} if pool is None else {"global_pool": pool}))
     return model
 
 
 def width_of(encoder: nn.Module) -> int:
-    """Return how many features an encoder has."""
+    """Return the number of features of an encoder."""
     return int(getattr(encoder, "num_features"))  # noqa: B009 - timm's, untyped

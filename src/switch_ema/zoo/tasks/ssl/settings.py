@@ -1,11 +1,11 @@
-"""How the methods are pre-trained: at the paper's scale, and small.
+"""Pre-training settings, at the paper's scale and small.
 
-The rows are the paper's table of pre-training settings, with two corrections from the
-configurations that were released with it. The table gives SimCLR the optimizer and the
-weight decay of MoCo v2 and the reverse; released, as in the methods' own papers, SimCLR
-has LARS and MoCo v2 has SGD. And 0.99996, which the text gives for the teachers of BYOL
-and MoCo v3, is near the end of their cosine, which begins at 0.99 (MoCo v3 as
-released; taken for BYOL as well) and ends at 1.
+The rows are the paper's table of pre-training settings, with two corrections from its
+released configurations. The table swaps the optimizers and weight decays of SimCLR and
+MoCo v2; as released, and as in the methods' papers, SimCLR uses LARS and MoCo v2 uses
+SGD. And 0.99996, which the text gives for the teachers of BYOL and MoCo v3, is near the
+end of their cosine, which starts at 0.99 (MoCo v3 as released; used for BYOL as well)
+and ends at 1.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ class PaperSettings:
     optimizer: str
     """adamw, lars or sgd."""
     lr: float
-    """Learning rate at the batch size below; it is proportional to the batch size."""
+    """Learning rate at the batch size below; scales linearly with the batch size."""
     weight_decay: float
     batch: int
     warmup_epochs: float = 10.0
     clip: float | None = None
     betas: tuple[float, float] = (0.9, 0.999)
     methods: Mapping[str, Mapping[str, Any]]
-    """Decays, by averaging method, for CIFAR-100."""
+    """Decays for CIFAR-100, by averaging method."""
 
 
 SIDE = DECAYS["cifar100", "contrastive"].options()
@@ -86,9 +86,9 @@ SIMMIM = PaperSettings(
 
 
 def paper_optimizer(settings: PaperSettings, model: nn.Module, batch: int) -> Optimizer:
-    """Make the optimizer; vectors (biases, normalisation) have no weight decay.
+    """Make the optimizer; vectors (biases, normalisation) get no weight decay.
 
-    LARS leaves their rates as they are, too.
+    LARS does not adapt their rates either.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [

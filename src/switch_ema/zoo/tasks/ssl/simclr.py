@@ -11,7 +11,7 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 
 class SimCLR(TwoViews):
-    """SimCLR: two views of an image attract each other, those of others repel."""
+    """SimCLR: attract two views of an image, repel views of other images."""
 
     undivided = "its loss compares the images of a batch with each other"
     paper = settings.SIMCLR

@@ -18,14 +18,14 @@ from switch_ema.zoo.tasks.ssl.pretraining import width_of
 
 
 class SimMIMModel(MaskedModel):
-    """Hidden patches enter as one learned token; a linear layer predicts pixels."""
+    """Replaces masked patches by a learned token; a linear layer predicts pixels."""
 
     def __init__(self, vit: nn.Module) -> None:
         super().__init__(vit)
         self.decoder = nn.Linear(width_of(vit), self.values)
 
     def encode(self, images: Tensor, mask: Tensor) -> Tensor:
-        """Return all tokens, those of classes included."""
+        """Return all tokens, including the class token."""
         prefix = self.masked.vit.num_prefix_tokens
         tokens: Tensor = self.masked.encode(images, mask=pad(mask, (prefix, 0)))
         return tokens
@@ -38,7 +38,7 @@ class SimMIMModel(MaskedModel):
 
 
 class SimMIM(Masked):
-    """SimMIM: reconstruct the pixels of large hidden squares with a linear layer."""
+    """SimMIM: reconstruct the pixels of large masked squares with a linear layer."""
 
     paper = settings.SIMMIM
     share = 0.6
@@ -55,7 +55,7 @@ class SimMIM(Masked):
         return SimMIMModel(self.encoder())
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean distance of pixels in the hidden patches."""
+        """Return the mean absolute error of pixels in the masked patches."""
         images, mask = batch
         target = patches_of(images, self.patch_of(model))
         errors = l1_loss(model(images, mask), target, reduction="none")

@@ -14,12 +14,12 @@ from switch_ema.zoo.tasks.ssl.views import (
 )
 
 _LEAST_CROP = {"digits": 0.4}
-"""Smallest share of the area that a crop keeps, by dataset; 8 by 8 pixels allow no
-small crops."""
+"""Minimum share of the image's area in a crop, by dataset; 8 by 8 images allow no small
+crops."""
 
 
 class _Embedder(nn.Module):
-    """An encoder and the projector whose output is compared between views."""
+    """An encoder and a projector, whose outputs are compared between views."""
 
     def __init__(self, encoder: nn.Module, projector: nn.Module) -> None:
         super().__init__()
@@ -32,9 +32,9 @@ class _Embedder(nn.Module):
 
 
 class TwoViewModel(nn.Module):
-    """The model of the methods that compare two views.
+    """The model of methods that compare two views.
 
-    A teacher runs the part ``embedder`` alone; the predictor is the student's.
+    The teacher runs only ``embedder``; only the student has the predictor.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TwoViewModel(nn.Module):
         return self.embedder.encoder
 
     def forward(self, *views: Tensor) -> tuple[Tensor, ...]:
-        """Embed views one by one, so that batch statistics are of one view each."""
+        """Embed views separately, to keep their batch statistics apart."""
         return tuple(self.predictor(self.embedder(view)) for view in views)
 
 
@@ -68,7 +68,7 @@ class TwoViews(Pretraining):
     )
 
     def batches(self, epoch: int) -> Loader:
-        """Shuffle the images and draw two views of each."""
+        """Shuffle the images and draw two views of each image."""
         if self.one_by_one:
             return TransformedBatches(self, epoch, self._paper_transform())
         return DrawnBatches(self, epoch, self._draw)
@@ -99,7 +99,7 @@ class TwoViews(Pretraining):
         return model.encoder
 
     def sizes(self, hidden: int, output: int) -> dict[str, int]:
-        """Return the sizes of a head; the arguments are those of the paper."""
+        """Return the layer sizes of a head; the arguments are the paper's sizes."""
         if self.scale == "small":
             hidden, output = 128, 64
         return {"hidden_dim": hidden, "output_dim": output}

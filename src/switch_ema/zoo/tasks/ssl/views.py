@@ -1,9 +1,8 @@
-"""Views: random crops, flips and colours of images, and batches of them.
+"""Batches of views: random crops, flips and colour changes of images.
 
-Small images are changed by the batch, which is many times faster than one by one. As
-usual for images of 32 pixels or less there is no blur; digits are not mirrored, since
-a mirrored digit is another one or none. At the paper's scale lightly's transforms make
-the views.
+Small images are transformed per batch, which is many times faster than one by one. As
+usual for images of 32 pixels or less there is no blur; digits are not flipped, since
+that changes their class. At the paper's scale lightly's transforms make the views.
 """
 
 import math
@@ -21,13 +20,13 @@ from switch_ema.zoo.data.vision import Images, picture
 from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
 
 GREY = torch.tensor([0.299, 0.587, 0.114])
-"""Shares of red, green and blue in brightness."""
+"""Weights of red, green and blue in brightness."""
 Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, ...]]
-"""Makes the parts of a batch from images in [0, 1] and a random generator."""
+"""Makes the tensors of a batch from images in [0, 1] and a random generator."""
 
 
 class DrawnBatches(Batches):
-    """Shuffled images, from which the parts of each batch are drawn."""
+    """Shuffled batches of images, each turned into views or masks by ``draw``."""
 
     def __init__(self, task: Pretraining, epoch: int, draw: Draw) -> None:
         self._task, self._draw, self._epoch = task, draw, epoch
@@ -41,10 +40,10 @@ class DrawnBatches(Batches):
 
 
 class TransformedBatches:
-    """Batches of views of large images or of files, loaded one by one by workers.
+    """Batches of views of large or on-disk images, loaded one by one by workers.
 
-    ``transform`` is one of lightly's, and makes a list of views of a PIL image. The
-    workers' random numbers come from the seed and the epoch.
+    ``transform`` is one of lightly's: it makes a list of views of a PIL image. Seed and
+    epoch determine the workers' random numbers.
     """
 
     def __init__(
@@ -84,13 +83,13 @@ class _Pictures(Dataset[list[Tensor]]):
 def make_view(
     images: Tensor, generator: torch.Generator, *, least: float, mirrored: bool
 ) -> Tensor:
-    """Draw a view of each image: a crop, mirrored or not, in other colours.
+    """Draw a view of each image: random crop, flip and colours.
 
     Args:
         images: (count, channels, height, width) in [0, 1].
-        generator: Source of all random numbers.
-        least: Smallest share of the image's area that a crop keeps.
-        mirrored: Whether images may be mirrored.
+        generator: Source of all randomness.
+        least: Minimum share of the image's area in a crop.
+        mirrored: Whether to flip images at random.
     """
     return recolour(crop(images, generator, least=least, mirrored=mirrored), generator)
 
@@ -98,10 +97,10 @@ def make_view(
 def crop(
     images: Tensor, generator: torch.Generator, *, least: float, mirrored: bool
 ) -> Tensor:
-    """Cut a random part out of each image and bring it to the image's size."""
+    """Crop each image at random and resize the crop to the image's size."""
     count = len(images)
     area = _uniform(count, least, 1, generator)
-    # Between 3:4 and 4:3, as usual, even in the logarithm.
+    # Aspect ratio log-uniform between 3:4 and 4:3, as usual.
     ratio = _uniform(count, math.log(3 / 4), math.log(4 / 3), generator).exp()
     height = (area / ratio).sqrt().clamp(max=1)
     width = (area * ratio).sqrt().clamp(max=1)
@@ -119,7 +118,7 @@ def crop(
 
 
 def recolour(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Change brightness, contrast and saturation; make some images grey."""
+    """Jitter brightness, contrast and saturation; make some images grey."""
     count, channels = images.shape[:2]
     brightness, contrast, saturation = _uniform((3, count), 0.6, 1.4, generator)
     changed = torch.rand(count, generator=generator) < 0.8

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 by 8 pixels, with correct and with noisy labels."""
+"""Handwritten digits of 8 by 8 pixels, with clean or noisy labels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from switch_ema.zoo.tasks.metrics import Classifier
 
 
 class Digits(Classifier):
-    """Handwritten digits, clean labels; by default 1,000 images to train on."""
+    """Handwritten digits with clean labels; 1,000 training images by default."""
 
     recipe = Recipe(
         epochs=30, methods={"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}
@@ -53,7 +53,7 @@ class Digits(Classifier):
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Train many: the steps of such a small network are mostly overhead."""
+        """Train many at once: steps of such a small network are mostly overhead."""
         return 32
 
     def model(self) -> nn.Module:
@@ -69,12 +69,12 @@ class Digits(Classifier):
         return Batches((self.x, self.y), self.batch, self.seed, epoch=epoch)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the images that were not trained on, all at once."""
+        """Return all evaluation images in one batch."""
         return [self.x_eval]
 
 
 class NoisyDigits(Digits):
-    """Handwritten digits with wrong labels: by default 30% of 1,000 redrawn."""
+    """Handwritten digits with noisy labels; 30% of 1,000 redrawn by default."""
 
     def __init__(
         self,

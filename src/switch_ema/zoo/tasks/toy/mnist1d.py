@@ -20,14 +20,14 @@ from switch_ema.zoo.tasks.metrics import Classifier
 LENGTH, CLASSES = 40, 10
 
 _LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
-"""By network; the keys are the values of the option ``network``."""
+"""Learning rates by network; the keys are the values of the option ``network``."""
 
 
 class MNIST1D(Classifier):
-    """Digits as noisy signals of 40 numbers, for four kinds of network (MNIST-1D)."""
+    """MNIST-1D: digits as noisy signals of 40 numbers, for four kinds of network."""
 
     recipe = Recipe(
-        # 40 steps an epoch: at this decay a switch keeps about half of its progress.
+        # 40 steps per epoch: at this decay a switch keeps about half of its progress.
         epochs=40,
         methods={"ema": {"decay": 0.96}, "switch-ema": {"decay": 0.96}},
     )
@@ -51,11 +51,11 @@ class MNIST1D(Classifier):
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Train as many as a core's cache holds; recurrent layers cannot be stacked."""
+        """Train as many at once as fit in cache; recurrent layers cannot be stacked."""
         return 1 if options.get("network") == "gru" else 16
 
     def model(self) -> nn.Module:
-        """Make the network that was asked for."""
+        """Make the chosen network."""
         if self.network == "mlp":
             return mlp(LENGTH, 100, 100, CLASSES)
         if self.network == "cnn":
@@ -71,15 +71,15 @@ class MNIST1D(Classifier):
         return Batches((self.x, self.y), self.batch, self.seed, epoch=epoch)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
-        """Return the signals that were not trained on."""
+        """Return the evaluation signals."""
         return torch.split(self.x_eval, 500)
 
 
 @lru_cache(maxsize=4)
 def _signals(size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make training signals and 1,000 for testing.
+    """Generate training signals and 1,000 test signals.
 
-    The generator seeds the global random numbers; they are put back afterwards.
+    The MNIST-1D code seeds the global generators; their state is restored afterwards.
     """
     data = need("mnist1d.data")
     settings = data.get_dataset_args()
@@ -97,7 +97,7 @@ def _signals(size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _cnn() -> nn.Sequential:
-    """Make the data's own baseline: three convolutions of stride 2."""
+    """Make MNIST-1D's own baseline: three convolutions of stride 2."""
     return nn.Sequential(
         nn.Unflatten(1, (1, LENGTH)),
         *(nn.Conv1d(1, 25, 5, stride=2, padding=1), nn.ReLU()),
@@ -108,7 +108,7 @@ def _cnn() -> nn.Sequential:
 
 
 class GRU(nn.Module):
-    """Read the signal in both directions and classify the two last states."""
+    """Reads the signal in both directions and classifies the two final states."""
 
     def __init__(self, hidden: int = 24) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class GRU(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Read the signal in pieces of four numbers, with two layers of attention."""
+    """Reads the signal in pieces of four numbers, with two attention layers."""
 
     def __init__(self, width: int = 32, piece: int = 4) -> None:
         super().__init__()

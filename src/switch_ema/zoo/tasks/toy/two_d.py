@@ -1,9 +1,9 @@
 """The paper's toy tasks: two classes of points in the plane, few of them labelled.
 
-50 labelled points, 500 for testing, a perceptron of two layers and SGD with the fixed
-learning rate 0.01 are the paper's. It does not give the rest: 32 hidden units, batches
-of 10, 400 epochs and the noise of the points are ours. Training has not converged by
-then, so that a switch, which costs progress, hurts.
+From the paper: 50 labelled points, 500 test points, a two-layer perceptron and SGD with
+the fixed learning rate 0.01. It does not give the rest: 32 hidden units, batches of 10,
+400 epochs and the noise of the points are our choice. Training has not converged by
+then, so switching, which costs progress, hurts.
 """
 
 from abc import abstractmethod
@@ -69,7 +69,7 @@ class TwoD(PlaneTask):
         return *train, *evaluated
 
     def model(self) -> nn.Module:
-        """Make one network per seed, each from its own random numbers."""
+        """Make one network per seed, each initialised from its own seed."""
         networks = []
         for seed in self.seeds:
             with torch.random.fork_rng(devices=[]):
@@ -82,14 +82,14 @@ class TwoD(PlaneTask):
         return SGD(model.parameters(), lr=self.lr, momentum=self.momentum)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle each seed's points by its own random numbers."""
+        """Shuffle the points of each seed by that seed."""
         data = zip(self.seeds, self.x, self.y, strict=True)
         return GatheredBatches(
             [Batches((x, y), self.batch, seed, epoch=epoch) for seed, x, y in data]
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Sum the seeds' losses, so that each gets the gradient of its own."""
+        """Sum the losses over seeds, so each network gets the gradient of its own."""
         x, y = batch
         return self._losses(model(x), y).sum()
 
@@ -104,19 +104,19 @@ class TwoD(PlaneTask):
         }
 
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Classify the test points, those of all seeds together."""
+        """Classify the test points of all seeds together."""
         device = next(model.parameters()).device
         outputs = model(self.x_eval.to(device)).flatten(0, 1)
         return outputs.cpu(), self.y_eval.flatten()
 
     @staticmethod
     def _losses(outputs: Tensor, y: Tensor) -> Tensor:
-        # cross_entropy wants the classes in the second dimension.
+        # cross_entropy expects the classes in dimension 1.
         return cross_entropy(outputs.transpose(1, 2), y, reduction="none").mean(1)
 
 
 class Circles(TwoD):
-    """Two noisy circles, one within the other; 50 labelled points (the paper's toy)."""
+    """Two noisy concentric circles; 50 labelled points (the paper's toy)."""
 
     def points(self, count: int, seed: int) -> tuple[Any, Any]:
         """Draw from the circles."""

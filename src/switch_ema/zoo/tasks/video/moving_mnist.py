@@ -17,7 +17,7 @@ from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.models.video import VIDEO_NETWORKS
 
 _SEEN = 10
-"""Frames that a network sees; it predicts as many."""
+"""Input frames; the network predicts as many."""
 DEFAULTS = {"network": "simvp", "scale": "small"}
 
 MSE = Metric(name="MSE", higher_is_better=False)
@@ -28,30 +28,30 @@ PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB")
 
 @dataclass(frozen=True, kw_only=True)
 class VideoSettings:
-    """All that depends on the network and the scale."""
+    """Settings that depend on the network and the scale."""
 
     lr: float
-    """The largest one, of Adam along one cycle."""
+    """Maximum learning rate of Adam's one-cycle schedule."""
     epochs: int = 6
     evaluate_every: int = 3
-    """Epochs between two evaluations."""
+    """Epochs between evaluations."""
     forced_epochs: float = 0.0
-    """Epochs in which the share of true frames that a recurrent network sees falls
+    """Epochs over which the share of true frames shown to a recurrent network falls
     from 1 to 0."""
     side: int = 32
     clips: int = 200
-    """In an epoch."""
+    """Clips per epoch."""
     tested: int = 100
     batch: int = 8
     digits: str = "digits"
     decay: float = 0.9
-    """The decay of EMA and Switch EMA: with 25 steps an epoch a switch keeps two thirds
-    of its progress."""
+    """Decay of EMA and Switch EMA: with 25 steps per epoch a switch keeps two thirds of
+    its progress."""
 
 
 def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
-    # Learning rates and forcing are those of OpenSTL, whose published results after
-    # 200 epochs are the paper's baselines.
+    # Learning rates and forcing follow OpenSTL, whose published results after 200
+    # epochs are the paper's baselines.
     return VideoSettings(
         lr=lr,
         epochs=200,
@@ -82,27 +82,27 @@ SETTINGS: dict[tuple[str, str], VideoSettings] = {
 class MovingMNIST(Task):
     """Video prediction on Moving MNIST: SimVP, SimVP.V2, ConvLSTM or PredRNN.
 
-    From ten frames with two moving digits the next ten are predicted. Each epoch has
-    new clips, drawn from the training digits; the clips that are evaluated are made of
-    test digits. MSE and MAE are sums over the pixels of a frame, as OpenSTL has them;
-    SSIM and PSNR are those of frames in [0, 1].
+    Given ten frames with two moving digits, the network predicts the next ten. Each
+    epoch generates new clips from the training digits; evaluation clips use the test
+    digits. MSE and MAE are sums over the pixels of a frame, as in OpenSTL; SSIM and
+    PSNR are computed on frames in [0, 1].
 
-    SimVP predicts all frames at once. The recurrent networks predict each next frame,
-    from the second on, and all of them count in the loss. Of the frames 11 to 19 they
-    see a share as they are, which falls to 0 in the course of the training, and
-    elsewhere what they have predicted (scheduled sampling, Bengio et al., 2015).
+    SimVP predicts all frames at once. The recurrent networks predict every frame from
+    the second on, and the loss includes all of them. For frames 11 to 19 they see the
+    true frame with a probability that falls to 0 during training, and otherwise their
+    own prediction (scheduled sampling, Bengio et al., 2015).
 
     Args:
-        seed: Determines everything random.
-        split: What is evaluated: clips of test digits, or of a fifth of the training
-            digits, which are then not trained on.
+        seed: Random seed.
+        split: Evaluate on clips of ``test`` digits or of a held-out fifth of the
+            training digits (``validation``).
         network: ``simvp``, ``simvp-v2``, ``convlstm`` or ``predrnn``.
-        scale: ``small``, or ``paper`` for the networks, frames and epochs of the paper.
-        digits: ``digits``, scikit-learn's, scaled up; or ``mnist``. None is the
-            scale's own.
-        side: Height and width of a frame, a multiple of 4; None is the scale's own.
-        clips: Training clips in an epoch.
-        tested: Clips that are evaluated.
+        scale: ``small``, or ``paper`` for the paper's networks, frames and epochs.
+        digits: ``digits`` (scikit-learn's, scaled up) or ``mnist``; default: the
+            scale's.
+        side: Height and width of a frame, a multiple of 4; default: the scale's.
+        clips: Training clips per epoch.
+        tested: Evaluation clips.
         batch: Clips per optimizer step.
         download: Whether torchvision may download MNIST.
     """
@@ -111,7 +111,7 @@ class MovingMNIST(Task):
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Take over what the settings say about the training loop."""
+        """Return the training loop's part of the settings."""
         network, scale = (
             str(options.get(key, default)) for key, default in DEFAULTS.items()
         )
@@ -166,7 +166,7 @@ class MovingMNIST(Task):
         return Adam(model.parameters(), lr=self.settings.lr)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Draw new clips, and which true frames a recurrent network sees."""
+        """Draw new clips, and the true frames shown to a recurrent network."""
         return Clips(self, epoch)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -182,7 +182,7 @@ class MovingMNIST(Task):
 
     @property
     def truth(self) -> Tensor:
-        """The frames that are to be predicted, in [0, 1]."""
+        """The frames to predict, in [0, 1]."""
         return self.x_eval[:, _SEEN:].float() / 255
 
     def predict(self, model: nn.Module, clips: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class MovingMNIST(Task):
         return torch.cat(found).float().cpu()
 
     def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure the last frame repeated, the mean image and black frames."""
+        """Measure repeating the last frame, the mean image and black frames."""
         truth = self.truth
         drawn = moving_clips(self.digits, 1000, self.side, self.seed, "mean image")
         mean = drawn.float().mean((0, 1)) / 255
@@ -208,7 +208,7 @@ class MovingMNIST(Task):
         }
 
     def samples(self, model: nn.Module) -> dict[str, Tensor]:
-        """Show the frames that were seen, the true ones and the predicted ones."""
+        """Show the input, true and predicted frames."""
         clip = self.x_eval[:1]
         return {
             "seen": clip[0, :_SEEN].float() / 255,
@@ -218,7 +218,7 @@ class MovingMNIST(Task):
 
 
 class Clips:
-    """Batches of new clips, with the true frames that a recurrent network may see."""
+    """Batches of new clips, with the true frames shown to a recurrent network."""
 
     def __init__(self, task: MovingMNIST, epoch: int) -> None:
         self._task, self._epoch = task, epoch
@@ -237,7 +237,7 @@ class Clips:
             yield clips.float() / 255, draws < self._share(index)
 
     def _share(self, index: int) -> float:
-        """Return which share of the frames is seen as it is, from 1 down to 0."""
+        """Return the share of true frames to show, from 1 down to 0."""
         passed = self._epoch % CONTROL_EPOCHS + index / len(self)
         return 1 - passed / max(self._task.settings.forced_epochs, 1e-9)
 
@@ -252,8 +252,8 @@ def frame_errors(predicted: Tensor, truth: Tensor) -> dict[str, float]:
     """Measure frames: clips x frames x channels x height x width.
 
     MSE and MAE are summed over the pixels of a frame and averaged over frames and
-    clips, of frames as they were predicted. SSIM and PSNR are means over frames with
-    the predicted values cut to [0, 1].
+    clips, on unclipped predictions. SSIM and PSNR are means over frames, with
+    predictions clipped to [0, 1].
     """
     error = (predicted - truth).double()
     metrics = sources.need("torchmetrics.functional.image")
@@ -264,6 +264,6 @@ def frame_errors(predicted: Tensor, truth: Tensor) -> dict[str, float]:
         MSE.name: error.square().sum((2, 3, 4)).mean().item(),
         MAE.name: error.abs().sum((2, 3, 4)).mean().item(),
         SSIM.name: float(ssim),
-        # A frame without any error would have infinitely many decibels.
+        # PSNR is infinite for a frame without error.
         PSNR.name: (-10 * squares.clamp(min=1e-10).log10()).mean().item(),
     }
