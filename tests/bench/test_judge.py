@@ -66,9 +66,9 @@ def test_what_does_not_count_is_named(logs):
     found = judge(logs(plain=PLAIN, ema=short), metric="score")
     told = [problem.partition("seed-")[2] for problem in found.problems]
     assert told == [
-        "1.csv has 1 of 2 values of score; it is left out as unfinished.",
-        "2.csv ends with nan, which cannot be counted with.",
-        "3.csv has no partner: there is no log of plain with seed 3.",
+        "1.csv has 1 of 2 values of score; excluded as unfinished.",
+        "2.csv ends with nan; excluded.",
+        "3.csv is unpaired: plain has no log with seed 3.",
     ]
     assert found.results["ema"].verdict == "too few seeds"
 
@@ -76,17 +76,17 @@ def test_what_does_not_count_is_named(logs):
 @pytest.mark.parametrize(
     ("methods", "metric", "sentence"),
     [
-        ({"plain": PLAIN}, "score", "all logs are of one method, plain"),
+        ({"plain": PLAIN}, "score", "all logs belong to one method, plain"),
         ({"plain": PLAIN, "ema": EMA}, "loss", "has no 'loss'; it has score"),
         (
             {"plain": PLAIN, "ema": {0: [1.0]}},
             "score",
-            "logs of ema have at most 1 value of score, those of other methods up to 2",
+            "logs of ema have at most 1 value of score, other methods up to 2",
         ),
         (
             {"plain": PLAIN, "ema": {7: [1.0, 2.0]}},
             "score",
-            "no log of ema has the seed of one of plain: 7 against 0, 1 and 2",
+            "ema and plain have no seed in common: 7 vs 0, 1 and 2",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_decays_are_spelled_on_the_command_line():
     assert made("switch-ema:decay=auto,switch_every=10it").current_decay == 0
     for text, message in (
         ("ema:decay=banana", "a text is 'auto' or"),
-        ("ema:decay=auto,warmup=none", "a decay that is a number, got 'auto'"),
+        ("ema:decay=auto,warmup=none", "a numeric decay, got 'auto'"),
         ("switch-ema:decay=auto,switch_every=5it", "more than 5 steps"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -174,7 +174,9 @@ def test_the_share_is_that_of_the_task_unless_given():
     defaults = {"switch-ema": {"decay": 0.9, "live_share": 0.5}}
     own = surviving_share("switch-ema:live_share=0", defaults, 10)
     assert surviving_share("switch-ema", defaults, 10) == pytest.approx((1 + own) / 2)
-    with pytest.raises(UsageError, match=r"lr\*f needs a Switch EMA whose decay"):
+    with pytest.raises(
+        UsageError, match=r"lr\*f needs a Switch EMA with a numeric decay"
+    ):
         surviving_share("switch-ema:decay=slow", {}, 10)
 
 

@@ -30,15 +30,13 @@ def test_logs_of_different_lengths_are_named_and_end_with_an_error(
         file.write("2,5,5\n")
     code, out, err = call("judge", "plain", "ema", "--metric", "acc", "--format", "csv")
     assert code == 2 and out.startswith("task,")
-    first = (
-        "seed-0.csv has 2 of 3 values of acc; it is left out as unfinished. (3 more)"
-    )
+    first = "seed-0.csv has 2 of 3 values of acc; excluded as unfinished. (3 more)"
     assert err.startswith("switch-ema: some logs were excluded: ") and first in err
     with (tmp_path / "plain" / "seed-1.csv").open("a") as file:
         file.write("3,5,5\n")
     code, out, err = call("judge", "plain", "ema", "--metric", "acc")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "they are not of trainings of the same length" in err
+    assert "compare trainings of the same length" in err
 
 
 def test_formats_and_directions(logs, call):
@@ -52,4 +50,7 @@ def test_formats_and_directions(logs, call):
 def test_bad_input_is_one_sentence(logs, call):
     code, out, err = call("judge", "plain", "ema")
     assert (code, out) == (2, "")
-    assert err == "switch-ema: choose a metric; all logs have acc and loss.\n"
+    assert (
+        err
+        == "switch-ema: choose a metric; columns common to all logs: acc and loss.\n"
+    )

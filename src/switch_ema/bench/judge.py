@@ -1,4 +1,4 @@
-"""Judges log files: the statistics of a comparison on trainings of any program."""
+"""Statistics of a comparison from log files of any training program."""
 
 import os
 import re
@@ -27,19 +27,19 @@ _AXES |= {
         *("process", "attempt", "counts_updates"),
     )
 }
-"""Columns that no comparison is about."""
+"""Columns that are never the metric."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What :func:`judge` has found; its text is a table in Markdown."""
+    """Result of :func:`judge`; ``str`` gives a Markdown table."""
 
     summary: ComparisonSummary
-    """All numbers, as those of a comparison."""
+    """All numbers, as for a comparison."""
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence: what is best, by how much, how sure."""
+        """One sentence: which method is best, by how much, how certain."""
         return best_sentence(self.summary.tasks[0])
 
     @property
@@ -50,11 +50,11 @@ class Judgement:
 
     @property
     def problems(self) -> list[str]:
-        """What was left out, one sentence each."""
+        """Excluded logs, one sentence each."""
         return self.summary.tasks[0].problems
 
     def __str__(self) -> str:
-        """Return the table, and what was left out."""
+        """Return the table and the excluded logs."""
         problems = "".join(f"\n{problem}\n" for problem in self.problems)
         return as_markdown(self.summary) + problems
 
@@ -68,29 +68,29 @@ def judge(
     unit: str = "",
     name: str = "logs",
 ) -> Judgement:
-    """Compare methods by the log files of their trainings, paired by seed.
+    """Compare methods from the log files of their trainings, paired by seed.
 
-    The last value of each log decides, as in ``switch-ema compare``: a two-sided paired
-    t-test, corrected over the methods (Holm), with intervals and a verdict. Logs are
-    CSV, JSON lines, JSON (Transformers' ``trainer_state.json``) or TensorBoard's event
-    files. A log with fewer values than the longest is an unfinished training, which is
-    left out and named.
+    Compares the last value of each log, as ``switch-ema compare`` does: a two-sided
+    paired t-test, Holm-corrected over the methods, with intervals and a verdict. Logs
+    are CSV, JSON lines, JSON (Transformers' ``trainer_state.json``) or TensorBoard
+    event files. A log with fewer values than the longest counts as unfinished: it is
+    excluded and named.
 
     Args:
-        logs: by method its files, one for each seed. They are paired by the seeds in
-            their paths (``seed-3.csv``, ``seed_3/metrics.csv``), else by their order.
-        metric: the column; by default the only one that all logs have.
-        baseline: what the others are compared with; by default the method "plain",
-            else the first one.
-        lower_is_better: by default what the name says: losses and errors.
+        logs: files by method, one per seed. They are paired by the seeds in their
+            paths (``seed-3.csv``, ``seed_3/metrics.csv``), otherwise by order.
+        metric: the column; by default the only one common to all logs.
+        baseline: the method to compare with; by default "plain" if present, otherwise
+            the first.
+        lower_is_better: by default True for names of losses and errors.
         unit: shown with the values, such as "%".
-        name: the title of the table.
+        name: title of the table.
 
     Returns:
         The result; ``print`` shows its table.
 
     Raises:
-        UsageError: what is wrong with the logs, in one sentence.
+        UsageError: the logs cannot be compared.
 
     Example::
 
@@ -106,12 +106,12 @@ def judge(
     wanted = baseline or usual
     if wanted not in curves.values:
         raise UsageError(
-            f"there is no log of the baseline {wanted!r}; the methods are "
+            f"no logs of the baseline {wanted!r}; the methods are "
             f"{', '.join(curves.values)}."
         )
     if len(curves.values) < 2:
         raise UsageError(
-            f"all logs are of one method, {wanted}; name the methods, as in "
+            f"all logs belong to one method, {wanted}; name the methods, as in "
             "plain=logs/a*.csv ema=logs/b*.csv."
         )
     lower = is_lower_better(chosen) if lower_is_better is None else lower_is_better
@@ -123,7 +123,7 @@ def judge(
 
 @dataclass(frozen=True)
 class _Curves:
-    """The values of the logs by method and seed."""
+    """Logged values by method and seed."""
 
     values: dict[str, dict[int, list[float]]]
     paths: dict[tuple[str, int], Path]
@@ -156,7 +156,7 @@ def _values(
 ) -> list[tuple[str, list[float]]]:
     """Return the values of the metric in one log, by method.
 
-    A log that ``switch-ema`` has written holds several methods, as ``ema/accuracy``.
+    Logs written by ``switch-ema`` hold several methods, as in ``ema/accuracy``.
     """
     if metric in series:
         return [(group, series[metric])]
@@ -174,7 +174,7 @@ def _values(
 
 
 def _metric_of(column: str) -> str:
-    """Leave out the method of a column of ours.
+    """Strip the method from a column that ``switch-ema`` has written.
 
     >>> _metric_of("switch-ema_decay_0.9/accuracy"), _metric_of("val/accuracy")
     ('accuracy', 'val/accuracy')
@@ -189,8 +189,8 @@ def _only_metric(series: Mapping[Path, Series]) -> str:
     if len(common) == 1:
         return common[0]
     if not common:
-        raise UsageError("the logs have no column in common; choose one by metric.")
-    raise UsageError(f"choose a metric; all logs have {listed(common)}.")
+        raise UsageError("the logs have no column in common; choose one with metric.")
+    raise UsageError(f"choose a metric; columns common to all logs: {listed(common)}.")
 
 
 def _summarized(
@@ -229,37 +229,33 @@ def _problems(
     longest: int,
     baseline: str,
 ) -> list[str]:
-    """Name what does not count; refuse where nothing would be left of a method."""
+    """List excluded logs; raise if a method would have none left."""
     problems = []
     for method, own in values.items():
         lengths = [len(curve) for curve in own.values()]
         if max(lengths) < longest:
             most = counted(max(lengths), "value")
             raise UsageError(
-                f"the logs of {method} have at most {most} of {metric}, those "
-                f"of other methods up to {longest}: they are not of trainings of the "
-                "same length."
+                f"the logs of {method} have at most {most} of {metric}, other methods "
+                f"up to {longest}; compare trainings of the same length."
             )
         if not own.keys() & values[baseline].keys():
             raise UsageError(
-                f"no log of {method} has the seed of one of {baseline}: "
-                f"{_spelled(own)} against {_spelled(values[baseline])}."
+                f"{method} and {baseline} have no seed in common: "
+                f"{_spelled(own)} vs {_spelled(values[baseline])}."
             )
         for seed, curve in own.items():
             path = curves.paths[method, seed]
             if len(curve) < longest:
                 problems.append(
-                    f"{path} has {len(curve)} of {longest} values of {metric}; it is "
-                    "left out as unfinished."
+                    f"{path} has {len(curve)} of {longest} values of {metric}; "
+                    "excluded as unfinished."
                 )
             elif not is_usable(curve[-1]):
-                problems.append(
-                    f"{path} ends with {curve[-1]:g}, which cannot be counted with."
-                )
+                problems.append(f"{path} ends with {curve[-1]:g}; excluded.")
             elif seed not in values[baseline]:
                 problems.append(
-                    f"{path} has no partner: there is no log of {baseline} with seed "
-                    f"{seed}."
+                    f"{path} is unpaired: {baseline} has no log with seed {seed}."
                 )
     return problems
 

@@ -1,4 +1,4 @@
-"""The methods that a comparison can name; a list of them needs no torch."""
+"""Names and descriptions of the methods; listing them needs no torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,17 +7,17 @@ from switch_ema._methods import method_facts
 
 PLAIN = "plain"
 CONTROL = "plain-again"
-"""Plain training with another data order: it shows what chance alone does."""
+"""Plain training with another data order: shows the effect of chance alone."""
 
 BEST = "+best"
-"""The end of a method's name that returns its best average, by held-out values."""
+"""Name suffix: return the best average by held-out values."""
 
 ADAPTIVE = "adaptive"
-"""The ``switch_every`` of a Switch EMA that held-out values tell when to switch."""
+"""Value of ``switch_every``: held-out values decide when to switch."""
 
 
 def base_name(name: str) -> str:
-    """Return the name of the method itself.
+    """Strip the suffix from a method's name.
 
     >>> base_name("ema+best"), base_name("ema")
     ('ema', 'ema')
@@ -26,12 +26,12 @@ def base_name(name: str) -> str:
 
 
 def is_adaptive(options: Mapping[str, Any]) -> bool:
-    """Whether a method's options ask for switches that held-out values decide."""
+    """Whether a method's options let held-out values decide when to switch."""
     return options.get("switch_every") == ADAPTIVE
 
 
 def uses_held_out(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether a method looks at held-out data while it trains.
+    """Whether a method uses held-out data during training.
 
     >>> uses_held_out("ema+best", {}), uses_held_out("ema", {})
     (True, False)
@@ -51,4 +51,4 @@ DESCRIPTIONS = {
         "Switch EMA's average of the best epoch, if the last is worse on held-out data."
     ),
 }
-"""What each method does, in one sentence."""
+"""Descriptions by name, one sentence each."""

@@ -1,4 +1,4 @@
-"""Averaging methods as a comparison names them, and which ones share a training."""
+"""Averaging methods of a comparison, and which of them share a training."""
 
 import inspect
 import math
@@ -40,14 +40,14 @@ _SWITCH_EMA = "switch-ema"
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a comparison with its options, under the name the user gave it."""
+    """A method of a comparison with its options, labelled as the user typed it."""
 
     label: str
     spec: Spec
 
     @property
     def name(self) -> str:
-        """The name of the method itself, without ``+best``."""
+        """Name of the method, without ``+best``."""
         return base_name(self.spec.name)
 
     @property
@@ -57,23 +57,23 @@ class Method:
 
     @property
     def uses_held_out(self) -> bool:
-        """Whether it looks at held-out data: to choose an epoch, or when to switch."""
+        """Whether it uses held-out data, to choose an epoch or when to switch."""
         return uses_held_out(self.spec.name, self.spec.options)
 
     @property
     def decides_by_seed(self) -> bool:
-        """Whether it looks at each seed by itself, so that seeds are not stacked."""
+        """Whether it makes decisions per seed, which rules out stacking."""
         return is_adaptive(self.spec.options)
 
     @property
     def shares_training(self) -> bool:
-        """Whether it only reads the live weights and can share plain training."""
+        """Whether it only reads the live weights, so it can share plain training."""
         name = self.name
         return name == PLAIN or (name != CONTROL and not METHODS[name].active)
 
     @property
     def changes(self) -> str:
-        """What it changes in the optimizer, spelled so that equal means equal."""
+        """Canonical form of its changes to the optimizer, for comparison."""
         return ",".join(map(str, effective(self.spec.changes)))
 
     def make(
@@ -88,11 +88,11 @@ class Method:
         """Attach the averager to a model in training; None for plain.
 
         Args:
-            model: in training.
-            optimizer: that steps its parameters.
-            epochs: of the training.
+            model: the model in training.
+            optimizer: its optimizer.
+            epochs: number of epochs.
             folder: for snapshots.
-            probe: measures held-out data, for switches that it decides about.
+            probe: evaluates held-out data, for adaptive switches.
         """
         if self.name in (PLAIN, CONTROL):
             if self.spec.options:
@@ -101,18 +101,18 @@ class Method:
         try:
             spec = Spec(self.name, self.spec.options)
             options = _options(spec, epochs, folder, probe)
-            # A comparison shows what a decay does, also one that keeps little.
+            # The warning is for users; a comparison may try such a decay on purpose.
             warnings.filterwarnings("ignore", message="This switch keeps")
             return METHODS[self.name](model, optimizer, **options)
-        # The last two are what torch raises for a device that is not there.
+        # torch raises the last two for a missing device.
         except (ValueError, RuntimeError, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise UsageError(f"method {self.label!r}: {reason}") from None
 
     def describe(self, epochs: int) -> str:
-        """Spell the options, those that were not given included.
+        """List the options with their values, including defaults.
 
-        Common ones, such as the dtype of the shadow, are told where they were given.
+        Common ones, such as the dtype of the shadow, are listed only if given.
         """
         if self.name not in METHODS:
             return ""
@@ -126,13 +126,13 @@ class Method:
 
 
 def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:
-    """Read a method and check its options by making it once on a tiny model."""
+    """Parse a method and check its options by building it on a tiny model."""
     spec = parse_method_spec(text)
     if spec.name not in DESCRIPTIONS:
         raise unknown("method", spec.name, DESCRIPTIONS)
     name = base_name(spec.name)
     options = spec.with_defaults(defaults.get(name, {})).options
-    # Filters name tensors of the task's model, which the tiny one does not have.
+    # Filters refer to tensors that the tiny model does not have.
     filters = {
         key: _patterns(value)
         for key, value in options.items()
@@ -153,20 +153,20 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
 
 
 def method_of(label: str) -> Method:
-    """Read a method as it was typed, without the task's options."""
+    """Parse a method as typed, without the task's options."""
     return Method(label, parse_method_spec(label))
 
 
 def effective(changes: Iterable[Change]) -> list[Change]:
-    """Leave out factors of 1, which change nothing."""
+    """Drop factors of 1, which change nothing."""
     return [c for c in changes if not (c.is_factor and c.value == 1)]
 
 
 def control_for(control: Method, methods: Sequence[Method]) -> str:
-    """Find the Switch EMA whose share a control with ``lr*f`` trains at.
+    """Find the Switch EMA that defines f for a control with ``lr*f``.
 
-    It is the one with the control's own options, else the first one, else that of the
-    task, with its usual options. Empty if the method is no such control.
+    The one with the same options as the control, otherwise the first, otherwise one
+    with the task's default options. Empty if the method is not such a control.
     """
     if not any(change.value == SHARE for change in control.spec.changes):
         return ""
@@ -179,12 +179,12 @@ def control_for(control: Method, methods: Sequence[Method]) -> str:
 def surviving_share(
     label: str, defaults: Mapping[str, Mapping[str, Any]], steps_per_epoch: int
 ) -> float:
-    """Return the share of a straight drift between two switches that a switch keeps.
+    """Return the share of linear progress between switches that a switch keeps.
 
     Args:
         label: a Switch EMA.
-        defaults: the task's options of methods.
-        steps_per_epoch: optimizer steps of an epoch.
+        defaults: the task's options for methods.
+        steps_per_epoch: optimizer steps per epoch.
     """
     spec = parse_method_spec(label)
     options = spec.with_defaults(defaults.get(spec.name, {})).options
@@ -194,7 +194,7 @@ def surviving_share(
     is_known = isinstance(decay, (int, float)) or decay == AUTO
     if not is_known or not (is_number or type(every) is Steps):
         raise UsageError(
-            f"lr*{SHARE} needs a Switch EMA whose decay and interval are numbers, got "
+            f"lr*{SHARE} needs a Switch EMA with a numeric decay and interval, got "
             f"{label}."
         )
     steps = every.n if isinstance(every, Steps) else every * steps_per_epoch
@@ -205,7 +205,7 @@ def surviving_share(
 
 
 def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
-    """Put the number in the place of the share ``f``."""
+    """Replace ``f`` by its value."""
     return tuple(
         replace(change, value=share) if change.value == SHARE else change
         for change in changes
@@ -213,7 +213,7 @@ def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
 
 
 def options_of(name: str) -> dict[str, str]:
-    """Return the options that a method takes, with their defaults in a comparison."""
+    """Return a method's options with their defaults in a comparison."""
     name = base_name(name)
     if name not in METHODS:
         return {}
@@ -233,7 +233,7 @@ def options_of(name: str) -> dict[str, str]:
 
 
 def options_in_epochs(method: Method) -> list[str]:
-    """Name the intervals of a method that end with epochs, not after so many steps.
+    """Name the options of a method that count epochs rather than steps.
 
     >>> options_in_epochs(method_of("switch-ema")), options_in_epochs(method_of("ema"))
     (['switch_every'], [])
@@ -254,7 +254,7 @@ def options_in_epochs(method: Method) -> list[str]:
 
 
 def _no_values(model: nn.Module) -> tuple[float, float]:
-    """Stand for the probe of a training where only options are looked at."""
+    """Placeholder for the probe when only options are checked."""
     return math.nan, math.nan
 
 
@@ -269,8 +269,7 @@ def _options(
     if warmup == "none":
         if isinstance(options.get("decay"), str):
             raise ValueError(
-                f"warmup=none goes with a decay that is a number, got "
-                f"{options['decay']!r}."
+                f"warmup=none needs a numeric decay, got {options['decay']!r}."
             )
         if isinstance(options.get("decay"), float):
             options["decay"] = constant(options["decay"])
@@ -281,7 +280,7 @@ def _options(
             raise ValueError("switch_every=adaptive needs held-out data.")
         options["switch_every"] = Adaptive(probe)
     if spec.name in ("swa", "swag"):
-        # Three quarters of the training as usual, the rest is averaged.
+        # The usual schedule: average the last quarter of the training.
         options.setdefault("start", int(0.75 * epochs))
     if spec.name == "lookahead":
         options.setdefault("k", 100)  # the paper's setting
@@ -291,7 +290,7 @@ def _options(
 
 
 def _dtype(name: str) -> Any:
-    """Find a dtype by its name, as in torch; another name is left to be refused.
+    """Look up a torch dtype by name; unknown names are returned for a later error.
 
     >>> _dtype("bfloat16"), _dtype("torch.float32"), _dtype("banana")
     (torch.bfloat16, torch.float32, 'banana')
@@ -301,7 +300,7 @@ def _dtype(name: str) -> Any:
 
 
 def _spelled(value: Any) -> str:
-    """Spell an option's value without the mark of a private class.
+    """Format an option's value, without the underscore of private classes.
 
     >>> _spelled(0.999), _spelled(constant(0.9)), _spelled(Steps(100))
     ('0.999', 'Constant(decay=0.9)', 'Steps(n=100)')
@@ -310,37 +309,36 @@ def _spelled(value: Any) -> str:
 
 
 def _patterns(value: Any) -> Any:
-    """Read what looks like a number, such as 0 or (0, 2), as names of modules."""
+    """Interpret numbers, such as 0 or (0, 2), as module names."""
     if isinstance(value, (tuple, list)):
         return [str(one) for one in value]
     return str(value) if isinstance(value, (int, float)) else value
 
 
 def _steps(value: Any) -> Any:
-    """Read "100it" as a number of steps."""
+    """Parse "100it" as a number of steps."""
     if isinstance(value, str) and value.endswith("it") and value[:-2].isdigit():
         return Steps(int(value[:-2]))
     return value
 
 
-# In MoCo and BYOL the averaged model takes part in training: it computes the targets.
-# The average is the one that the comparison's method keeps. Plain training has none, so
-# the student is its own teacher; EMA gives the usual momentum teacher; with Switch EMA
-# the student continues from its teacher's weights at every switch.
+# In MoCo and BYOL the averaged model computes the training targets. The average is that
+# of the compared method: plain training has none, so the student is its own teacher;
+# EMA gives the usual momentum teacher; with Switch EMA the student continues from its
+# teacher's weights at every switch.
 
 
 def as_teacher(
     method: Method, *, steps: int, final_decay: float, exclude: tuple[str, ...]
 ) -> Method:
-    """Return an averaging method as it is used for a teacher.
+    """Configure an averaging method for a teacher.
 
     Args:
         method: The method as the comparison names it.
         steps: Optimizer steps of the whole training.
-        final_decay: Final value of a decay that is given as a number: it rises to it
-            along a cosine over the training, unless the method has an option
-            ``warmup``.
-        exclude: Names of tensors that are not weights, which are not averaged.
+        final_decay: A numeric decay rises to this value along a cosine over the
+            training, unless the method has an option ``warmup``.
+        exclude: Names of tensors that are not averaged.
     """
     options = dict(method.spec.options)
     if method.name in (PLAIN, CONTROL):

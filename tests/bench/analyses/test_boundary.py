@@ -166,7 +166,7 @@ def test_probabilities_are_the_softmax_also_in_pieces():
 
 @pytest.mark.parametrize("task", ["digits", "noisy-digits", "lm"])
 def test_a_task_that_is_not_in_the_plane_is_refused(task):
-    with pytest.raises(UsageError, match=f"where {task} is not; choose circles or"):
+    with pytest.raises(UsageError, match=f"which {task} is not; choose circles or"):
         compare_boundaries(task)
 
 

@@ -57,12 +57,14 @@ def test_folders_and_patterns(here):
 
 def test_what_cannot_be_paired_is_refused(here):
     names = here("plain/x.csv", "ema/x.csv", "ema/y.csv")
-    with pytest.raises(UsageError, match="equally many, got 1 of plain, 2 of ema"):
+    with pytest.raises(
+        UsageError, match="the same number of logs, got 1 of plain, 2 of ema"
+    ):
         pair_logs(group_logs(names))
     names = here("plain/seed1.csv", "plain/again/seed1.csv", "ema/seed1.csv")
     with pytest.raises(UsageError, match="plain has two logs with seed 1: plain/again"):
         pair_logs(group_logs(names))
-    with pytest.raises(UsageError, match="no-such: there is no such log"):
+    with pytest.raises(UsageError, match="no-such: no such log"):
         group_logs(["no-such"])
 
 

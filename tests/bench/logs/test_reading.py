@@ -57,7 +57,7 @@ def test_event_files_of_one_folder_are_one_training(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("a.log", "x", "is no log that can be read: it must be CSV, JSON lines"),
+        ("a.log", "x", "as a log; it must be CSV, JSON lines"),
         ("a.jsonl", '{"a": 1}\nx\n{"a": 2}\n', "line 2 is not JSON"),
         ("a.jsonl", "[1]\n", "line 1 must be a JSON object"),
         ("a.json", "3", "must be a list of JSON objects"),
@@ -71,18 +71,18 @@ def test_event_files_of_one_folder_are_one_training(tmp_path):
         (
             "a.jsonl",
             f'{{"a": 1}}\n{{"b": 1{"0" * 400}}}',
-            "line 2: 'b' is an integer be",
+            "line 2: 'b' is an integer too",
         ),
-        ("a.json", f'[{{"a": 1{"0" * 400}}}]', "entry 1: 'a' is an integer beyond all"),
+        ("a.json", f'[{{"a": 1{"0" * 400}}}]', "entry 1: 'a' is an integer too large"),
         (
             "a.json",
             f'{{"a": [1, 1{"0" * 400}]}}',
-            "a.json: 'a' is an integer beyond all",
+            "a.json: 'a' is an integer too large",
         ),
         (
             "a.jsonl",
             f'{{"a": {"9" * 5000}}}',
-            "line 1 has a number of thousands of dig",
+            "line 1 has a number with thousands of dig",
         ),
         ("a.jsonl", f'{{"a": {"[" * 100_000}', "a.jsonl, line 1 is nested too deeply"),
         ("a.jsonl", '{"a":' * 60 + "1" + "}" * 60, "line 1 is nested too deeply: more"),

@@ -262,7 +262,7 @@ def test_layer_decay_lowers_the_rate_towards_the_input(name):
 
 
 def test_layer_decay_refuses_a_model_without_layers():
-    with pytest.raises(UsageError, match="Sequential has no method group_matcher"):
+    with pytest.raises(UsageError, match="Sequential lacks the method group_matcher"):
         create_optimizer(Spec("sgd"), regression_model(), layer_decay=0.5)
     with pytest.raises(UsageError, match="layer_decay must be a number above 0"):
         create_optimizer(Spec("sgd"), regression_model(), layer_decay=0.0)

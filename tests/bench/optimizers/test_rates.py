@@ -45,7 +45,7 @@ def test_each_network_trains_as_at_its_own_rate(make):
 
 def test_what_is_not_proportional_to_the_rate_is_refused():
     optimizer = Adagrad([torch.zeros(2, 1, requires_grad=True)])
-    with pytest.raises(UsageError, match="AdamW, RAdam, not with Adagrad; choose"):
+    with pytest.raises(UsageError, match="AdamW, RAdam, got Adagrad; choose"):
         scale_steps(optimizer, (1.0, 2.0))
 
 

@@ -77,7 +77,7 @@ def test_sam_takes_its_passes_in_order():
     model = regression_model()
     sam = create_optimizer(Spec("sam"), model)
     before = model[0].weight.detach().clone()
-    with pytest.raises(RuntimeError, match=r"call first_step\(\) before"):
+    with pytest.raises(RuntimeError, match=r"call first_step\(\) first"):
         sam.second_step()
     gradients(model)()
     sam.first_step()

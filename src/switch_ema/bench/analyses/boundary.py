@@ -1,4 +1,4 @@
-"""`switch-ema boundary`: train in the plane, then measure the decision boundaries."""
+"""Trains on 2D tasks and measures the decision boundaries."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -37,20 +37,20 @@ from switch_ema.bench.task import PlaneTask
 from switch_ema.bench.train.context import RunContext, using_threads
 from switch_ema.bench.train.loop import Training
 
-_SAVES_EVERY = 2.0  # seconds; an epoch takes a few milliseconds, saving it as long
-_AT_ONCE = 4096  # points; keeps the hidden layers of a hundred seeds small in memory
+_SAVES_EVERY = 2.0  # seconds; an epoch takes milliseconds, and so does saving it
+_AT_ONCE = 4096  # points; limits the memory for the hidden layers of a hundred seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundaryComparison:
-    """Boundaries of all methods on the same data, seed by seed."""
+    """Boundaries of all methods on the same data, per seed."""
 
     task: str
     """As typed, options included."""
     epochs: int
     seeds: tuple[int, ...]
     grid: PlaneGrid
-    """The same for all, around the points of all seeds."""
+    """Window around the points of all seeds, shared by all."""
     x: Floats
     """Labelled points, (seeds, points, 2)."""
     y: Floats
@@ -65,7 +65,7 @@ class BoundaryComparison:
 
 @dataclass(frozen=True)
 class _Trained:
-    """What the seeds of one cell became under one method."""
+    """Results of one method for the seeds of one cell."""
 
     boundaries: tuple[Boundary, ...]
     probabilities: Floats
@@ -84,23 +84,22 @@ def compare_boundaries(
     folder: Path | None = None,
     watcher: Watcher | None = None,
 ) -> BoundaryComparison:
-    """Train every method on the same seeds and measure the boundaries of its weights.
+    """Train every method with the same seeds and measure its boundaries.
 
     Args:
-        task: circles or moons, with options (``moons:noise=0.2,lr=0.1``), or a class
-            of the user's that derives from ``PlaneTask``.
+        task: circles or moons, with options (``moons:noise=0.2,lr=0.1``), or a
+            user-defined subclass of ``PlaneTask``.
         methods: names with options, such as ``ema:decay=0.99``; the first is the
             baseline.
-        seeds: how many, at least 1; intervals need 2.
-        first_seed: the others follow.
-        epochs: the task's own by default.
-        optimizer: name with options; the task's own by default.
-        evaluate_every: as the run in the folder has it; by default at the end alone,
-            since only the weights at the end are looked at.
+        seeds: number of seeds, at least 1; intervals need 2.
+        first_seed: the first of consecutive seeds.
+        epochs: default: the task's own.
+        optimizer: name with options; default: the task's own.
+        evaluate_every: must match the run in the folder; by default only at the end,
+            because only the final weights are measured.
         grid_size: points along the longer side of the window, at least 10.
-        folder: the folder of the run, which continues what it holds; by default one
-            that is deleted afterwards.
-        watcher: is told how the training goes on.
+        folder: the run's folder, which is resumed; default: a temporary one.
+        watcher: receives progress events.
     """
     if grid_size < 10:
         raise UsageError(f"grid_size must be at least 10, got {grid_size}.")
@@ -134,7 +133,7 @@ def compare_boundaries(
         y=y,
         x_test=x_test,
         y_test=y_test,
-        # An optimizer with an average of its own adds it as a method, at the end.
+        # An optimizer with a built-in average adds it as the last method.
         methods=tuple(
             _join(label, found[label], y_test)
             for label in dict.fromkeys((*methods, *found))
@@ -152,7 +151,7 @@ def _check_plane(task: str) -> None:
             if issubclass(import_task(name), PlaneTask)
         ]
         raise UsageError(
-            f"boundaries are drawn in the plane, where {spec.name} is not; "
+            f"boundaries need a 2D task, which {spec.name} is not; "
             f"choose {' or '.join(known)}."
         )
 
@@ -169,7 +168,7 @@ def _run_folder(folder: Path | None) -> Iterator[Path]:
 def _train(
     config: CompareConfig, cells: list[Cell], folder: Path, watcher: Watcher | None
 ) -> tuple[str, ...]:
-    """Train what the run has not finished; return what went wrong, in sentences."""
+    """Train the unfinished cells; return problems, one sentence each."""
     options = RunOptions(
         out=folder.parent,
         name=folder.name,
@@ -193,11 +192,11 @@ def _train(
 def _measure_cells(
     cells: Sequence[Cell], folder: Path, grid: PlaneGrid
 ) -> dict[str, list[_Trained]]:
-    """Measure what is kept of each cell; return what each method's seeds became."""
+    """Measure the kept weights of each cell; return the results by method."""
     found: dict[str, list[_Trained]] = {}
     for cell in cells:
         training = Training(cell, RunContext(folder, "cpu"))
-        training.run()  # reads the checkpoint, or trains again if that is damaged
+        training.run()  # loads the checkpoint; retrains if it is damaged
         training.model.eval()
         set_mode(training.optimizer, training=False)
         for label in cell.methods:
@@ -206,10 +205,10 @@ def _measure_cells(
 
 
 def _measure(training: Training, label: str, grid: PlaneGrid) -> _Trained:
-    """Measure the weights of a method at the end of its training."""
+    """Measure the final weights of a method."""
     tested = cast(PlaneTask, training.task).x_eval
     if training.result.status != "done":
-        # One seed stops the others of its stack: none of them is at its end.
+        # A diverged seed stops its stack, so none of its seeds finished.
         shape = tuple(tested.shape[:2])
         return _Trained((Boundary(),) * shape[0], np.full(shape, math.nan))
     averager = training.averagers[label]
@@ -232,13 +231,13 @@ def probabilities_of(model: nn.Module, points: Tensor) -> Floats:
     parts = []
     for some in torch.split(points.float(), _AT_ONCE, dim=-2):
         outputs = model(some).double()
-        # Of the difference, as float32 cannot tell probabilities near 1 apart.
+        # From the logit difference: float32 cannot resolve probabilities near 1.
         parts.append(torch.sigmoid(outputs[..., 1] - outputs[..., 0]))
     return cast(Floats, torch.cat(parts, dim=-1).numpy())
 
 
 def _join(label: str, parts: Sequence[_Trained], y_test: Floats) -> MethodBoundaries:
-    """Put the cells of one method together again, which are in the order of seeds."""
+    """Concatenate the cells of one method, which are ordered by seed."""
     probabilities = np.concatenate([part.probabilities for part in parts])
     return MethodBoundaries(
         method=label,

@@ -1,4 +1,4 @@
-"""Landscapes, sharpness and calibration of what a comparison has kept."""
+"""Landscapes, sharpness and calibration of the weights a comparison kept."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,12 +48,12 @@ from switch_ema.bench.results.kept_weights import KeptTask, Weights
 from switch_ema.bench.train.context import using_threads
 
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
-"""Strengths of the noise that the loss is measured under, as shares of the filters."""
+"""Noise levels for the loss, as shares of the filter norms."""
 
 
 @dataclass(frozen=True)
 class Flatness:
-    """How sharp the training loss is around some weights; the lower, the flatter."""
+    """Sharpness of the training loss around some weights; lower is flatter."""
 
     loss: float
     top: float
@@ -70,7 +70,7 @@ _Found = TypeVar("_Found")
 def _with_threads_of_run(
     measure: Callable[Concatenate["TaskLandscape", _Arguments], _Found],
 ) -> Callable[Concatenate["TaskLandscape", _Arguments], _Found]:
-    """Measure with as many threads as the weights were trained with."""
+    """Measure with the same number of threads as in training."""
 
     @wraps(measure)
     def measured(
@@ -83,7 +83,7 @@ def _with_threads_of_run(
 
 
 class TaskLandscape:
-    """One task's landscapes, each computed when it is asked for."""
+    """One task's landscapes, computed on demand."""
 
     def __init__(self, kept: KeptTask, settings: LandscapeSettings) -> None:
         self.kept, self.settings = kept, settings
@@ -135,8 +135,8 @@ class TaskLandscape:
     def plane(self) -> LandscapeSurface | None:
         """Measure the plane in which the methods moved.
 
-        None if the trajectories were not kept, or are too short to span a plane; that
-        of a method that diverged is left out.
+        None if the trajectories were not kept or are too short to span a plane;
+        diverged methods are omitted.
         """
         paths = {
             label: path
@@ -150,7 +150,7 @@ class TaskLandscape:
         everything = [point for points in paths.values() for point in points]
         try:
             found = principal_directions(everything, 2, centre=centre)
-        except ValueError:  # they span no plane, such as those of one epoch
+        except ValueError:  # too short to span a plane, such as one epoch
             return None
         reached = project(everything, centre, found.directions)
         return landscape_2d(
@@ -181,7 +181,7 @@ class TaskLandscape:
 
     @_with_threads_of_run
     def flatness(self, method: str) -> Flatness:
-        """Measure in short what :meth:`sharpness` measures in every way."""
+        """Measure a cheap subset of :meth:`sharpness`."""
         with _loaded(self.kept.model, self.kept.weights[method]):
             surface = LossSurface(self.kept.model, self.kept.task.loss, self._batches)
             seed = self.settings.seed
@@ -195,10 +195,9 @@ class TaskLandscape:
 
     @_with_threads_of_run
     def calibration(self, method: str) -> tuple[Calibration, tuple[Bin, ...]] | None:
-        """Measure how far confidence can be trusted; None if nothing is classified.
+        """Measure calibration; None for tasks without classes.
 
-        Half of the test data, every other example, tells the temperature, and the
-        other half is measured.
+        The temperature is fitted on every other test example and evaluated on the rest.
         """
         found = self._predictions(method)
         if found is None:
@@ -246,7 +245,7 @@ def _size(batches: list[Any]) -> str:
 
 @contextmanager
 def _loaded(model: nn.Module, weights: Weights) -> Iterator[None]:
-    """Hold the weights in the model inside, in evaluation mode."""
+    """Load the weights into the model inside the context, in evaluation mode."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     was_training = model.training
     model.eval()
@@ -259,7 +258,7 @@ def _loaded(model: nn.Module, weights: Weights) -> Iterator[None]:
 
 
 def _around(values: Floats, count: int) -> Floats:
-    """Space points evenly over the values and a margin."""
+    """Space points evenly over the range of the values plus a margin."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1, 1)
     margin = 0.15 * (high - low) or 1.0

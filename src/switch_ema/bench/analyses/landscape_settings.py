@@ -1,4 +1,4 @@
-"""What a landscape measures, and how finely."""
+"""Settings of a landscape."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,22 @@ from switch_ema.bench.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LandscapeSettings:
-    """What is measured, and how finely."""
+    """Resolution and range of a landscape."""
 
     points: int = 41
-    """Along a line; odd, so that one is at the weights themselves."""
+    """Points along a line; odd, to include the weights themselves."""
     side: int = 25
     """Points along each side of the plane."""
     reach: float = 1.0
-    """How far the random direction goes, in lengths of the weights."""
+    """Length of the random direction, relative to the weights."""
     batches: int = 64
-    """Training batches that the loss is measured on, at most."""
+    """Maximum number of training batches for the loss."""
     seed: int = 0
     """Seed of the random directions."""
     sharpness: bool = True
-    """Measure curvature as well, which takes longest for large models."""
+    """Measure curvature, the slowest part for large models."""
     recompute_norm: bool = False
-    """Recompute the statistics of batch normalisation at every point."""
+    """Recompute batch-norm statistics at every point."""
 
     def __post_init__(self) -> None:
         for name, least in (("points", 3), ("side", 3), ("batches", 1)):

@@ -1,4 +1,4 @@
-"""What a training step of a method costs: time and memory, measured side by side."""
+"""Time and memory of a training step, measured side by side."""
 
 import gc
 import time
@@ -33,13 +33,13 @@ class Contestant:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step costs."""
+    """Cost of one step."""
 
     seconds: float
     """Median over rounds."""
     bytes: int
-    """Tensors that are held while the loss is computed, at most: weights, the state of
-    the optimizer, averages and copies, without activations."""
+    """Peak size of tensors held while the loss is computed: weights, optimizer state,
+    averages and copies, without activations."""
     weights: int
     """Of the model alone."""
 
@@ -51,13 +51,13 @@ def measure_steps(
     rounds: int = ROUNDS,
     steps: int = STEPS,
 ) -> dict[str, StepCost]:
-    """Measure a step of each contestant, in turns, so that all share the noise.
+    """Measure a step of each contestant, interleaved so that all share the noise.
 
     Args:
-        task: name with options; its first batches are trained on.
-        contestants: what is compared.
-        rounds: how often each has its turn; one before them is not counted.
-        steps: steps of a turn.
+        task: name with options; its first batches are used.
+        contestants: what to compare.
+        rounds: turns of each contestant, after one uncounted warm-up.
+        steps: steps per turn.
     """
     with TemporaryDirectory(prefix="switch-ema-") as folder:
         trained = [_Steps(task, one, Path(folder)) for one in contestants]
@@ -103,9 +103,9 @@ class _Steps:
         self._measure_memory()
 
     def _measure_memory(self) -> None:
-        """Take two steps, the first of which makes the optimizer's state."""
+        """Take two steps; the first creates the optimizer's state."""
         self.take(1)
-        # As long as these are held, none of their addresses is used again.
+        # Holding these prevents the reuse of their addresses.
         before, state = _held_tensors(), self._state()
         others, own = _of(before), _of(state) - _of(self._model.parameters())
         copies: list[int] = []
@@ -142,7 +142,7 @@ class _Steps:
 
 
 def _of(tensors: Any) -> set[tuple[int, int]]:
-    """Name storages by their address, with their size."""
+    """Map the address of each storage to its size."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return {(one.data_ptr(), one.nbytes()) for one in storages if one.nbytes()}
 
@@ -152,7 +152,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def _held_tensors() -> list[Tensor]:
-    """Find all tensors that Python holds."""
+    """Find all tensors known to the garbage collector."""
     kinds = (Tensor, nn.Parameter)
     return [one for one in gc.get_objects() if type(one) in kinds]
 

@@ -1,1 +1,1 @@
-"""Log files of any trainer: what they hold, and whose training each of them is."""
+"""Log files of any trainer: their values, methods and seeds."""

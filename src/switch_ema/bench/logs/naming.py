@@ -1,4 +1,4 @@
-"""Which method and which seed a log is of, read from its path."""
+"""Method and seed of a log, inferred from its path."""
 
 import glob
 import os
@@ -15,18 +15,18 @@ _NUMBER = re.compile(
     r"[-_. ]?(?:seed|version|run|fold|trial|rep)[-_= ]?(\d+)|(?:^|[-_. ])(\d+)$",
     re.IGNORECASE,
 )
-"""A number that tells trainings of one method apart: named so, or at the end."""
+"""A number that distinguishes trainings of one method: labelled, or at the end."""
 
 
 def group_logs(arguments: Sequence[str]) -> dict[str, list[Path]]:
-    """Sort what was typed by method.
+    """Group the arguments by method.
 
-    ``NAME=PATTERN`` names the method. Else it is the first part of the paths in which
-    they differ, without a number of a seed: of ``plain/seed-0.csv`` and
-    ``ema/seed-0.csv`` these are plain and ema. A folder stands for the logs in it.
+    ``NAME=PATTERN`` names the method. Otherwise it is the first path component that
+    differs, without seed numbers: plain and ema for ``plain/seed-0.csv`` and
+    ``ema/seed-0.csv``. A folder means all logs in it.
 
     Raises:
-        UsageError: there is nothing, or a file does not exist.
+        UsageError: there are no logs, or a file does not exist.
     """
     typed: list[tuple[str, Path]] = []
     for argument in arguments:
@@ -44,17 +44,17 @@ def group_logs(arguments: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def pair_logs(logs: Mapping[str, Sequence[Path]]) -> tuple[dict[Path, int], str]:
-    """Give each log the number that pairs it with one of every other method.
+    """Assign each log the number that pairs it with logs of other methods.
 
-    It is the seed in its path; without one, the number that tells the trainings of a
-    method apart, if all methods have the same; else the place in its method's list.
+    This is the seed in its path; failing that, the number that distinguishes the
+    trainings of a method, if all methods have the same ones; otherwise its position.
 
     Returns:
-        The number of each log, and in words where it is from.
+        The number of each log, and a phrase that says where it comes from.
 
     Raises:
-        UsageError: two logs of one method have the same seed, or the numbers of logs
-            differ where their order pairs them.
+        UsageError: two logs of one method have the same seed, or logs paired by order
+            differ in number between methods.
     """
     paths = list(dict.fromkeys(path for own in logs.values() for path in own))
     parts = dict(zip(paths, _parts(paths), strict=True))
@@ -76,10 +76,10 @@ def pair_logs(logs: Mapping[str, Sequence[Path]]) -> tuple[dict[Path, int], str]
             return known, "by the numbers in their names"
     counts = {method: len(own) for method, own in logs.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} of {method}" for method, count in counts.items())
+        numbers_of = ", ".join(f"{n} of {method}" for method, n in counts.items())
         raise UsageError(
-            f"logs without a seed in their names are paired by their order, for which "
-            f"every method needs equally many, got {told}."
+            "logs without a seed in their names are paired by order, so every method "
+            f"needs the same number of logs, got {numbers_of}."
         )
     order = {path: place for own in logs.values() for place, path in enumerate(own)}
     return order, "by their order"
@@ -97,7 +97,7 @@ def _refuse_twice(method: str, own: Sequence[Path], seeds: Mapping[Path, int]) -
 
 
 def _expanded(argument: str) -> list[Path]:
-    """Return the logs that a path, a folder or a pattern stands for."""
+    """Expand a path, folder or pattern into logs."""
     found: list[Path] = []
     for name in sorted(glob.glob(argument, recursive=True)) or [argument]:
         path = Path(name)
@@ -106,14 +106,14 @@ def _expanded(argument: str) -> list[Path]:
         elif path.is_file():
             found.append(as_log(path))
         else:
-            raise UsageError(f"{argument}: there is no such log.")
+            raise UsageError(f"{argument}: no such log.")
     if not found:
-        raise UsageError(f"{argument}: there is no log in this folder.")
+        raise UsageError(f"{argument}: no log in this folder.")
     return found
 
 
 def _methods(paths: Sequence[Path]) -> dict[Path, str]:
-    """Name each log after the first part of its path in which they differ."""
+    """Name each log after the first path component that differs."""
     stripped = [tuple(map(_without_number, own)) for own in _parts(paths)]
     for column in zip_longest(*stripped, fillvalue=""):
         if len(set(column)) > 1:
@@ -122,7 +122,7 @@ def _methods(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _parts(paths: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Split paths below the folder that they have in common; no endings of files."""
+    """Split paths below their common folder, without file extensions."""
     full = [path.absolute() for path in paths]
     if not full:
         return []
@@ -132,7 +132,7 @@ def _parts(paths: Sequence[Path]) -> list[tuple[str, ...]]:
 
 
 def _without_number(part: str) -> str:
-    """Leave out the number of a seed.
+    """Strip a seed number.
 
     >>> [_without_number(p) for p in ("plain-seed3", "version_0", "ema_2", "resnet50")]
     ['plain', '', 'ema', 'resnet50']
@@ -148,6 +148,6 @@ def _last(pattern: re.Pattern[str], parts: Sequence[str]) -> int | None:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Order by the numbers in names: seed 2 before seed 10."""
+    """Natural sort key: seed 2 before seed 10."""
     pieces = re.split(r"(\d+)", str(path))
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in pieces]

@@ -1,7 +1,7 @@
-"""Reads log files: CSV, JSON lines, JSON and TensorBoard's event files.
+"""Reads log files: CSV, JSON lines, JSON and TensorBoard event files.
 
-Lightning writes ``metrics.csv``, Transformers ``trainer_state.json``, timm
-``summary.csv``, MMEngine ``scalars.json``; all of them are read as they are.
+Supports Lightning's ``metrics.csv``, Transformers' ``trainer_state.json``, timm's
+``summary.csv`` and MMEngine's ``scalars.json`` unchanged.
 """
 
 import csv
@@ -18,34 +18,34 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import read_json, read_utf8
 
 Series = dict[str, list[float]]
-"""The values of each column in the order of the file, without empty cells."""
+"""Values by column, in file order, without empty cells."""
 
 _EVENTS = "tfevents"
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (*_TABLES, *_LINES, ".json")
-_KINDS = "CSV, JSON lines, JSON or an event file of TensorBoard"
+_KINDS = "CSV, JSON lines, JSON or a TensorBoard event file"
 _HISTORY = "log_history"
 """Key of the values in Transformers' trainer_state.json."""
 _DEEPEST = 50
-"""Objects within each other that a row may have."""
+"""Maximum nesting of objects in a row."""
 _NOT_LOGS = re.compile(
     r"((.+_)?config|(all|train|eval|test|predict)_results|hparams|.+\.index|model_index"
     r"|tokenizer|vocab|special_tokens_map|added_tokens|chat_template)\.json"
 )
-"""What trainers and models write beside logs."""
+"""Other files that trainers and models write next to logs."""
 _STATE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def read_log(path: Path) -> Series:
-    """Return the numbers of a log by their names.
+    """Return the numbers in a log by column.
 
     Args:
-        path: a file, or the folder of event files, which are one training.
+        path: a file, or a folder of event files, which are one training.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the log cannot be read.
     """
     if path.is_dir() or _EVENTS in path.name:
         return _read_events(path)
@@ -56,14 +56,14 @@ def read_log(path: Path) -> Series:
         return _columns(_line_rows(text, path))
     if path.suffix == ".json":
         return _read_json(text, path)
-    raise UsageError(f"{path} is no log that can be read: it must be {_KINDS}.")
+    raise UsageError(f"cannot read {path} as a log; it must be {_KINDS}.")
 
 
 def find_logs(folder: Path) -> list[Path]:
-    """List the logs below a folder; event files of one folder are one log.
+    """List the logs below a folder; the event files of a folder are one log.
 
-    In an output folder of Transformers, with its checkpoints, tokenizer and events,
-    the last ``trainer_state.json`` is the log.
+    In an output folder of Transformers, with checkpoints, tokenizer and events, the
+    last ``trainer_state.json`` is the log.
     """
     found: dict[Path, None] = {}
     for path in sorted(folder.rglob("*")):
@@ -87,13 +87,13 @@ def _output_folder(state: Path) -> Path:
 
 
 def _trained(state: Path) -> float:
-    """Return the steps of a checkpoint; the state of a finished training is last."""
+    """Return a checkpoint's step; the state of a finished training sorts last."""
     found = _CHECKPOINT.fullmatch(state.parent.name)
     return int(found[1]) if found else inf
 
 
 def without_checkpoint(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out the checkpoint that a state of Transformers lies in.
+    """Strip the checkpoint folder from the path of a Transformers state.
 
     >>> without_checkpoint(("plain", "seed-0", "checkpoint-30", "trainer_state"))
     ('plain', 'seed-0', 'trainer_state')
@@ -106,19 +106,19 @@ def without_checkpoint(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def as_log(path: Path) -> Path:
-    """Return the folder of an event file, which stands for it; others are themselves.
+    """Return the folder of an event file, or the path itself.
 
-    A training that was continued has written several into one folder.
+    A resumed training writes several event files into one folder.
     """
     return path.parent if _EVENTS in path.name else path
 
 
 Row = tuple[str, Mapping[str, Any]]
-"""Where a row is, for messages, and its cells by name."""
+"""Location of a row, for messages, and its cells by name."""
 
 
 def _lines(text: str) -> list[str]:
-    r"""Split at line feeds alone, not at U+2028 and the like, which cells may hold."""
+    r"""Split at line feeds only: cells may contain U+2028 and the like."""
     return text.removesuffix("\n").split("\n")
 
 
@@ -129,7 +129,7 @@ def _table_rows(text: str, path: Path) -> Iterator[Row]:
             cells = {name.strip(): cell for name, cell in row.items() if name}
             yield f"{path}, line {rows.line_num}", cells
     except csv.Error as error:
-        # The reader inside counts lines; before the first row only it exists.
+        # Before the first row, only the inner reader exists and knows the line.
         line = rows.reader.line_num
         raise UsageError(f"{path}, line {line} is not CSV: {error}.") from None
 
@@ -143,20 +143,22 @@ def _line_rows(text: str, path: Path) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
-            if number == len(lines):  # a training that was killed while it wrote
+            if number == len(lines):  # a training was killed while writing it
                 return
             raise UsageError(f"{where} is not JSON.") from None
         except RecursionError:
             raise UsageError(f"{where} is nested too deeply.") from None
-        except ValueError:  # Python refuses to convert such
-            raise UsageError(f"{where} has a number of thousands of digits.") from None
+        except ValueError:  # Python refuses to convert these
+            raise UsageError(
+                f"{where} has a number with thousands of digits."
+            ) from None
         if not isinstance(row, dict):
             raise UsageError(f"{where} must be a JSON object.")
         yield where, _flat(row, where)
 
 
 def _read_json(text: str, path: Path) -> Series:
-    """Read one JSON text, or one in each line, whatever the ending of the name."""
+    """Read one JSON document or one per line, regardless of the file extension."""
     first = text.partition("\n")[0]
     if first.startswith("{") and first.rstrip().endswith("}") and "\n{" in text:
         return _columns(_line_rows(text, path))
@@ -165,7 +167,7 @@ def _read_json(text: str, path: Path) -> Series:
         content = content[_HISTORY]
     if isinstance(content, dict):
         lists = {k: v for k, v in content.items() if isinstance(v, list)}
-        if lists:  # a history by name, as Keras has it
+        if lists:  # a history by name, as in Keras
             return {
                 name: [_as_float(v, str(path), name) for v in values if _is_number(v)]
                 for name, values in lists.items()
@@ -180,7 +182,7 @@ def _read_json(text: str, path: Path) -> Series:
 
 
 def _read_events(path: Path) -> Series:
-    # Its messages about a missing TensorFlow are of no use to anybody here.
+    # It warns about a missing TensorFlow, which is irrelevant here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with needed("tensorboard", extra="bench", user=str(path), error=UsageError):
         from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
@@ -195,7 +197,7 @@ def _read_events(path: Path) -> Series:
         tag: [float(event.value) for event in events.Scalars(tag)]
         for tag in tags["scalars"]
     }
-    for tag in tags["tensors"]:  # scalars as TensorFlow 2 writes them
+    for tag in tags["tensors"]:  # scalars as written by TensorFlow 2
         found = [event.tensor_proto for event in events.Tensors(tag)]
         if all(len(proto.float_val) == 1 for proto in found):
             series[tag] = [float(proto.float_val[0]) for proto in found]
@@ -203,7 +205,7 @@ def _read_events(path: Path) -> Series:
 
 
 def _flat(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Join the names of nested objects.
+    """Flatten nested objects by joining their names.
 
     >>> _flat({"epoch": 1, "val": {"loss": 0.5}}, "here")
     {'epoch': 1, 'val/loss': 0.5}
@@ -222,7 +224,7 @@ def _flat(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _columns(rows: Iterable[Row]) -> Series:
-    """Collect the numbers of all rows by their names; other cells are left out."""
+    """Collect the numbers of all rows by column; other cells are skipped."""
     series: Series = {}
     for where, row in rows:
         for name, cell in row.items():
@@ -245,5 +247,5 @@ def _as_float(value: float, where: str, name: str) -> float:
         return float(value)
     except OverflowError:
         raise UsageError(
-            f"{where}: {name!r} is an integer beyond all floats (about 1e308)."
+            f"{where}: {name!r} is an integer too large for a float (about 1e308)."
         ) from None

@@ -1,6 +1,5 @@
 """Optimizers and learning-rate schedules by name, and one step of any of them.
 
-They lie below the tasks because a task makes its own optimizer: the training procedures
-and fine-tuning name theirs. The training loop, above, makes one if the command line
-names it.
+This package is below the tasks because tasks create their own optimizers. The training
+loop, above, creates one if the command line names it.
 """

@@ -1,8 +1,8 @@
 """Optimizers by name.
 
 A new optimizer is one row of ``OPTIMIZERS``. Options are the keyword arguments of the
-class behind the name (``sgd:lr=0.05,nesterov=True``); the rows give the defaults that
-differ from that class's own.
+class (``sgd:lr=0.05,nesterov=True``); rows list only defaults that differ from the
+class.
 """
 
 import inspect
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizerInfo:
-    """What the bench has to know about an optimizer."""
+    """An entry of the catalog."""
 
     name: str
     description: str
     source: str
-    """Where the class comes from; imported when it is used."""
+    """Module of the class; imported on use."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Options where they differ from the class's own."""
+    """Defaults that differ from the class."""
     two_pass: bool = False
     """A step needs the gradients twice: see ``take_step``."""
     has_modes: bool = False
     """Trains and evaluates with different weights: see ``set_mode``."""
     elementwise: bool = True
-    """Treats each element by itself, so that stacked models train as if alone."""
+    """Elementwise: stacked models train as if alone."""
     averaging: str | None = None
     """The averaging method that belongs to it."""
 
@@ -53,7 +53,7 @@ _ROWS = (
     ),
     OptimizerInfo("adam", "Adam", "torch.optim.Adam", {"lr": 1e-3}),
     OptimizerInfo("adamw", "Adam, decay decoupled", "torch.optim.AdamW", {"lr": 1e-3}),
-    # Where weight decay is 0, timm's LARS and LAMB adapt no rate unless told to.
+    # With weight decay 0, timm's LARS and LAMB adapt no rate unless asked to.
     OptimizerInfo(
         "lars",
         "SGD, rate adapted to each layer's norms",
@@ -75,7 +75,7 @@ _ROWS = (
         "adabelief", "Adam by belief in the slope", "timm.optim.AdaBelief", {"lr": 1e-3}
     ),
     OptimizerInfo("radam", "rectified Adam", "torch.optim.RAdam", {"lr": 1e-3}),
-    # Unless told to degenerate, this class climbs until it can estimate the variance.
+    # Without this flag the class ascends until it can estimate the variance.
     OptimizerInfo(
         "ranger",
         "RAdam, Lookahead and centred gradients",
@@ -112,7 +112,7 @@ assert len(OPTIMIZERS) == len(_ROWS), "two optimizers have the same name"
 
 
 def optimizer_info(name: str) -> OptimizerInfo:
-    """Look an optimizer up by its name."""
+    """Look up an optimizer by name."""
     if name not in OPTIMIZERS:
         raise UsageError(
             f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}."
@@ -121,7 +121,7 @@ def optimizer_info(name: str) -> OptimizerInfo:
 
 
 def check_optimizer(spec: Spec) -> OptimizerInfo:
-    """Check the name and the names of the options, before any model is made."""
+    """Check the name and the option names, before any model is built."""
     info = optimizer_info(spec.name)
     valid = _valid_options(spec)
     unknown = [option for option in spec.options if option not in valid]
@@ -144,15 +144,15 @@ def options_in_common() -> tuple[str, ...]:
 
 
 def choose_optimizer(name: str | None, layer_decay: float | None) -> str | None:
-    """Return what is made by name, or None for the task's own optimizer.
+    """Return the optimizer to create, or None for the task's own.
 
-    A layer decay needs parameter groups, which a task's own does not have.
+    Layer decay needs parameter groups, which a task's own optimizer lacks.
     """
     return name or (None if layer_decay is None else "adamw")
 
 
 def describe_optimizer(name: str | None, layer_decay: float | None) -> str:
-    """Name what trains, for a report.
+    """Describe the optimizer for a report.
 
     >>> describe_optimizer(None, 0.75)
     "adamw:lr=0.001 (not the task's own optimizer) with layer decay 0.75"
@@ -171,13 +171,13 @@ def describe_optimizer(name: str | None, layer_decay: float | None) -> str:
 def create_optimizer(
     spec: Spec, model: "nn.Module", *, layer_decay: float | None = None
 ) -> "Optimizer":
-    """Make an optimizer of the model's trainable parameters, ready for a step.
+    """Create an optimizer for the model's trainable parameters.
 
     Args:
         spec: Name and options.
         model: What to train.
         layer_decay: Factor of the learning rate per layer, counted from the output.
-            Biases and other one-dimensional parameters then have no weight decay.
+            It exempts biases and other one-dimensional parameters from weight decay.
 
     >>> from torch import nn
     >>> create_optimizer(Spec("sgd", {"lr": 0.5}), nn.Linear(1, 1)).defaults["lr"]
@@ -207,7 +207,7 @@ def create_optimizer(
 
 
 def _split(spec: Spec) -> tuple[Spec, dict[str, Any]]:
-    """Tell the options of SAM's base from SAM's own."""
+    """Separate the options of SAM's base from SAM's own."""
     options = {**OPTIMIZERS[spec.name].defaults, **spec.options}
     base = optimizer_info(str(options.pop("base")))
     if base.two_pass or base.has_modes:
@@ -237,11 +237,11 @@ def _layer_groups(
     )
     if layer_decay != 1 and all(group["lr_scale"] == 1 for group in groups):
         raise UsageError(
-            f"layer_decay needs a model with ordered layers: {type(model).__name__} "
-            "has no method group_matcher, as timm's models have."
+            f"layer_decay needs a model with ordered layers; {type(model).__name__} "
+            "lacks the method group_matcher of timm models."
         )
     for group in groups:
-        # timm leaves this product to its own schedules, which we do not use.
+        # timm applies this factor in its schedulers, which we do not use.
         group["lr"] = lr * group.pop("lr_scale")
     return groups
 

@@ -1,4 +1,4 @@
-"""Settings of an optimizer changed after it was made, whoever has made it."""
+"""Changes the settings of an existing optimizer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -37,14 +37,14 @@ def change_optimizer(optimizer: Optimizer, changes: Iterable[Change]) -> None:
 
 
 def _changed(found: Any, own: Any, value: Any) -> Any:
-    """Return the new value of a group whose old one may differ from the default."""
+    """Return a group's new value, keeping its ratio to the default."""
     if found == own or not isinstance(found, float) or not own:
         return value
     return found * value / own
 
 
 def check_change(change: Change, own: Any, value: Any) -> None:
-    """Refuse a value of another kind than the optimizer's own, or a rate of 0."""
+    """Refuse a value of the wrong type, or a rate of 0."""
     numbers = (int, float)
     if type(own) in numbers and type(value) in numbers:
         if value < 0 or (change.option == "lr" and value == 0):

@@ -1,4 +1,4 @@
-"""A learning rate of its own for each network of a stack."""
+"""Separate learning rates for the networks of a stack."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from switch_ema.bench.optimizers.overrides import check_change
 from switch_ema.bench.spec import Change
 
 _PROPORTIONAL = (SGD, Adam, AdamW, RAdam)
-"""Optimizers whose step is the learning rate times something that does not depend on
-it, decoupled weight decay included."""
+"""Optimizers whose step, including decoupled weight decay, is proportional to the
+learning rate."""
 
 
 def rate_factor(optimizer: Optimizer, changes: Iterable[Change]) -> float:
-    """Return by what changes multiply the optimizer's learning rate.
+    """Return the factor by which changes multiply the learning rate.
 
     >>> sgd = SGD([torch.zeros(1)], lr=0.1)
     >>> rate_factor(sgd, [Change("lr", 0.05), Change("lr", 0.5, is_factor=True)])
@@ -33,17 +33,17 @@ def rate_factor(optimizer: Optimizer, changes: Iterable[Change]) -> float:
 def scale_steps(optimizer: Optimizer, factors: Sequence[float]) -> None:
     """Multiply the learning rate of each network of a stack by a factor.
 
-    The optimizer makes its step, of which each network then takes its own multiple.
-    Call it before anything else follows the optimizer's steps.
+    After the optimizer's step, each network's change is scaled by its factor. Call this
+    before registering other step hooks.
 
     Args:
-        optimizer: of parameters whose first dimension is the network.
-        factors: one for each network.
+        optimizer: its parameters have the network as first dimension.
+        factors: one per network.
     """
     if type(optimizer) not in _PROPORTIONAL:
         known = ", ".join(kind.__name__ for kind in _PROPORTIONAL)
         raise UsageError(
-            f"learning rates are trained at once with {known}, not with "
+            f"stacking learning rates needs {known}, got "
             f"{type(optimizer).__name__}; choose --stack auto."
         )
     parameters: list[Tensor] = [

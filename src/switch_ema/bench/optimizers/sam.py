@@ -20,8 +20,8 @@ class SAM(Optimizer):
         second_step:  w = base step from w with the gradient at v
 
     or, if adaptive, ``v = w + rho * w**2 * g / |w * g|`` (Kwon et al., 2021). Shares
-    parameter groups and state with the base, so that schedules and checkpoints need
-    not know of it. Step hooks run once, at the end of the second step.
+    parameter groups and state with the base, so schedules and checkpoints work
+    unchanged. Step hooks run once, at the end of the second step.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SAM(Optimizer):
 
     def second_step(self) -> None:
         """Go back, and step with the gradients of the worst point."""
-        self.restore()  # first, so that hooks before the step see the weights
+        self.restore()  # first: pre-step hooks must see the weights
         self.step()
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class SAM(Optimizer):
         """Finish the step, or do all of it with a closure that computes gradients."""
         loss = None if closure is None else self._climb(closure)
         if not self._has_climbed:
-            raise RuntimeError("call first_step() before, or give step a closure.")
+            raise RuntimeError("call first_step() first, or pass a closure to step().")
         self.restore()
         self.base.step()
         self._has_climbed = False

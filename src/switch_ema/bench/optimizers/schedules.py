@@ -1,7 +1,7 @@
 """Learning-rate schedules by name, one value per optimizer step.
 
-A schedule is a function of the step ``t`` (from 0) that the learning rate of every
-parameter group is multiplied by. With ``T`` steps in all, of which ``W`` warm up:
+A schedule maps the step ``t`` (from 0) to a factor for the learning rate of every
+parameter group. With ``T`` steps in all, of which ``W`` warm up:
 
 | name | factor of the learning rate |
 | --- | --- |
@@ -11,8 +11,8 @@ parameter group is multiplied by. With ``T`` steps in all, of which ``W`` warm u
 | inverse-sqrt | ``sqrt(W / (t + 1))`` after the warm-up, as in fairseq |
 | one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
 
-Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle warms up by itself:
-there, ``W`` is the length of the rise.
+Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle has a built-in
+warm-up: there, ``W`` is the length of the rise.
 """
 
 import inspect
@@ -83,7 +83,7 @@ SCHEDULES: dict[str, Callable[..., float]] = {
 
 
 def check_schedule(schedule: str | Spec, *, schedule_free: bool = False) -> Spec:
-    """Check the name and the options, and that a schedule-free optimizer has none.
+    """Check name and options; schedule-free optimizers take only ``constant``.
 
     >>> check_schedule("cosine:final=0.01")
     Spec(name='cosine', options={'final': 0.01}, changes=())
@@ -103,7 +103,7 @@ def check_schedule(schedule: str | Spec, *, schedule_free: bool = False) -> Spec
         )
     if schedule_free and spec.name != "constant":
         raise UsageError(
-            "a schedule-free optimizer needs the schedule constant (with or without "
+            "a schedule-free optimizer needs schedule constant (with or without "
             f"warm-up), got {spec.name!r}."
         )
     return spec
@@ -116,16 +116,16 @@ def create_schedule(
     total_steps: int,
     warmup_steps: int = 0,
 ) -> LambdaLR:
-    """Make a schedule, to be stepped after each optimizer step.
+    """Create a schedule; step it after each optimizer step.
 
-    Its ``state_dict`` resumes exactly. Make it before the optimizer loads its own
-    state: a new schedule takes the learning rates that it finds for the full ones.
+    Its ``state_dict`` resumes exactly. Create it before the optimizer loads its state:
+    a new schedule takes the current learning rates as the base rates.
 
     Args:
         schedule: Name, with options (``cosine:final=0.01``).
         optimizer: Its parameter groups are scheduled, each from its own learning rate.
-        total_steps: Steps of the whole training; afterwards nothing changes.
-        warmup_steps: How many of them warm up.
+        total_steps: Steps of the whole training; the rate is constant afterwards.
+        warmup_steps: Number of warm-up steps among them.
     """
     spec = check_schedule(schedule, schedule_free=has_modes(optimizer))
     total = check_count("total_steps", total_steps)

@@ -16,10 +16,10 @@ def has_modes(optimizer: Optimizer) -> bool:
 
 
 def set_mode(optimizer: Optimizer, *, training: bool) -> None:
-    """Put the weights for training, or those for evaluation, into the model.
+    """Switch the model to the weights for training or evaluation.
 
-    It does nothing unless ``has_modes``. Call it outside of ``averaged()``, because it
-    writes the weights. It rounds, so a round trip may change the last bit.
+    Does nothing unless ``has_modes``. Call it outside ``averaged()``, because it writes
+    the weights. A round trip may change the last bit.
     """
     if has_modes(optimizer):
         inner: Any = _unwrap(optimizer)
@@ -31,9 +31,8 @@ def take_step(
 ) -> Tensor:
     """Clear the gradients, compute them and step; for SAM, in two passes.
 
-    SAM's second pass leaves the running statistics of normalisation layers alone, as
-    they belong to the weights and not to the perturbed ones, and restores the weights
-    whatever happens in it.
+    SAM's second pass does not update running statistics of normalisation layers, which
+    belong to the unperturbed weights, and restores the weights even if it fails.
 
     Args:
         optimizer: Bare, or as prepared by Accelerate.
@@ -62,16 +61,16 @@ def take_step(
 
 
 def _unwrap(optimizer: Optimizer) -> Optimizer:
-    """Take off the wrapper that Accelerate puts around an optimizer."""
+    """Unwrap an optimizer prepared by Accelerate."""
     inner: Optimizer = getattr(optimizer, "optimizer", optimizer)
     return inner
 
 
 @contextmanager
 def _frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalise by the batch without recording its statistics.
+    """Normalise by batch statistics without recording them.
 
-    Unlike a momentum of 0 this also holds back the count of batches.
+    Unlike a momentum of 0, this also keeps the batch counter.
     """
     recording: list[Any] = [
         module

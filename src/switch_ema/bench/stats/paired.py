@@ -1,17 +1,17 @@
-"""Honest statistics: paired by seed, corrected over methods, decided beforehand.
+"""Paired statistics, corrected over methods, with a rule fixed in advance.
 
-The rule: a two-sided t-test of the differences to the baseline at the last epoch, seed
-by seed, Holm's correction over the methods, and a verdict where p is below ``LEVEL``
-and at least ``FEWEST`` seeds are paired. Seeds with a curve shorter than the longest or
-an end without a usable value (finite, and not astronomical) are left out; n tells.
+The rule: a two-sided paired t-test of the differences from the baseline at the last
+epoch, Holm's correction over the methods, and a verdict if p is below ``LEVEL`` with at
+least ``FEWEST`` pairs. Seeds whose curve is shorter than the longest, or whose last
+value is not usable (not finite, or astronomical), are excluded, which n shows.
 
-Near-ties are no evidence. Where the differences spread by less than the metric can
-tell apart (one test sample, or the rounding of float32), their standard deviation says
-nothing, and the exact sign test takes the place of the t-test.
+Near ties are no evidence. If the differences vary by less than the metric can resolve
+(one test sample, or float32 rounding), their standard deviation is meaningless and an
+exact sign test replaces the t-test.
 
-Skew is allowed for. Where the differences show a long tail on the other side of their
-mean, p and interval hold for Hall's test of ``skewed.py``, too, if there are enough
-seeds for it; with fewer, sentences give its p beside the verdict.
+Skew is accounted for. If the differences have a long tail opposite in sign to their
+mean, p and interval also satisfy Hall's test (``skewed.py``) if there are enough seeds;
+with fewer, reports print its p next to the verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,23 +37,23 @@ Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]
 """Values of one metric per epoch, by method and seed."""
 
-# At 3%, plain against plain is called "no difference found" in 97% of comparisons,
-# and with n = 8 and five methods a difference of two standard deviations (of the
-# paired differences) is still found in 90%.
+# At 3%, 97% of plain-vs-plain comparisons report "no difference found", and with n = 8
+# and five methods the power for a difference of two standard deviations (of the paired
+# differences) is still 90%.
 LEVEL = 0.03
 CONFIDENCE = "97%"
-"""Confidence of the intervals that are shown: one minus the level that decides."""
+"""Confidence of the intervals shown: one minus ``LEVEL``."""
 POWER = 0.8
 """Power at which :attr:`Difference.detectable` is computed."""
 FEWEST = 3
-"""Pairs of seeds that a verdict needs."""
+"""Minimum number of paired seeds for a verdict."""
 _ROUNDING = 1e-6
-"""Error of a metric, as a share of its values: eight units in float32's last place."""
+"""Relative rounding error of a metric: about eight float32 ulps."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean (nan without seeds) and spread over seeds; spread is None below two."""
+    """Mean (nan without seeds) and standard deviation (None below two seeds)."""
 
     mean: float
     sd: float | None
@@ -62,17 +62,17 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference to the baseline, positive if the method is better."""
+    """Paired difference from the baseline, positive if the method is better."""
 
     mean: float
     sd: float
-    """0 where the differences spread by less than the metric can tell apart."""
+    """0 if the differences vary by less than the metric can resolve."""
     n: int
     low: float
     """Lower end of the confidence interval, nan without spread.
 
-    It has the level that decides: 1 - ``LEVEL``, corrected over the methods as p is.
-    So it leaves out zero where p after Holm is below ``LEVEL``, and only there.
+    Its level is 1 - ``LEVEL``, corrected over the methods like p: it excludes zero if
+    and only if p after Holm is below ``LEVEL``.
     """
     high: float
     p: float
@@ -80,21 +80,21 @@ class Difference:
     p_holm: float
     """Corrected over the methods of the comparison."""
     detectable: float
-    """Smallest true difference that n seeds would have shown with 80% power,
-    at ``LEVEL`` over the number of methods (as Holm asks of the smallest p) and with
-    the spread that was seen; nan without spread, and where the test allows for skew."""
+    """Smallest true difference that n seeds find with 80% power, at ``LEVEL`` over the
+    number of methods (Holm's level for the smallest p) and with the observed spread;
+    nan without spread, and if the test is adjusted for skew."""
     skew: float = 0.0
-    """Skewness of differences with a long tail on the other side of their mean; 0 if
-    they do not show it."""
+    """Skewness if the differences have a long tail opposite in sign to their mean, else
+    0."""
 
     @property
     def allows_for_skew(self) -> bool:
-        """Whether p and interval hold for skewed differences, too."""
+        """Whether p and interval are adjusted for skew."""
         return self.skew != 0 and self.n >= ALLOWED_FROM
 
     @property
     def p_if_skewed(self) -> float:
-        """Corrected p of the test that allows for skew, with few seeds, too."""
+        """Corrected p of the test adjusted for skew, also with few seeds."""
         if not self.skew or self.allows_for_skew:
             return self.p_holm
         p = skewed_p(self.mean, self.sd, self.n, self.skew)
@@ -107,13 +107,13 @@ class Difference:
 
     @property
     def _factor(self) -> float:
-        """What Holm has multiplied p by."""
+        """Holm's factor for p."""
         return self.p_holm / self.p if self.p > 0 else 1.0
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Epochs until the baseline's final value was reached, seed by seed its own."""
+    """Epochs to reach the baseline's final value of the same seed."""
 
     reached: int
     """Seeds in which the method reached it."""
@@ -121,24 +121,24 @@ class SpeedUp:
     epochs: float | None
     """Median over the seeds that reached it."""
     factor: float | None
-    """The baseline's epochs to reach its own final value by the method's; median."""
+    """Median of the baseline's epochs to its own final value over the method's."""
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """All there is to say of one method."""
+    """Results of one method."""
 
     method: str
     last: Summary
     """At the last epoch, which decides."""
     best: Summary
-    """At each seed's best epoch on the test data: flattering, never decides."""
+    """At each seed's best epoch on the test data: optimistic, never decides."""
     difference: Difference | None
-    """None for the baseline and where fewer than two seeds are paired."""
+    """None for the baseline, and with fewer than two pairs."""
     verdict: str
     """helps, hurts, no difference found, baseline, or too few seeds."""
     speed_up: SpeedUp | None
-    """None for the baseline and where no seeds are paired."""
+    """None for the baseline, and without pairs."""
 
 
 def compare(
@@ -180,7 +180,7 @@ def head_to_head(
 ) -> Difference | None:
     """Compare two methods, positive if the first is better; p is not corrected.
 
-    None where fewer than two seeds are paired, or one of the methods is not there.
+    None with fewer than two pairs, or if one of the methods is missing.
     """
     two = {second: curves.get(second, {}), first: curves.get(first, {})}
     results = compare(two, higher_is_better=higher_is_better, baseline=second)
@@ -190,18 +190,19 @@ def head_to_head(
 def paired_differences(
     curves: Curves, method: str, baseline: str, *, higher_is_better: bool
 ) -> dict[int, float]:
-    """Return the difference to the baseline at the last epoch by seed.
+    """Return the difference from the baseline at the last epoch, by seed.
 
-    Only of seeds that count; it is positive where the method is better.
+    Excluded seeds are omitted; positive means that the method is better.
     """
     finished = _finished(curves, 1 if higher_is_better else -1)
     return _differences(finished[method], finished[baseline])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values so that any false alarm at all is as rare as the level.
+    """Apply Holm's correction, which bounds the family-wise error rate.
 
-    The smallest of m is multiplied by m, the next by m - 1 and so on; the order stays.
+    The smallest of m is multiplied by m, the next by m - 1 and so on; corrected values
+    keep the order.
     """
     corrected, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
@@ -212,7 +213,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict_of(difference: Difference | None) -> str:
-    """Put a difference into one word, by its corrected p-value."""
+    """Return the verdict on a difference, from its corrected p-value."""
     if difference is None or difference.n < FEWEST:
         return "too few seeds"
     if difference.p_holm >= LEVEL:
@@ -221,7 +222,7 @@ def verdict_of(difference: Difference | None) -> str:
 
 
 def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
-    """Keep the curves that count, turned so that higher is better."""
+    """Keep the finished curves, with the sign flipped if lower is better."""
     epochs = max((len(c) for own in curves.values() for c in own.values()), default=0)
     return {
         method: {
@@ -238,16 +239,16 @@ def _differences(own: Seeds, base: Seeds) -> dict[int, float]:
 
 
 def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
-    """Test the seeds that both have; p_holm is still p, and there is no interval.
+    """Test the paired seeds; p_holm is still p, and there is no interval yet.
 
-    Only their values count: a seed that explodes is its own method's affair.
+    Only paired values matter: an unpaired seed that diverges has no influence.
     """
     differences = list(_differences(own, base).values())
     n, mean, sd = len(differences), fmean(differences), stdev(differences)
     pairs = [(own[seed][-1], base[seed][-1]) for seed in own if seed in base]
     roundings = [_ROUNDING * max(map(abs, pair)) for pair in pairs]
     step = _resolution([value for pair in pairs for value in pair])
-    # A hair less than one step, since both are known up to rounding.
+    # Slightly less than one step, because both are rounded.
     if sd <= max(*roundings, 0.999 * step):
         p = _sign_test(differences, roundings)
         return Difference(mean, 0.0, n, nan, nan, p, p, nan)
@@ -262,25 +263,25 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
 
 
 def _with_interval(difference: Difference) -> Difference:
-    """Add the interval that leaves out zero if and only if p after Holm decides."""
+    """Add the interval, which excludes zero if and only if p after Holm decides."""
     d = difference
     if not d.sd:
         return d
-    level = LEVEL / d._factor  # as p was multiplied
+    level = LEVEL / d._factor  # the same factor as for p
     half = half_width(d.sd, d.n, level)
     low, high = d.mean - half, d.mean + half
-    if d.allows_for_skew:  # p is the larger of two, so the interval holds both
+    if d.allows_for_skew:  # p is the larger of two: take the union
         ends = skewed_interval(d.mean, d.sd, d.n, d.skew, level)
         low, high = min(low, ends[0]), max(high, ends[1])
     return replace(d, low=low, high=high)
 
 
 def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> float:
-    """Return the exact two-sided p of the signs; ties say nothing.
+    """Return the exact two-sided p of a sign test, ignoring ties.
 
     Args:
-        differences: one of each seed.
-        roundings: the size up to which each of them is a tie.
+        differences: one per seed.
+        roundings: the size up to which each difference is a tie.
 
     >>> _sign_test([0.3, 0.3, 0.3], [0.0] * 3), _sign_test([0.3, -0.3, 0.0], [0.0] * 3)
     (0.25, 1.0)
@@ -294,30 +295,30 @@ def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> floa
 
 
 def _resolution(values: Sequence[float]) -> float:
-    """Return the step that all values are multiples of, as of counts; 0 if none.
+    """Return the step size of a discrete metric; 0 if there is none.
 
-    The accuracy on 360 samples has steps of 1 / 360. It is the greatest common divisor
-    of the gaps between neighbouring values, up to rounding.
+    An accuracy on 360 samples has steps of 1 / 360. The step is the greatest common
+    divisor of the gaps between neighbouring values, up to rounding.
 
     >>> round(_resolution([0.25, 0.75, 1.0, 2.0]), 6)
     0.25
     """
-    # Not the largest: beside one that has exploded all others would look alike.
+    # Not the largest: next to a diverged value all others would look equal.
     usual, step = _ROUNDING * median(map(abs, values)), 0.0
     gaps = [
         (high - low, max(usual, _ROUNDING * max(abs(low), abs(high))))
         for low, high in pairwise(sorted(values))
     ]
     for gap, rounding in sorted(gaps):
-        # A gap that is known less well than the step says nothing about it.
+        # A gap with a rounding error above the step carries no information.
         if gap > rounding and not 0 < step <= rounding:
             step = _common_divisor(gap, step, rounding)
-    # Divisors near the rounding are found for any numbers.
+    # Any numbers have divisors of the size of the rounding error.
     return step if step > 50 * usual else 0.0
 
 
 def _common_divisor(a: float, b: float, rounding: float) -> float:
-    """Euclid's algorithm for numbers that are known up to rounding."""
+    """Euclid's algorithm for rounded numbers."""
     while b > rounding:
         rest = a % b
         error = rounding * (a / b + 1)
@@ -327,7 +328,7 @@ def _common_divisor(a: float, b: float, rounding: float) -> float:
 
 @lru_cache
 def _noncentrality(df: int, level: float) -> float:
-    """Return the true mean, in standard errors, that the test finds with ``POWER``."""
+    """Return the true mean, in standard errors, found with ``POWER``."""
     critical = t.isf(level / 2, df)
     return float(brentq(lambda nc: nct.sf(critical, df, nc) - POWER, 0, 5 * critical))
 

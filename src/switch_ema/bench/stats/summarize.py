@@ -39,7 +39,7 @@ from switch_ema.bench.stats.summary import (
 )
 
 _DAMAGED = suppress(AttributeError, TypeError, ValueError, RecursionError)
-"""A note that is not what we write."""
+"""Errors from parsing a note in an unexpected format."""
 
 
 def summarize(
@@ -48,13 +48,13 @@ def summarize(
     name: str,
     cells: Sequence[Cell] | None = None,
 ) -> ComparisonSummary:
-    """Summarise what has been trained so far.
+    """Summarize the results so far.
 
     Args:
-        config: what is compared.
-        results: what is stored.
+        config: the comparison.
+        results: the stored results.
         name: the name of the run.
-        cells: the plan; by default made from what the run has stored about its tasks.
+        cells: the plan; by default rebuilt from the run's stored facts about its tasks.
     """
     meta = results.meta()
     environment = {
@@ -89,14 +89,14 @@ def summarize(
 
 
 def _started(tasks: list[TaskSummary]) -> list[TaskSummary]:
-    """Leave out tasks whose baseline has no value yet."""
+    """Omit tasks whose baseline has no value yet."""
     return [t for t in tasks if t.metrics and t.results[t.metrics[0].name]]
 
 
 def _of_task(
     cells: Sequence[Cell], task: str, methods: Sequence[str] = ()
 ) -> list[Cell]:
-    """Choose the cells of a task that train one of the methods, or all of them."""
+    """Select the cells of a task, or those that train one of the methods."""
     return [
         cell
         for cell in cells
@@ -107,7 +107,7 @@ def _of_task(
 def _renamed(
     summary: TaskSummary, task: str, point: str, names: Mapping[str, str]
 ) -> TaskSummary:
-    """Call the task and the methods of a point as they were typed."""
+    """Rename the task and methods of a point as typed."""
 
     def typed(method: str) -> str:
         return names.get(method, method)
@@ -186,7 +186,7 @@ def _summarize_task(
 def _with_reported(
     config: CompareConfig, results: Results, task: str, facts: TaskFacts
 ) -> TaskFacts:
-    """Add the metrics that a script has reported; a task knows its own."""
+    """Add the metrics reported by a script; tasks declare theirs."""
     if not is_script(task):
         return facts
     reported = json.loads(results.meta().get(f"{REPORTED} of {task}", "[]"))
@@ -194,7 +194,7 @@ def _with_reported(
 
 
 def _lengths(curves: Mapping[str, Curves]) -> set[int]:
-    """Tell how many values the trainings have."""
+    """Return the number of values per training."""
     return {
         len(curve)
         for methods in curves.values()
@@ -206,7 +206,7 @@ def _lengths(curves: Mapping[str, Curves]) -> set[int]:
 def _carried_on(
     curves: Mapping[str, Mapping[str, Mapping[int, list[float]]]], length: int
 ) -> dict[str, dict[str, dict[int, list[float]]]]:
-    """Repeat the last value of scripts that have stopped early: they have ended."""
+    """Pad the curves of scripts that stopped early with their last value."""
     return {
         metric: {
             method: {
@@ -220,17 +220,17 @@ def _carried_on(
 
 
 def _uneven(lengths: set[int]) -> list[str]:
-    """Say so where scripts have reported more and less often, as by stopping early."""
+    """Report differing numbers of values, for example after early stopping."""
     if len(lengths) < 2:
         return []
     return [
-        f"Trainings have reported {min(lengths)} to {max(lengths)} times; the last "
-        "value of each counts."
+        f"Trainings reported between {min(lengths)} and {max(lengths)} values; the "
+        "last value of each counts."
     ]
 
 
 def _texts(text: str) -> dict[str, str]:
-    """Read what was trained; a damaged note is as if there were none."""
+    """Read the description of the training; ignore a damaged note."""
     with _DAMAGED:
         return {str(key): str(value) for key, value in json.loads(text).items()}
     return {}
@@ -239,7 +239,7 @@ def _texts(text: str) -> dict[str, str]:
 def _noted(
     meta: Mapping[str, str], what: str, task: str, labels: Sequence[str]
 ) -> dict[str, str]:
-    """Read what trainings have noted of methods."""
+    """Read the notes of trainings about methods."""
     keys = {label: f"{what} of {label} in {task}" for label in labels}
     return {label: meta[key] for label, key in keys.items() if key in meta}
 
@@ -247,7 +247,7 @@ def _noted(
 def _shares(
     meta: Mapping[str, str], task: str, labels: Sequence[str]
 ) -> dict[str, float]:
-    """Read at which share of the learning rate controls with ``lr*f`` were trained."""
+    """Read the value of f of controls with ``lr*f``."""
     found = {}
     for label in labels:
         with suppress(KeyError, ValueError):  # not a control, or damaged
@@ -256,7 +256,7 @@ def _shares(
 
 
 def _trivial(text: str) -> dict[str, dict[str, float]]:
-    """Read the values of trivial predictors; damaged ones are as if there were none."""
+    """Read the values of trivial predictors; ignore damaged ones."""
     with _DAMAGED:
         return {
             str(name): {str(metric): float(value) for metric, value in values.items()}
@@ -284,7 +284,7 @@ def _curves(
     }
     for cell in cells:
         for method, seed, metric, values in results.curves(cell):
-            # What the run does not know, another program has written.
+            # Skip values that another program has written.
             if method in found.get(metric, {}):
                 found[metric][method][seed] = values
     return {

@@ -1,4 +1,4 @@
-"""What a comparison found on one task: all that a report needs, and nothing else."""
+"""Results of a comparison, as needed by reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from switch_ema.bench.stats.paired import Curves, MethodResult
 
 @dataclass(frozen=True)
 class Cost:
-    """What it took to train one group of methods (they share one trajectory)."""
+    """Cost of training one group of methods that share a trajectory."""
 
     methods: tuple[str, ...]
     seeds: int
     train_seconds: float
-    """Mean per seed, evaluation not counted."""
+    """Mean per seed, excluding evaluation."""
     evaluate_seconds: float
     memory_mb: float
-    """Largest resident memory of the process."""
+    """Peak resident memory of the process."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TaskSummary:
     """As typed, options included."""
     description: str
     optimizer: str
-    """Empty where it is not known, as of log files."""
+    """Empty if unknown, as for log files."""
     epochs: int
     metrics: tuple[Metric, ...]
     """The first one decides."""
@@ -39,32 +39,32 @@ class TaskSummary:
     """By metric name, in the order of the methods."""
     costs: list[Cost]
     problems: list[str]
-    """Cells that diverged or failed, and a changed file; one sentence each."""
+    """Diverged or failed cells and changed files, one sentence each."""
     missing: int = 0
-    """Cells that have not been trained (yet)."""
+    """Cells not trained yet."""
     evaluate_every: int = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     origin: str = ""
-    """Where the initial weights come from, if the task says so."""
+    """Source of the initial weights, if the task gives one."""
     trivial: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Values of trivial predictors, by their names and the metrics."""
+    """Values of trivial predictors, by name and metric."""
     trained: Mapping[str, str] = field(default_factory=dict)
-    """What was trained, in words, by heading; empty in runs of earlier versions.
+    """Description of the training, by heading; empty in runs of earlier versions.
 
-    The optimizer here is that of one of the methods.
+    The optimizer listed here is that of one of the methods.
     """
     optimizers: Mapping[str, str] = field(default_factory=dict)
-    """Each method's optimizer with its numbers, where they are known."""
+    """Each method's optimizer with its settings, if known."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Each method's options, those not given included."""
+    """Each method's options, including defaults."""
     samples: tuple[SamplePicture, ...] = ()
-    """Pictures that the methods have made of the first seed."""
+    """Pictures generated with the first seed."""
     point: str = ""
     """In a sweep or after tuning, the setting, such as "lr = 0.05" or "tuned"."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """By method its full name, where the setting has changed it."""
+    """Full names of methods that the setting has changed."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Factors of the learning rate of controls with ``lr*f``."""
+    """Learning-rate factors of controls with ``lr*f``."""
 
     @property
     def title(self) -> str:
@@ -73,17 +73,17 @@ class TaskSummary:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What was trained, with all optimizers where those of methods differ."""
+        """Description of the training, listing all optimizers if they differ."""
         methods: dict[str, list[str]] = {}
         for method, optimizer in self.optimizers.items():
             methods.setdefault(optimizer, []).append(method)
         if not methods:
             return self.trained
-        told = [
+        described = [
             optimizer if len(methods) == 1 else f"{optimizer} ({', '.join(own)})"
             for optimizer, own in methods.items()
         ]
-        return {**self.trained, "Optimizer": "; ".join(told)}
+        return {**self.trained, "Optimizer": "; ".join(described)}
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class Sweep:
     task: str
     """As typed."""
     points: list[TaskSummary]
-    """In the order of the values; those without a finished baseline are left out."""
+    """In the order of the values, without those whose baseline is unfinished."""
     is_tuned: bool = False
     """Whether the points are the untuned and the tuned comparison."""
 
     @property
     def varies_task(self) -> bool:
-        """Whether the task itself differs, so that no setting is the best one."""
+        """Whether the task itself varies; then no setting is the best one."""
         return not any(point.settings for point in self.points)
 
 

@@ -1,4 +1,4 @@
-"""Several settings of one task side by side: the best of each method, and tuning."""
+"""Settings of one task side by side: the best of each method, and tuning."""
 
 from dataclasses import dataclass
 
@@ -19,16 +19,16 @@ def methods_of(sweep: Sweep) -> list[str]:
 
 
 def result_of(point: TaskSummary, method: str) -> MethodResult | None:
-    """Find a method's result at a point; None if it has none there yet."""
+    """Return a method's result at a point; None if it has none yet."""
     results = point.results[point.metrics[0].name]
     return next((result for result in results if result.method == method), None)
 
 
 def best_points(sweep: Sweep) -> dict[str, TaskSummary]:
-    """Find the setting at which each method has its best mean.
+    """Find the setting with the best mean of each method.
 
-    It is chosen on the data that it is measured with, so it flatters; the first of
-    equal ones counts.
+    Chosen on the same data that it is evaluated on, hence optimistic; ties go to the
+    first.
     """
     metric = sweep.points[0].metrics[0]
     sign = 1 if metric.higher_is_better else -1
@@ -43,9 +43,9 @@ def best_points(sweep: Sweep) -> dict[str, TaskSummary]:
 
 
 def compare_bests(sweep: Sweep) -> list[MethodResult]:
-    """Compare the methods with each at its best setting, seed by seed.
+    """Compare the methods, each at its best setting, paired by seed.
 
-    Nothing if the baseline has no value at all.
+    Empty if the baseline has no value.
     """
     metric = sweep.points[0].metrics[0]
     best = best_points(sweep)
@@ -61,7 +61,7 @@ def compare_bests(sweep: Sweep) -> list[MethodResult]:
 
 @dataclass(frozen=True)
 class Survival:
-    """A method's difference to the baseline before and after tuning."""
+    """A method's difference from the baseline before and after tuning."""
 
     method: str
     baseline: str
@@ -70,7 +70,7 @@ class Survival:
 
     @property
     def outcome(self) -> str:
-        """What tuning makes of a gain.
+        """Effect of tuning on a gain.
 
         One of: survives, does not survive, turns into a loss, appears, no gain,
         too few seeds.
@@ -88,9 +88,9 @@ class Survival:
 
 
 def survivals(sweep: Sweep) -> list[Survival]:
-    """Pair untuned and tuned differences to the baseline, method by method.
+    """Pair untuned and tuned differences from the baseline, by method.
 
-    At the end, Switch EMA against EMA: this one is not corrected over the methods.
+    The last is Switch EMA vs EMA, which is not corrected over the methods.
     """
     if not sweep.is_tuned or len(sweep.points) < 2:
         return []
@@ -118,5 +118,5 @@ def survivals(sweep: Sweep) -> list[Survival]:
 
 
 def _named(methods: list[str], name: str) -> str:
-    """Find the first method of a name, with or without options."""
+    """Find the first method with a name, with or without options."""
     return next((m for m in methods if m.partition(":")[0] == name), "")
