@@ -79,10 +79,10 @@ def train(cells: int, epochs: int, first_seed: int = 0) -> tuple[float, float]:
         epochs=epochs,
     )
     with tempfile.TemporaryDirectory() as folder:
-        place = RunContext(Path(folder), "cpu")
+        context = RunContext(Path(folder), "cpu")
         began = time.perf_counter()
         found = train_cells(
-            make_plan(config), lambda _: place, 0, lambda *_: None, executor="ray"
+            make_plan(config), lambda _: context, 0, lambda *_: None, executor="ray"
         )
         results = [result for _, result in found]
         wall = time.perf_counter() - began

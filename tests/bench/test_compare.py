@@ -85,8 +85,8 @@ POINTS = {
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_anywhere_the_table_is_the_same(config, tmp_path, monkeypatch, point):
     whole = table(run(config, tmp_path / "whole")[0])
-    place, name, moments = POINTS[point]
-    function = getattr(place, name)
+    owner, name, moments = POINTS[point]
+    function = getattr(owner, name)
     for moment in moments:
         folder, calls = tmp_path / f"killed-{moment}", 0
         for before in (True, False):  # killed just before it, and just after it
@@ -102,7 +102,7 @@ def test_killed_anywhere_the_table_is_the_same(config, tmp_path, monkeypatch, po
                 return result
 
             calls = 0
-            monkeypatch.setattr(place, name, dies)
+            monkeypatch.setattr(owner, name, dies)
             with contextlib.suppress(Killed):
                 run(config, folder)
             monkeypatch.undo()
@@ -127,12 +127,12 @@ from switch_ema.bench.plan.config import CompareConfig
 run = Pool.run
 shots = []
 
-def shooting(self, cells, place, progress):
+def shooting(self, cells, context_of, progress):
     def shoot(cell, *told):
         if not shots:
             shots.append(os.kill(self._workers[0].process.pid, signal.SIGKILL))
         progress(cell, *told)
-    return run(self, cells, place, shoot)
+    return run(self, cells, context_of, shoot)
 
 if __name__ == "__main__":
     Pool.run = shooting

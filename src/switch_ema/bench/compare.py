@@ -187,14 +187,16 @@ class _Runner:
             cell.task: cell.id for cell in reversed(cells) if self._is_first(cell)
         }
 
-        def place(cell: Cell) -> RunContext:
-            return self._place(cell, measures_trivial=firsts.get(cell.task) == cell.id)
+        def context_of(cell: Cell) -> RunContext:
+            return self._context(
+                cell, measures_trivial=firsts.get(cell.task) == cell.id
+            )
 
         failures: dict[str, list[Cell]] = {}
         with self.watcher.training(todo, len(cells) - len(todo)) as on_epoch:
             for cell, result in train_cells(
                 todo,
-                place,
+                context_of,
                 self.options.jobs,
                 on_epoch,
                 executor=self.options.executor,
@@ -216,7 +218,7 @@ class _Runner:
             kept = self.folder / FAILURES
             raise UsageError(f"{told} (tracebacks: {kept})" if kept.is_dir() else told)
 
-    def _place(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
+    def _context(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
         return RunContext(
             self.folder.absolute(),  # a task may change the current folder
             self.options.device,

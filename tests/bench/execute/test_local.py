@@ -87,8 +87,8 @@ def tasks(tmp_path):
 
 def results_of(task, folder, jobs):
     config = CompareConfig(tasks=(task,), methods=("plain",), seeds=2)
-    place = RunContext(folder, "cpu")
-    found = train_cells(make_plan(config), lambda _: place, jobs, lambda *_: None)
+    context = RunContext(folder, "cpu")
+    found = train_cells(make_plan(config), lambda _: context, jobs, lambda *_: None)
     return [result for _, result in found]
 
 
@@ -121,9 +121,9 @@ def test_one_mishap_stops_one_training(tasks, tmp_path, monkeypatch):
 
 def test_a_training_that_hangs_is_given_up(tasks, tmp_path):
     config = CompareConfig(tasks=(f"{tasks}:Hangs",), methods=("plain",), seeds=1)
-    place = RunContext(tmp_path, "cpu")
+    context = RunContext(tmp_path, "cpu")
     [(_, result)] = train_cells(
-        make_plan(config), lambda _: place, 1, lambda *_: None, timeout=3
+        make_plan(config), lambda _: context, 1, lambda *_: None, timeout=3
     )
     assert result.status == "failed"
     assert result.message == "no epoch was finished within 3 s"

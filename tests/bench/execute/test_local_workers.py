@@ -98,8 +98,8 @@ def cells_of(file, name, *methods, **options):
 
 def train(cell, folder, workers=2):
     told = []
-    place = RunContext(folder, "cpu", workers=workers)
-    result = train_or_explain(cell, place, lambda *now: told.append(now))
+    context = RunContext(folder, "cpu", workers=workers)
+    result = train_or_explain(cell, context, lambda *now: told.append(now))
     return result, told
 
 
@@ -167,13 +167,13 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
 def test_tasks_that_cannot_be_divided_are_refused(file, tmp_path, task, message):
     spelled = f"{file}:{task}" if task == "Whole" else task
     cells = make_plan(CompareConfig(tasks=(spelled,), methods=("plain",), seeds=1))
-    place = RunContext(tmp_path, "cpu", workers=2)
+    context = RunContext(tmp_path, "cpu", workers=2)
     with pytest.raises(UsageError, match=message):
-        list(train_cells(cells, lambda _: place, 1, lambda *_: None))
+        list(train_cells(cells, lambda _: context, 1, lambda *_: None))
 
 
 def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
-    place = RunContext(tmp_path, "cpu", workers=2)
+    context = RunContext(tmp_path, "cpu", workers=2)
     cell = cells_of(file, "Divided")[0]
     refused = {
         "its seeds are trained at once": replace(cell, seeds=(0, 1)),
@@ -186,7 +186,7 @@ def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
     }
     for message, one in refused.items():
         with pytest.raises(UsageError, match=message):
-            list(train_cells([one], lambda _: place, 1, lambda *_: None))
+            list(train_cells([one], lambda _: context, 1, lambda *_: None))
 
 
 def test_a_run_keeps_to_its_number_of_workers(file, tmp_path):

@@ -175,11 +175,11 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(
     one = train_or_explain(cell, RunContext(tmp_path / "one", "cpu"), lambda *_: None)
     (tmp_path / "kill").touch()
     node = cluster.add_node(**NODE)
-    place = RunContext(tmp_path / "two", "cpu", workers=2)
+    context = RunContext(tmp_path / "two", "cpu", workers=2)
     try:
         [(_, two)] = train_cells(
             [cell],
-            lambda _: place,
+            lambda _: context,
             0,
             lambda _, *now: told.append(now),
             executor="ray",
@@ -224,10 +224,10 @@ def test_workers_that_do_not_see_the_folder_send_what_is_kept(
 
 
 def trained(cells, folder, progress=lambda *_: None, **where):
-    def place(cell):
+    def context_of(cell):
         return RunContext(folder, "cpu", keeps_trajectory=cell.id == cells[0].id)
 
-    return train_cells(cells, place, 1, progress, **where)
+    return train_cells(cells, context_of, 1, progress, **where)
 
 
 def test_progress_is_told_by_the_epoch(config, cluster, tmp_path):
@@ -286,8 +286,8 @@ def test_weights_too_large_to_send_are_dropped_with_a_sentence(
     config, cluster, tmp_path, monkeypatch
 ):
     cell = make_plan(config)[0]
-    place = RunContext(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
-    job = executor.Job(cell, place, ".not-there", str(tmp_path))
+    context = RunContext(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
+    job = executor.Job(cell, context, ".not-there", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executor, "LARGEST", 1000)
     outcome = executor.train_anywhere(job, lambda *_: None)

@@ -175,8 +175,10 @@ def script(tmp_path, monkeypatch):
         config = CompareConfig(
             tasks=(task,), methods=("plain", "ema", "switch-ema"), seeds=3, **options
         )
-        place = RunOptions(out=tmp_path, name=name, executor="inline", device="cpu")
-        return run_comparison(config, place)
+        run_options = RunOptions(
+            out=tmp_path, name=name, executor="inline", device="cpu"
+        )
+        return run_comparison(config, run_options)
 
     return compare
 
@@ -399,8 +401,8 @@ def test_no_process_of_a_script_outlives_the_timeout(hangs, tmp_path, monkeypatc
 
     monkeypatch.setattr(Pool, "_silent", silent)
     cell = Cell(f"script:{hangs}", None, Recipe(), ("plain",), (0,))
-    place = RunContext(tmp_path / "run", "cpu")
-    results = train_cells([cell], lambda _: place, 1, lambda *_: None, timeout=0.4)
+    context = RunContext(tmp_path / "run", "cpu")
+    results = train_cells([cell], lambda _: context, 1, lambda *_: None, timeout=0.4)
     [(_, result)] = results
     assert result.message == "no epoch was finished within 0.4 s"
     assert survivors(tmp_path) == []
@@ -429,15 +431,15 @@ def test_an_attempt_waits_for_what_is_left_of_an_earlier_one(script, tmp_path):
     cell = Cell(
         f"script:{sys.executable} report.py {{seed}}", None, Recipe(), ("plain",), (0,)
     )
-    place = RunContext(tmp_path / "again")
-    lock = _Files.of(place.folder, cell).lock
+    context = RunContext(tmp_path / "again")
+    lock = _Files.of(context.folder, cell).lock
     lock.parent.mkdir(parents=True)
     held = lock.open("w")
     fcntl.flock(held, fcntl.LOCK_EX)
     results = []
-    thread = threading.Thread(target=lambda: results.append(run_script(cell, place)))
+    thread = threading.Thread(target=lambda: results.append(run_script(cell, context)))
     thread.start()
-    assert not _Files.of(place.folder, cell).values.exists() and results == []
+    assert not _Files.of(context.folder, cell).values.exists() and results == []
     held.close()
     thread.join(timeout=120)
     assert results[0].status == "done"

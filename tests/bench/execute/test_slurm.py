@@ -50,10 +50,10 @@ def cell_of(task):
 
 def train(cell, folder, *options, workers=1):
     told = []
-    place = RunContext(folder, "cpu", workers=workers)
+    context = RunContext(folder, "cpu", workers=workers)
     [(_, result)] = train_cells(
         [cell],
-        lambda _: place,
+        lambda _: context,
         0,
         lambda _, *now: told.append(now),
         executor="slurm",
@@ -96,12 +96,12 @@ class Ended:
 
 
 def test_an_error_of_one_task_is_one_line_and_a_lost_task_none(tiny, tmp_path):
-    place = RunContext(tmp_path, "cpu", workers=2)
+    context = RunContext(tmp_path, "cpu", workers=2)
     ended = Ended(TrainingFailed("tiny.py, line 3: KeyError: 'lost key'"))
-    result = slurm._Running(ended, cell_of(tiny), place).result()
+    result = slurm._Running(ended, cell_of(tiny), context).result()
     assert result == CellResult("failed", "tiny.py, line 3: KeyError: 'lost key'")
     with pytest.raises(WorkerLost):
-        slurm._Running(Ended(WorkerLost("too")), cell_of(tiny), place).result()
+        slurm._Running(Ended(WorkerLost("too")), cell_of(tiny), context).result()
 
 
 def test_two_tasks_train_as_one_process_also_after_one_was_killed(file, tmp_path):

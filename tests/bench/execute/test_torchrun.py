@@ -44,8 +44,8 @@ def trained(monkeypatch):
     """What the worker was asked to train."""
     found = []
 
-    def train(how, cell, place, progress):
-        found.append((cell, place))
+    def train(how, cell, context, progress):
+        found.append((cell, context))
         return CellResult()
 
     monkeypatch.setattr(torchrun, "explained", train)
@@ -57,11 +57,11 @@ def tell(tiny, folder, **more):
     config = CompareConfig(
         tasks=("digits", tiny), methods=("plain", "ema", "switch-ema"), seeds=2, **more
     )
-    place = RunContext(folder, "cpu", ("tensorboard",), True, "ab cd", saves_every=1)
+    context = RunContext(folder, "cpu", ("tensorboard",), True, "ab cd", saves_every=1)
     cells = make_plan(config)
-    list(torchrun.train_launched(cells, lambda cell: place, lambda *now: None))
+    list(torchrun.train_launched(cells, lambda cell: context, lambda *now: None))
     torchrun.dismiss()
-    return [(cell, place) for cell in cells]
+    return [(cell, context) for cell in cells]
 
 
 @pytest.mark.parametrize("more", [{}, {"optimizer": "sgd:lr=0.1", "clip": 1}])
@@ -106,8 +106,8 @@ def test_what_the_command_does_not_name_is_refused(
     store, trained, tiny, tmp_path, monkeypatch, capsys, change
 ):
     monkeypatch.setattr(sys, "argv", ["switch-ema", "compare", tiny])
-    (cell, place), *_ = tell(tiny, tmp_path / "run")
-    told = json.loads(torchrun._spelled(cell, replace(place, device=None)))
+    (cell, context), *_ = tell(tiny, tmp_path / "run")
+    told = json.loads(torchrun._spelled(cell, replace(context, device=None)))
     told["cell"] |= change
     store.set(torchrun._key(1), json.dumps(told))
     trained.clear()

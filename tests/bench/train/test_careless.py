@@ -55,11 +55,11 @@ def careless(tmp_path):
         path.write_text(CARELESS)
         tasks = (f"{path}:{name}",)
         config = CompareConfig(tasks=tasks, methods=methods, seeds=1)
-        place = RunContext(tmp_path / "-".join((name, *methods)), "cpu")
+        context = RunContext(tmp_path / "-".join((name, *methods)), "cpu")
         found = {}
         for cell in make_plan(config):
             torch.rand(len(found) + 1)  # what a process did before is not the cell's
-            found |= train_cell(cell, place).values
+            found |= train_cell(cell, context).values
         return found
 
     return values

@@ -142,8 +142,8 @@ def test_accumulated_batches_make_one_step(tiny, tmp_path):
 
 def test_tensorboard_files_are_written_on_request(tiny, tmp_path):
     config = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=1)
-    place = RunContext(tmp_path, "cpu", trackers=("tensorboard",))
-    train_cell(make_plan(config)[0], place)
+    context = RunContext(tmp_path, "cpu", trackers=("tensorboard",))
+    train_cell(make_plan(config)[0], context)
     assert list((tmp_path / "trackers").glob("**/events*"))
 
 

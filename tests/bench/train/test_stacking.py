@@ -65,12 +65,12 @@ def test_a_stored_comparison_without_the_setting_is_not_stacked():
 
 @pytest.mark.parametrize("more", [{}, {"clip": 0.5}, {"optimizer": "adamw:lr=0.01"}])
 def test_values_are_those_of_trainings_alone(tmp_path, more):
-    place = RunContext(tmp_path, "cpu")
+    context = RunContext(tmp_path, "cpu")
     stacked = {cell.methods: cell for cell in make_plan(config(**more))}
     alone = [c for c in make_plan(config(stack="off", **more)) if c.seeds == (2,)]
     for cell in alone:
-        found = train_cell(stacked[cell.methods], place).values
-        for method, metrics in train_cell(cell, place).values.items():
+        found = train_cell(stacked[cell.methods], context).values
+        for method, metrics in train_cell(cell, context).values.items():
             for (expected,), own in zip(
                 metrics["nll"], found[method]["nll"], strict=True
             ):
@@ -96,14 +96,14 @@ def test_learning_rates_are_stacked_where_methods_differ_in_them_alone():
 
 
 def test_values_at_stacked_rates_are_those_of_trainings_at_one(tmp_path):
-    place, rates = RunContext(tmp_path, "cpu"), RATES[:5] + RATES[6:7]
+    context, rates = RunContext(tmp_path, "cpu"), RATES[:5] + RATES[6:7]
     expected = {}
     for cell in make_plan(config(methods=rates)):
-        expected |= train_cell(cell, place).values
+        expected |= train_cell(cell, context).values
     together = make_plan(config(methods=rates, stack="all"))
     assert len(together) == 2
     for cell in together:
-        for method, metrics in train_cell(cell, place).values.items():
+        for method, metrics in train_cell(cell, context).values.items():
             torch.testing.assert_close(
                 torch.tensor(metrics["nll"]),
                 torch.tensor(expected.pop(method)["nll"]),
@@ -149,8 +149,8 @@ def test_a_stack_is_resumed_bit_for_bit(tmp_path, monkeypatch):
 def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
     cell = next(c for c in make_plan(config()) if c.methods == ("switch-ema",))
     whole = train_cell(cell, RunContext(tmp_path / "whole", "cpu"))
-    place = RunContext(tmp_path / "broken", "cpu")
-    broken = Training(cell, place)
+    context = RunContext(tmp_path / "broken", "cpu")
+    broken = Training(cell, context)
     assert isinstance(broken.task, StackedTask)
     broken.task.tasks[1].x[0] = math.inf
     result = broken.run()
@@ -164,7 +164,7 @@ def test_a_seed_that_diverges_has_no_value_and_the_others_keep_theirs(tmp_path):
         others = [values[i] for i in (0, 2, 3)]
         assert others == pytest.approx([own[i] for i in (0, 2, 3)], rel=1e-5)
     # Also after it was resumed, whether or not the data is whole again.
-    resumed = Training(cell, place)
+    resumed = Training(cell, context)
     loop.load_checkpoint(resumed)
     assert resumed.task.has_stopped.tolist() == [False, True, False, False]
 

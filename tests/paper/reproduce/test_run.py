@@ -166,9 +166,9 @@ def test_a_row_that_is_done_has_its_result_alone(tiny_rows, tmp_path):
 def test_rows_are_trained_where_the_options_say(tiny_rows, tmp_path, monkeypatch):
     train_cells, asked = compare.train_cells, []
 
-    def noted(cells, place, jobs, progress, *, executor, address, **others):
+    def noted(cells, context_of, jobs, progress, *, executor, address, **others):
         asked.append((executor, address))
-        return train_cells(cells, place, jobs, progress)
+        return train_cells(cells, context_of, jobs, progress)
 
     monkeypatch.setattr(compare, "train_cells", noted)
     pytest.importorskip("ray")

@@ -23,7 +23,7 @@ def default_jobs() -> int:
 
 def train_cells(
     cells: Sequence[Cell],
-    place: Callable[[Cell], RunContext],
+    context_of: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     *,
@@ -36,7 +36,7 @@ def train_cells(
 
     Args:
         cells: what to train.
-        place: where and how a cell is trained.
+        context_of: where and how a cell is trained.
         jobs: cells trained at a time; 0 for as many as fit, and for one script.
         on_epoch: told a cell, the epochs that it has finished, and its last value.
         executor: ``local`` for processes, ``ray`` or ``slurm`` for a cluster,
@@ -48,7 +48,7 @@ def train_cells(
     """
     if not cells:
         return
-    workers = place(cells[0]).workers
+    workers = context_of(cells[0]).workers
     if is_script(cells[0].task):
         if executor in ("ray", "slurm"):
             cluster = executor.capitalize()
@@ -66,24 +66,27 @@ def train_cells(
         # Imported here, since Ray is an extra and slow to import.
         from switch_ema.bench.execute.ray import train_on_ray
 
-        yield from train_on_ray(cells, place, jobs, on_epoch, address=address)
+        yield from train_on_ray(cells, context_of, jobs, on_epoch, address=address)
         return
     if executor == "slurm":
         # Imported here, since submitit is an extra.
         from switch_ema.bench.execute.slurm import train_on_slurm
 
-        yield from train_on_slurm(cells, place, jobs, on_epoch, slurm)
+        yield from train_on_slurm(cells, context_of, jobs, on_epoch, slurm)
         return
     if executor == "inline":
         for cell in cells:
-            yield cell, train_or_explain(cell, place(cell), partial(on_epoch, cell))
+            yield (
+                cell,
+                train_or_explain(cell, context_of(cell), partial(on_epoch, cell)),
+            )
         return
     if launched()[1] > 1:
         from switch_ema.bench.execute.torchrun import train_launched
 
-        yield from train_launched(cells, place, on_epoch)
+        yield from train_launched(cells, context_of, on_epoch)
         return
     # Also one training at a time has a process: a crash must not end the comparison.
     jobs = jobs or max(1, default_jobs() // workers)
     with Pool(min(jobs, len(cells)), timeout) as pool:
-        yield from pool.run(cells, place, on_epoch)
+        yield from pool.run(cells, context_of, on_epoch)

@@ -25,7 +25,7 @@ _R = TypeVar("_R")
 def explained(
     train: Callable[[Cell, RunContext, OnProgress], _R],
     cell: Cell,
-    place: RunContext,
+    context: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
     """Train one cell; what goes wrong is told in the result, in one line.
@@ -37,7 +37,7 @@ def explained(
     """
     home = os.getcwd()
     try:
-        return train(cell, place, progress)
+        return train(cell, context, progress)
     except WorkerLost:
         raise
     except UsageError as error:
@@ -46,7 +46,7 @@ def explained(
         message = f"{type(error).__name__}: {told(error)}"
     except (Exception, SystemExit) as error:
         message = _describe(error, cell)
-        _keep_traceback(place, cell)
+        _keep_traceback(context, cell)
     finally:
         os.chdir(home)
     return CellResult(status="failed", message=printable(message))
@@ -59,7 +59,7 @@ class TrainingFailed(Exception):
 def train_or_raise(
     train: Callable[[Cell, RunContext, OnProgress], _R],
     cell: Cell,
-    place: RunContext,
+    context: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
     """Train one cell as a worker that has to fail, for its launcher to end the others.
@@ -68,15 +68,15 @@ def train_or_raise(
         TrainingFailed: with what went wrong, in one line.
         WorkerLost: another worker has died; the training may go on.
     """
-    result = explained(train, cell, place, progress)
+    result = explained(train, cell, context, progress)
     if isinstance(result, CellResult) and result.status == "failed":
         raise TrainingFailed(result.message)
     return result
 
 
-def _keep_traceback(place: RunContext, cell: Cell) -> None:
+def _keep_traceback(context: RunContext, cell: Cell) -> None:
     """Write the traceback of what is being handled to a file of the run."""
-    path = place.folder / FAILURES / f"{cell.id}.txt"
+    path = context.folder / FAILURES / f"{cell.id}.txt"
     with suppress(OSError, ValueError):  # the message has to do
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc(), encoding="utf-8")
@@ -88,5 +88,5 @@ def _describe(error: BaseException, cell: Cell) -> str:
     if is_file(spec):
         return str(explain(error, spec.name.rpartition(":")[0]))
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{frame.filename}, line {frame.lineno}"
-    return f"{place}: {type(error).__name__}: {told(error)}".replace("\n", " ")
+    where = f"{frame.filename}, line {frame.lineno}"
+    return f"{where}: {type(error).__name__}: {told(error)}".replace("\n", " ")

@@ -34,12 +34,14 @@ OnEpoch = Callable[[Cell, int, Latest | None], None]
 """Told a cell, the epochs it has finished, and its last value, if there is one."""
 
 
-def train_or_explain(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
+def train_or_explain(
+    cell: Cell, context: RunContext, progress: OnProgress
+) -> CellResult:
     """Train one cell, alone or with workers; what goes wrong is told in the result."""
-    train = train_cell if place.workers == 1 else train_in_group
+    train = train_cell if context.workers == 1 else train_in_group
     if is_script(cell.task):
         train = run_script
-    return explained(train, cell, place, progress)
+    return explained(train, cell, context, progress)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Pool:
     def run(
         self,
         cells: Sequence[Cell],
-        place: Callable[[Cell], RunContext],
+        context_of: Callable[[Cell], RunContext],
         on_epoch: OnEpoch,
     ) -> Iterator[tuple[Cell, CellResult]]:
         """Hand the cells out and yield their results."""
@@ -91,7 +93,7 @@ class Pool:
                 if worker.cell is None and waiting:
                     worker.cell, worker.heard = waiting.pop(), time.monotonic()
                     try:
-                        worker.connection.send((worker.cell, place(worker.cell)))
+                        worker.connection.send((worker.cell, context_of(worker.cell)))
                     except OSError:  # it died idle, which the wait below tells
                         waiting.append(worker.cell)
                         worker.cell = None
@@ -189,10 +191,10 @@ def _work(connection: Connection, parent: int) -> None:
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     while True:
         try:
-            cell, place = connection.recv()
+            cell, context = connection.recv()
             with _stoppable() if is_script(cell.task) else nullcontext():
                 result = train_or_explain(
-                    cell, place, lambda *told: connection.send(told)
+                    cell, context, lambda *told: connection.send(told)
                 )
             connection.send(result)
         except (EOFError, OSError, _Stopped):

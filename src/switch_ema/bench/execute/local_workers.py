@@ -39,14 +39,14 @@ _START = "forkserver"
 """How workers are started; a process that has trained must not be forked."""
 
 
-def train_in_group(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
-    """Train a cell with the workers of its place; a lost one costs an epoch at most."""
+def train_in_group(cell: Cell, context: RunContext, progress: OnProgress) -> CellResult:
+    """Train a cell in a group of workers; a lost worker costs at most one epoch."""
     for _ in range(RETRIES + 1):
         try:
-            return _Group(cell, place, progress).run()
+            return _Group(cell, context, progress).run()
         except WorkerLost:
             continue
-    return given_up(place.workers)
+    return given_up(context.workers)
 
 
 def given_up(workers: int) -> CellResult:
@@ -58,21 +58,21 @@ def given_up(workers: int) -> CellResult:
 class _Group:
     """Processes that train one cell together, one attempt."""
 
-    def __init__(self, cell: Cell, place: RunContext, progress: OnProgress) -> None:
+    def __init__(self, cell: Cell, context: RunContext, progress: OnProgress) -> None:
         self._progress = progress
         self._result: CellResult | None = None
-        context = get_context(_START)
+        processes = get_context(_START)
         # The server imports this once, and torch with it, for all workers.
-        context.set_forkserver_preload([__name__])
-        pipes = [context.Pipe(duplex=False) for _ in range(place.workers)]
+        processes.set_forkserver_preload([__name__])
+        pipes = [processes.Pipe(duplex=False) for _ in range(context.workers)]
         self._ours = [ours for ours, _ in pipes]
         theirs = [theirs for _, theirs in pipes]
-        arguments = (cell, place, _free_port(), theirs)
+        arguments = (cell, context, _free_port(), theirs)
         with _quiet():
             self._context: Any = start_processes(  # type: ignore[no-untyped-call]
                 _work,
                 arguments,
-                nprocs=place.workers,
+                nprocs=context.workers,
                 join=False,
                 start_method=_START,
             )
@@ -118,7 +118,7 @@ class _Group:
 def _work(
     rank: int,
     cell: Cell,
-    place: RunContext,
+    context: RunContext,
     port: int,
     connections: Sequence[Connection],
 ) -> None:
@@ -129,14 +129,14 @@ def _work(
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(place.workers),
-        "LOCAL_WORLD_SIZE": str(place.workers),
+        "WORLD_SIZE": str(context.workers),
+        "LOCAL_WORLD_SIZE": str(context.workers),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
     connection = connections[rank]
     result = explained(
-        train_as_worker, cell, place, lambda *told: connection.send(told)
+        train_as_worker, cell, context, lambda *told: connection.send(told)
     )
     if result is not None:
         connection.send(result)

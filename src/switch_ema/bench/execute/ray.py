@@ -53,7 +53,7 @@ class Job:
     """What a worker is told."""
 
     cell: Cell
-    place: RunContext
+    context: RunContext
     mark: str
     """Name of a file in the run folder: who sees it shares the folder's storage."""
     home: str
@@ -71,7 +71,7 @@ class Outcome:
 
 def train_on_ray(
     cells: Sequence[Cell],
-    place: Callable[[Cell], RunContext],
+    context_of: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     *,
@@ -86,11 +86,11 @@ def train_on_ray(
     if not cells:
         return
     _connect(address)
-    places = {cell.id: _absolute(place(cell)) for cell in cells}
+    contexts = {cell.id: _absolute(context_of(cell)) for cell in cells}
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    any_place = places[cells[0].id]
-    workers = any_place.workers
-    share = share_of(nodes, jobs * workers, gpus=any_place.device != "cpu")
+    any_context = contexts[cells[0].id]
+    workers = any_context.workers
+    share = share_of(nodes, jobs * workers, gpus=any_context.device != "cpu")
     train: Callable[..., Outcome] = _task
     taken = share
     if workers > 1:
@@ -103,19 +103,19 @@ def train_on_ray(
         num_cpus=taken.cpus, num_gpus=taken.gpus, max_retries=RETRIES
     )
     waiting, running = deque(cells), dict[Any, Cell]()
-    folders = {place.folder for place in places.values()}
+    folders = {context.folder for context in contexts.values()}
     with _marked(folders) as mark, Board() as board:
         try:
             while waiting or running:
                 while waiting and (jobs == 0 or len(running) < jobs):
                     cell = waiting.popleft()
-                    job = Job(cell, places[cell.id], mark, os.getcwd())
+                    job = Job(cell, contexts[cell.id], mark, os.getcwd())
                     running[task.remote(job, board.actor, share)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
                 board.tell(running.values(), on_epoch)
                 for reference in done:
                     cell = running.pop(reference)
-                    result = _fetch(reference, cell, places[cell.id].folder)
+                    result = _fetch(reference, cell, contexts[cell.id].folder)
                     first = result.values.get(cell.methods[0], {})
                     on_epoch(cell, cell.recipe.epochs, latest_of(first))
                     yield cell, result
@@ -171,14 +171,14 @@ def train_anywhere(
     """Train a cell in its folder or, if that is not seen here, in a temporary one."""
     if Path(job.home).is_dir():
         os.chdir(job.home)
-    if (job.place.folder / job.mark).exists():
-        return Outcome(train(job.cell, job.place, progress), {})
+    if (job.context.folder / job.mark).exists():
+        return Outcome(train(job.cell, job.context, progress), {})
     with TemporaryDirectory(prefix="switch-ema-") as folder:
-        place = replace(job.place, folder=Path(folder))
-        result = train(job.cell, place, progress)
+        context = replace(job.context, folder=Path(folder))
+        result = train(job.cell, context, progress)
         # Checkpoints of cells that are not kept have served their purpose here.
-        kept = "**/*" if job.place.keeps_trajectory else "trackers/**/*"
-        return Outcome(result, _pack(place.folder, kept))
+        kept = "**/*" if job.context.keeps_trajectory else "trackers/**/*"
+        return Outcome(result, _pack(context.folder, kept))
 
 
 def _task(job: Job, board: Any, share: Share) -> Outcome:
@@ -255,5 +255,5 @@ def _marked(folders: set[Path]) -> Iterator[str]:
             (folder / mark).unlink(missing_ok=True)
 
 
-def _absolute(place: RunContext) -> RunContext:
-    return replace(place, folder=place.folder.resolve())
+def _absolute(context: RunContext) -> RunContext:
+    return replace(context, folder=context.folder.resolve())

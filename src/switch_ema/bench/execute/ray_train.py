@@ -17,7 +17,7 @@ from switch_ema.bench.train.values import OnProgress
 
 
 def train_together(job: Job, board: Any, share: Share) -> Outcome:
-    """Train a cell with the workers of its place and wait for them.
+    """Train a cell with the workers of its context and wait for them.
 
     A lost worker ends the others, and all of them go on from the checkpoint.
     """
@@ -32,7 +32,7 @@ def train_together(job: Job, board: Any, share: Share) -> Outcome:
             for why in error.worker_failures.values():
                 if isinstance(why, TrainingFailed):
                     return Outcome(CellResult("failed", str(why)), {})
-    return Outcome(given_up(job.place.workers), {})
+    return Outcome(given_up(job.context.workers), {})
 
 
 def _trainer(job: Job, board: Any, share: Share, folder: str) -> Any:
@@ -42,7 +42,7 @@ def _trainer(job: Job, board: Any, share: Share, folder: str) -> Any:
         work,
         train_loop_config={"job": job, "board": board},
         scaling_config=ScalingConfig(
-            num_workers=job.place.workers,
+            num_workers=job.context.workers,
             use_gpu=share.gpus > 0,
             resources_per_worker=resources,
         ),
@@ -67,5 +67,5 @@ def _work(told: dict[str, Any]) -> Outcome:
     return train_anywhere(job, progress, _train)
 
 
-def _train(cell: Cell, place: RunContext, progress: OnProgress) -> CellResult:
-    return train_or_raise(train_as_worker, cell, place, progress) or CellResult()
+def _train(cell: Cell, context: RunContext, progress: OnProgress) -> CellResult:
+    return train_or_raise(train_as_worker, cell, context, progress) or CellResult()

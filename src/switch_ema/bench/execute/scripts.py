@@ -71,17 +71,17 @@ class _Files:
 
 
 def run_script(
-    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Run the command of a cell to its end; what it reports is the result.
 
     An earlier attempt leaves nothing behind: the averages are not in the checkpoints of
     a script, so it is trained from the beginning, with an empty folder.
     """
-    if place.sources is not None:
-        check_unchanged(cell.task, place.sources, place.inputs)
-    check_kernels(place.kernels)
-    files = _Files.of(place.folder, cell)
+    if context.sources is not None:
+        check_unchanged(cell.task, context.sources, context.inputs)
+    check_kernels(context.kernels)
+    files = _Files.of(context.folder, cell)
     files.values.parent.mkdir(parents=True, exist_ok=True)
     _wait_for_earlier(files.lock)
     for path in (files.values, files.lock):  # new ones: an old process has the old ones
@@ -95,7 +95,7 @@ def run_script(
         "log": str(files.values.absolute()),
         "lock": str(files.lock.absolute()),
     }
-    threads = str(place.threads)
+    threads = str(context.threads)
     environment = {
         **os.environ,
         TRIAL: json.dumps(told),
@@ -103,7 +103,7 @@ def run_script(
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
     }
-    if place.device == "cpu":
+    if context.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     with _locked(files.lock) as lock:
         words = command_of(cell.task, cell.seeds[0], files.folder.absolute())

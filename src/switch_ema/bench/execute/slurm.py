@@ -41,7 +41,7 @@ class SlurmTask:
     """What each task of a job does."""
 
     cell: Cell
-    place: RunContext
+    context: RunContext
     home: str
     """The current folder, which a task's file may be named relative to."""
 
@@ -49,12 +49,12 @@ class SlurmTask:
         """Train, as one of the workers or alone."""
         os.chdir(self.home)
         train: Callable[..., CellResult | None] = train_cell
-        if self.place.workers > 1:
+        if self.context.workers > 1:
             # Accelerate chooses the GPU of a worker itself.
             environment = TorchDistributedEnvironment()
             environment.export(set_cuda_visible_devices=False, overwrite=True)
             train = train_as_worker
-        return train_or_raise(train, self.cell, self.place, lambda *now: None)
+        return train_or_raise(train, self.cell, self.context, lambda *now: None)
 
     def checkpoint(self) -> DelayedSubmission:
         """Go on after the time limit or a preemption, from the last epoch."""
@@ -65,13 +65,13 @@ class SlurmTask:
 class _Running:
     job: Any
     cell: Cell
-    place: RunContext
+    context: RunContext
     attempts: int = 1
     told: int = 0
     """Epochs that were told."""
 
     def tell(self, on_epoch: OnEpoch) -> None:
-        path = values_path(self.place.folder, self.cell)
+        path = values_path(self.context.folder, self.cell)
         epochs, latest = read_progress(path, self.cell.methods[0])
         if epochs > self.told:
             self.told = epochs
@@ -84,7 +84,7 @@ class _Running:
             WorkerLost: a task has died.
         """
         reasons = []
-        for number in range(self.place.workers):
+        for number in range(self.context.workers):
             try:
                 result = self.job.task(number).result()
             except (FailedJobError, UncompletedJobError) as error:
@@ -102,7 +102,7 @@ class _Running:
 
 def train_on_slurm(
     cells: Sequence[Cell],
-    place: Callable[[Cell], RunContext],
+    context_of: Callable[[Cell], RunContext],
     jobs: int,
     on_epoch: OnEpoch,
     options: Sequence[str] = (),
@@ -112,12 +112,12 @@ def train_on_slurm(
     At most ``jobs`` are in the queue at a time, if that is not 0. When the caller
     stops, the rest is cancelled.
     """
-    places = {cell.id: _absolute(place(cell)) for cell in cells}
-    executor = _executor(places[cells[0].id], options)
+    contexts = {cell.id: _absolute(context_of(cell)) for cell in cells}
+    executor = _executor(contexts[cells[0].id], options)
     waiting, running = deque(cells), list[_Running]()
 
     def submit(cell: Cell) -> Any:
-        work = SlurmTask(cell, places[cell.id], os.getcwd())
+        work = SlurmTask(cell, contexts[cell.id], os.getcwd())
         try:
             return executor.submit(work)
         except (FailedJobError, OSError) as error:
@@ -127,7 +127,7 @@ def train_on_slurm(
         while waiting or running:
             while waiting and (jobs == 0 or len(running) < jobs):
                 cell = waiting.popleft()
-                running.append(_Running(submit(cell), cell, places[cell.id]))
+                running.append(_Running(submit(cell), cell, contexts[cell.id]))
             time.sleep(POLL_SECONDS)
             for one in list(running):
                 one.tell(on_epoch)
@@ -139,7 +139,7 @@ def train_on_slurm(
                     if one.attempts <= RETRIES:
                         one.job, one.attempts = submit(one.cell), one.attempts + 1
                         continue
-                    result = given_up(one.place.workers)
+                    result = given_up(one.context.workers)
                 running.remove(one)
                 yield one.cell, result
     finally:
@@ -147,30 +147,32 @@ def train_on_slurm(
             one.job.cancel(check=False)
 
 
-def _executor(place: RunContext, options: Sequence[str]) -> Any:
+def _executor(context: RunContext, options: Sequence[str]) -> Any:
     """Make what submits jobs, with the user's options before our own."""
     wanted: dict[str, Any] = {
         "name": "switch-ema",
         "nodes": 1,
-        "tasks_per_node": place.workers,
-        "cpus_per_task": place.threads,
+        "tasks_per_node": context.workers,
+        "cpus_per_task": context.threads,
         "timeout_min": _MINUTES,
         # One task that fails ends the others, which would wait for it.
         "slurm_srun_args": ["--kill-on-bad-exit"],
     }
-    if place.device != "cpu":
-        wanted["gpus_per_node"] = place.workers
+    if context.device != "cpu":
+        wanted["gpus_per_node"] = context.workers
     given = job_options(options)
     cluster = str(given.pop("cluster", "slurm"))
     wanted |= given
-    if wanted["nodes"] * wanted["tasks_per_node"] != place.workers:
+    if wanted["nodes"] * wanted["tasks_per_node"] != context.workers:
         raise UsageError(
-            f"slurm: nodes x tasks_per_node must be the {place.workers} workers of a "
+            f"slurm: nodes x tasks_per_node must be the {context.workers} workers of a "
             f"training, got {wanted['nodes']} x {wanted['tasks_per_node']}."
         )
     try:
         executor = submitit.AutoExecutor(
-            folder=place.folder / JOBS, cluster=cluster, slurm_max_num_timeout=_TIMEOUTS
+            folder=context.folder / JOBS,
+            cluster=cluster,
+            slurm_max_num_timeout=_TIMEOUTS,
         )
         executor.update_parameters(**wanted)
     except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
@@ -178,8 +180,8 @@ def _executor(place: RunContext, options: Sequence[str]) -> Any:
     return executor
 
 
-def _absolute(place: RunContext) -> RunContext:
-    return replace(place, folder=place.folder.resolve())
+def _absolute(context: RunContext) -> RunContext:
+    return replace(context, folder=context.folder.resolve())
 
 
 def _one_line(error: BaseException) -> str:

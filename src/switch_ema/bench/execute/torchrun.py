@@ -38,7 +38,7 @@ _IDLE = timedelta(days=365)
 
 
 def train_launched(
-    cells: Sequence[Cell], place: Callable[[Cell], RunContext], on_epoch: OnEpoch
+    cells: Sequence[Cell], context_of: Callable[[Cell], RunContext], on_epoch: OnEpoch
 ) -> Iterator[tuple[Cell, CellResult]]:
     """Yield each cell with its result, one after the other; the first failure ends it.
 
@@ -46,12 +46,12 @@ def train_launched(
     """
     store = _store()
     for cell in cells:
-        _tell(store, _spelled(cell, place(cell)))
+        _tell(store, _spelled(cell, context_of(cell)))
 
         def progress(*now: object, cell: Cell = cell) -> None:
             on_epoch(cell, *now)  # type: ignore[arg-type]
 
-        result = explained(train_as_worker, cell, place(cell), progress)
+        result = explained(train_as_worker, cell, context_of(cell), progress)
         assert result is not None  # the first worker has one
         yield cell, result
         if result.status == "failed":
@@ -67,11 +67,11 @@ def follow() -> None:
         if not told:
             return
         try:
-            cell, place = _read(told)
+            cell, context = _read(told)
         except (UsageError, TypeError, ValueError, KeyError) as error:
             _leave(f"torchrun's store holds no training of this command: {error}")
         try:
-            train_or_raise(train_as_worker, cell, place, lambda *now: None)
+            train_or_raise(train_as_worker, cell, context, lambda *now: None)
         except TrainingFailed as error:
             _leave(f"{cell}: {error}")
 
@@ -82,11 +82,11 @@ def _leave(message: str) -> NoReturn:
     os._exit(1)
 
 
-def _spelled(cell: Cell, place: RunContext) -> bytes:
+def _spelled(cell: Cell, context: RunContext) -> bytes:
     """Spell what the other processes need as JSON."""
     # A task may change the current folder, and its file may be named relative to it.
-    told = {"cell": dataclasses.asdict(cell), "place": dataclasses.asdict(place)}
-    told["place"]["folder"] = str(place.folder)
+    told = {"cell": dataclasses.asdict(cell), "context": dataclasses.asdict(context)}
+    told["context"]["folder"] = str(context.folder)
     try:
         return json.dumps({**told, "home": os.getcwd()}).encode()
     except TypeError as error:
@@ -107,14 +107,14 @@ def _read(told: bytes) -> tuple[Cell, RunContext]:
     found = read_json(told, "its text")
     recipe = _typed(Recipe, found["cell"]["recipe"])
     cell = _typed(Cell, {**found["cell"], "recipe": recipe})
-    place = _typed(
-        RunContext, {**found["place"], "folder": Path(found["place"]["folder"])}
+    context = _typed(
+        RunContext, {**found["context"], "folder": Path(found["context"]["folder"])}
     )
     file = file_of(parse_task(cell.task))
     if is_script(cell.task) or (file is not None and file not in _files_given()):
         raise UsageError(f"{cell.task} is not on the command line of this process")
     os.chdir(found["home"])
-    return cell, place
+    return cell, context
 
 
 def _typed(kind: type[_D], values: Any) -> _D:

@@ -110,7 +110,7 @@ def load_kept(
     config, results = open_run(folder)
     with closing(results):
         points = load_points(results.meta())
-        place = RunContext(folder, device, threads=threads_of(results))
+        context = RunContext(folder, device, threads=threads_of(results))
     wanted = config.first_seed if seed is None else seed
     kept: dict[tuple[str, str | None], KeptTask] = {}
     known: dict[str, None] = {}
@@ -118,7 +118,7 @@ def load_kept(
         known |= dict.fromkeys(cell.methods)
         if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
             continue
-        found = _load(cell, place)
+        found = _load(cell, context)
         same = kept.setdefault((cell.task, cell.optimizer), found)
         same.weights.update(found.weights)
         same.trajectory.update(found.trajectory)
@@ -131,8 +131,8 @@ def load_kept(
     return [_with_methods(task, chosen) for task in kept.values()]
 
 
-def _load(cell: Cell, place: RunContext) -> KeptTask:
-    training = Training(cell, place)
+def _load(cell: Cell, context: RunContext) -> KeptTask:
+    training = Training(cell, context)
     load_checkpoint(training, with_values=False)
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
@@ -145,13 +145,13 @@ def _load(cell: Cell, place: RunContext) -> KeptTask:
             for label, networks in training.shown[attached].items():
                 weights[label] = {name: value.clone() for name, value in found.items()}
                 places[label] = networks.start
-    points = load_trajectory(place.folder, cell)
+    points = load_trajectory(context.folder, cell)
     trajectory: dict[str, list[Weights]] = {
         label: list(points[label]) for label in weights if label in points
     }
     task = training.tested
     if not isinstance(task, SeedBatchTask):
-        return _kept(cell, task, model, weights, trajectory, place.threads)
+        return _kept(cell, task, model, weights, trajectory, context.threads)
     set_seed(cell.seeds[0])  # as a training does
     first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
     set_seed(cell.seeds[0])
@@ -168,7 +168,7 @@ def _load(cell: Cell, place: RunContext) -> KeptTask:
             label: [_first_seed(point) for point in points]
             for label, points in trajectory.items()
         }
-    return _kept(cell, first, network, weights, trajectory, place.threads)
+    return _kept(cell, first, network, weights, trajectory, context.threads)
 
 
 def _kept(

@@ -36,16 +36,16 @@ def save_samples(
     """
     if not samples:
         return
-    place = _place(folder, task)
-    place.mkdir(parents=True, exist_ok=True)
+    target = _folder_of(folder, task)
+    target.mkdir(parents=True, exist_ok=True)
     kept = [one for one in _listed(folder, task) if one.method not in samples]
     for method, pictures in samples.items():
         for number, (caption, png) in enumerate(pictures.items(), start=1):
             file = f"{_slug(method)}-{number}.png"
-            write_atomically(place / file, png)
+            write_atomically(target / file, png)
             kept.append(SamplePicture(method, caption, file))
     listed = [{k: v for k, v in asdict(one).items() if k != "png"} for one in kept]
-    write_atomically(place / _LIST, json.dumps(listed, indent=1))
+    write_atomically(target / _LIST, json.dumps(listed, indent=1))
 
 
 def load_samples(
@@ -81,7 +81,7 @@ def _read(folder: Path, task: str, name: str) -> bytes | None:
         return None
 
 
-def _place(folder: Path, task: str) -> Path:
+def _folder_of(folder: Path, task: str) -> Path:
     return folder / SAMPLES / _slug(task)
 
 

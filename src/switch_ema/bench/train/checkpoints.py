@@ -58,7 +58,7 @@ def save_checkpoint(training: "Training") -> None:
     Random numbers need no state: the loop seeds them at the start of each epoch.
     """
     result = training.result
-    path = checkpoint_path(training.place.folder, training.cell)
+    path = checkpoint_path(training.context.folder, training.cell)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Values first: a checkpoint must never know of epochs that have none.
     training.log.add(result.values)
@@ -101,7 +101,7 @@ def load_checkpoint(training: "Training", *, with_values: bool = True) -> None:
     Raises:
         Unreadable: it is damaged, or not a checkpoint of this training.
     """
-    path = checkpoint_path(training.place.folder, training.cell)
+    path = checkpoint_path(training.context.folder, training.cell)
     state = read(path)
     if state is None:
         return

@@ -73,24 +73,24 @@ class WorkerLost(Exception):
 class SharedTraining(Training):
     """One cell, as one of several workers trains it."""
 
-    def __init__(self, cell: Cell, place: RunContext) -> None:
+    def __init__(self, cell: Cell, context: RunContext) -> None:
         check_divisible(cell)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._calls = 0
         if self.rank > 0:  # the first worker does these for all
-            place = replace(
-                place,
+            context = replace(
+                context,
                 trackers=(),
                 keeps_trajectory=False,
                 makes_samples=False,
                 measures_trivial=False,
             )
-        super().__init__(cell, place)
+        super().__init__(cell, context)
 
     def _accelerate(self, **more: Any) -> Accelerator:
-        on_cpu = self.place.device == "cpu" or not torch.cuda.is_available()
+        on_cpu = self.context.device == "cpu" or not torch.cuda.is_available()
         # Accelerate would choose the threads itself, and say so.
-        os.environ.setdefault("OMP_NUM_THREADS", str(self.place.threads))
+        os.environ.setdefault("OMP_NUM_THREADS", str(self.context.threads))
         accelerator = super()._accelerate(
             cpu=on_cpu,
             kwargs_handlers=[
@@ -99,7 +99,7 @@ class SharedTraining(Training):
                 InitProcessGroupKwargs(timeout=PATIENCE),
             ],
         )
-        torch.set_num_threads(self.place.threads)
+        torch.set_num_threads(self.context.threads)
         return accelerator
 
     def _make_model(self) -> nn.Module:
@@ -133,7 +133,7 @@ class SharedTraining(Training):
         state, problem = None, ""
         if self.rank == 0:
             try:
-                state = read(checkpoint_path(self.place.folder, self.cell))
+                state = read(checkpoint_path(self.context.folder, self.cell))
                 load_checkpoint(self)
             except Unreadable as error:
                 problem = str(error)
@@ -263,7 +263,7 @@ class _Loss(nn.Module):
 
 
 def train_as_worker(
-    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult | None:
     """Train a cell as one worker of the process group that the environment describes.
 
@@ -277,7 +277,7 @@ def train_as_worker(
         WorkerLost: another worker cannot be reached.
     """
     try:
-        training = SharedTraining(cell, place)
+        training = SharedTraining(cell, context)
         result = training.run(progress)
     except RuntimeError as error:
         # Errors of gloo have no type of their own; they name its source file.

@@ -73,16 +73,16 @@ _TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
 class Training:
     """One cell, from its checkpoint or from the beginning to its last epoch."""
 
-    def __init__(self, cell: Cell, place: RunContext) -> None:
-        self.cell, self.place = cell, place
-        if place.sources is not None:
-            check_unchanged(cell.task, place.sources)
-        check_kernels(place.kernels)
+    def __init__(self, cell: Cell, context: RunContext) -> None:
+        self.cell, self.context = cell, context
+        if context.sources is not None:
+            check_unchanged(cell.task, context.sources)
+        check_kernels(context.kernels)
         self._begin()
 
     def _begin(self) -> None:
         """Make everything as it is before the first step."""
-        cell, place, recipe = self.cell, self.place, self.cell.recipe
+        cell, context, recipe = self.cell, self.context, self.cell.recipe
         # A task that draws its data here must draw the same for every method.
         set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
@@ -136,16 +136,16 @@ class Training:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
         if self.accelerator.device.type == "cuda":
             told["Device"] = torch.cuda.get_device_name(self.accelerator.device)
-        self.log = ValueLog(values_path(place.folder, cell))
+        self.log = ValueLog(values_path(context.folder, cell))
         self.epoch = 0
 
     def _accelerate(self, **more: Any) -> Accelerator:
-        place = self.place
+        context = self.context
         return Accelerator(
-            **{"cpu": place.device == "cpu", **more},
+            **{"cpu": context.device == "cpu", **more},
             mixed_precision=self.cell.recipe.precision,
-            log_with=list(place.trackers) or None,
-            project_dir=str(place.folder / "trackers"),
+            log_with=list(context.trackers) or None,
+            project_dir=str(context.folder / "trackers"),
         )
 
     def _make_model(self) -> nn.Module:
@@ -194,7 +194,7 @@ class Training:
         return shown
 
     def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
-        folder = self.place.folder / "cells" / self.cell.id
+        folder = self.context.folder / "cells" / self.cell.id
         averagers = {}
         for label in self.shown:
             averagers[label] = self._method(label).make(
@@ -231,7 +231,7 @@ class Training:
         except Unreadable:  # a part of it may have been loaded
             self._begin()
             restarted = "its checkpoint was damaged, so it was trained anew"
-        if self.place.measures_trivial:
+        if self.context.measures_trivial:
             set_seed(self.task.seed)
             self.result.trivial = task_checks.trivial_values(self.tested)
         self._start_trackers()
@@ -250,7 +250,7 @@ class Training:
             seeds = self.cell.seeds
             missing = task_checks.name_missing(self.result.values, seeds)
             self.result.message = "; ".join(filter(None, (restarted, missing)))
-            if self.place.makes_samples:
+            if self.context.makes_samples:
                 self._sample()
         self.result.memory_mb = peak_memory_mb()
         return self.result
@@ -271,7 +271,7 @@ class Training:
         """Write a checkpoint; what none is written of is trained again after a kill."""
         is_last = self.epoch == self.cell.recipe.epochs or self.result.status != "done"
         now = time.monotonic()
-        if is_last or now - self._saved_at >= self.place.saves_every:
+        if is_last or now - self._saved_at >= self.context.saves_every:
             save_checkpoint(self)
             self._saved_at = now
 
@@ -429,11 +429,11 @@ class Training:
                 self._note(label, self._not_measured())
 
     def _keep_point(self) -> None:
-        if self.place.keeps_trajectory:
+        if self.context.keeps_trajectory:
             save_point(self)
 
     def _start_trackers(self) -> None:
-        if self.place.trackers:
+        if self.context.trackers:
             # Named so that `switch-ema judge` can tell tasks and seeds apart.
             seed = f"seed-{self.cell.seeds[0]}"
             self.accelerator.init_trackers(
@@ -445,7 +445,7 @@ class Training:
 
     def _log(self) -> None:
         evaluated = self.cell.recipe.is_evaluated(self.epoch)
-        if not (self.place.trackers and evaluated):
+        if not (self.context.trackers and evaluated):
             return
         logged = {
             f"{label}/{metric}": epochs[self.epoch - 1][0]
@@ -456,8 +456,8 @@ class Training:
 
 
 def train_cell(
-    cell: Cell, place: RunContext, progress: OnProgress = lambda epoch, latest: None
+    cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
     """Train one cell, with the threads of its run."""
-    with using_threads(place.threads):
-        return Training(cell, place).run(progress)
+    with using_threads(context.threads):
+        return Training(cell, context).run(progress)

@@ -54,7 +54,7 @@ def save_point(training: "Training") -> None:
                 .clone(memory_format=torch.contiguous_format)
                 for name in live
             }
-    folder = _folder(training.place.folder, training.cell)
+    folder = _folder(training.context.folder, training.cell)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(
         folder / f"{training.epoch:06d}.safetensors",

@@ -141,8 +141,8 @@ def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
     short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
-        place = RunContext(Path(folder), device)
-        result = train_or_explain(short, place, lambda epoch, latest: None)
+        context = RunContext(Path(folder), device)
+        result = train_or_explain(short, context, lambda epoch, latest: None)
     if result.status == "failed":
         raise UsageError(f"{cell}: {result.message}")
     busy = result.train_seconds + result.evaluate_seconds
