@@ -1,6 +1,7 @@
 """Methods as a comparison names them."""
 
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_every_method_of_the_library_can_be_compared():
     for name in METHODS:
         assert made(name).name == name
     assert made("plain") is None
+
+
+def test_a_comparisons_switch_ema_is_silent_and_warning_filters_stay():
+    """A trial makes methods in the user's process, whose filters are the user's."""
+    before = list(warnings.filters)
+    method = parse_method("switch-ema:decay=0.999,warmup=none", {})
+    compared = method.make(nn.Linear(1, 1), None, epochs=5, folder=Path("unused"))
+    assert warnings.filters == before
+    own = SwitchEMA(nn.Linear(1, 1), decay=constant(0.999))
+    messages = []
+    for averager in (compared, own):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(50):
+                averager.update()
+            averager.end_epoch()
+        messages.append([str(one.message) for one in caught])
+    assert messages[0] == []
+    assert len(messages[1]) == 1 and "keeps 2.5% of the progress" in messages[1][0]
 
 
 def test_descriptions_are_the_docstrings_first_lines():

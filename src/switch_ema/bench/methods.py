@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.methods.switch_ema import DEFAULT_DECAY
+from switch_ema.averaging.methods.switch_ema import DEFAULT_DECAY, SwitchEMA
 from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules import auto
 from switch_ema.averaging.schedules.adaptive import Adaptive, Probe
@@ -101,13 +100,16 @@ class Method:
         try:
             spec = Spec(self.name, self.spec.options)
             options = _options(spec, epochs, folder, probe)
-            # The warning is for users; a comparison may try such a decay on purpose.
-            warnings.filterwarnings("ignore", message="This switch keeps")
-            return METHODS[self.name](model, optimizer, **options)
+            averager = METHODS[self.name](model, optimizer, **options)
         # torch raises the last two for a missing device.
         except (ValueError, RuntimeError, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise UsageError(f"method {self.label!r}: {reason}") from None
+        if isinstance(averager, SwitchEMA):
+            # The results show what a decay too close to 1 does. Not a warning filter:
+            # within a trial this is the user's process.
+            averager.warns_of_slow_progress = False
+        return averager
 
     def describe(self, epochs: int) -> str:
         """List the options with their values, including defaults.

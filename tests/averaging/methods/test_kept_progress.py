@@ -29,6 +29,12 @@ def test_a_constant_decay_with_short_epochs_warns_once():
     assert run(SwitchEMA(nn.Linear(1, 1), decay=constant(proposed)), 5, 50) == []
 
 
+def test_the_warning_can_be_turned_off():
+    sema = SwitchEMA(nn.Linear(1, 1), decay=constant(0.999))
+    sema.warns_of_slow_progress = False
+    assert run(sema, epochs=5, steps=50) == []
+
+
 def test_a_number_is_warmed_up_so_that_short_trainings_do_not_warn():
     assert run(SwitchEMA(nn.Linear(1, 1), decay=0.999), epochs=10, steps=50) == []
 

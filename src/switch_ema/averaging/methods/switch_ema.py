@@ -86,6 +86,8 @@ class SwitchEMA(EMA):
     display_name = "Switch EMA"
     colour = 2
     active = True
+    warns_of_slow_progress = True
+    """Whether a switch that keeps too little progress warns; set False to silence."""
 
     def __init__(
         self,
@@ -198,7 +200,7 @@ class SwitchEMA(EMA):
         self._last_switch, self._switched = 0, None
 
     def _warn_if_little_is_kept(self, steps: int, kept: float) -> None:
-        if kept < LEAST_KEPT and not self._has_warned:
+        if kept < LEAST_KEPT and self.warns_of_slow_progress and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"This switch keeps {kept:.1%} of the progress of the last {steps} "
