@@ -133,7 +133,7 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(file, tmp_pa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Normalised", "has batch normalisation, whose statistics .* on GPUs alone"),
+        ("Normalised", "has batch normalisation, which torch .* only on GPUs"),
         ("Contrasted", r"its loss of 8 examples is .*, and the mean over two parts"),
         ("Small", "a batch of .* has 1 examples, fewer than the 2 workers"),
         ("Listed", "cannot be divided among workers: they must be tensors"),
@@ -176,7 +176,7 @@ def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
     context = RunContext(tmp_path, "cpu", workers=2)
     cell = cells_of(file, "Divided")[0]
     refused = {
-        "its seeds are trained at once": replace(cell, seeds=(0, 1)),
+        "its seeds are trained stacked": replace(cell, seeds=(0, 1)),
         "posthoc-ema writes its averages to files": replace(
             cell, methods=("posthoc-ema",)
         ),

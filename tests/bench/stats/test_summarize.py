@@ -69,6 +69,6 @@ def test_a_seed_that_evaluate_gave_no_number_for_is_a_problem(tmp_path, summary_
     found = summary_of(config, train_cell)
     assert [result.last.n for result in found.results["error"]] == [1, 1]
     assert found.problems == [
-        f"{task}, plain + ema, seed 1: done, evaluate gave no finite number "
+        f"{task}, plain + ema, seed 1: done, evaluate returned no finite number "
         "for error of plain with seed 1, error of ema with seed 1."
     ]

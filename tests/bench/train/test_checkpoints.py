@@ -61,7 +61,7 @@ def test_a_damaged_checkpoint_is_told_and_the_training_begins_anew(
     whole = train(cell, tmp_path / "whole")
     damage(stopped(cell, tmp_path))
     again = train(cell, tmp_path)
-    assert again.message == "its checkpoint was damaged, so it was trained anew"
+    assert again.message == "its checkpoint was damaged, so training started over"
     assert (again.status, again.values) == ("done", whole.values)
 
 
@@ -71,7 +71,7 @@ def test_damaged_values_are_noticed_too(cell, tmp_path):
     path = checkpoints.values_path(tmp_path, cell)
     path.write_text(path.read_text().replace("0", "1", 1))
     again = train(cell, tmp_path)
-    assert "trained anew" in again.message and again.values == whole.values
+    assert "training started over" in again.message and again.values == whole.values
 
 
 def test_values_are_not_in_the_checkpoint(cell, tmp_path):

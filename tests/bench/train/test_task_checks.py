@@ -92,7 +92,7 @@ def test_only_values_that_are_missing_in_the_end_are_named():
         },
     }
     assert task_checks.name_missing(values, (3, 4)) == (
-        "evaluate gave no finite number for error of ema with seed 4, "
+        "evaluate returned no finite number for error of ema with seed 4, "
         "slope of ema with seed 3"
     )
     assert task_checks.name_missing({"plain": values["plain"]}, (3, 4)) == ""
@@ -109,14 +109,13 @@ MEMBERS = {
         "optimizer must return a torch Optimizer, got a list of 1."
     ),
     "def train_loader(self, epoch): return iter([])": (
-        "train_loader must return batches whose number len() tells, "
-        "got a list_iterator."
+        "train_loader must return batches that have a len(), got a list_iterator."
     ),
     "def train_loader(self, epoch): return []": (
         "train_loader must return at least one batch, got none."
     ),
     "def loss(self, model, batch): return model(batch[0])": (
-        "loss must return a tensor of no dimensions, got a tensor of shape (8, 1)."
+        "loss must return a scalar tensor, got a tensor of shape (8, 1)."
     ),
 }
 

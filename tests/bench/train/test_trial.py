@@ -109,7 +109,7 @@ def test_random_numbers_are_those_of_one_evaluation(asked):
 
 def test_bad_input_is_one_sentence(asked, monkeypatch):
     asked("swa")
-    with pytest.raises(ValueError, match="swa needs to know how long the training is"):
+    with pytest.raises(ValueError, match="swa needs the length of the training"):
         switch_ema.trial(*make())
     asked("plain")
     own = switch_ema.trial(*make())

@@ -1,7 +1,7 @@
-"""Checkpoints of a training: written atomically after each epoch, read exactly.
+"""Checkpoints of a training, written atomically after epochs.
 
-A checkpoint is what ``torch.save`` writes, followed by a checksum of all of it. One
-whose content is not what was written is refused, and the training begins anew.
+A checkpoint is a ``torch.save`` file followed by its checksum. If the checksum does not
+match, the checkpoint is refused and training starts over.
 """
 
 import mmap
@@ -26,41 +26,42 @@ if TYPE_CHECKING:
     from switch_ema.bench.train.loop import Training
 
 _MARK = b"switch-ema checkpoint, crc32: "
-"""Stands between the content and its checksum."""
+"""Separates the content from its checksum."""
 _END = len(_MARK) + 8
 _LINES = "lines"
-"""How many epochs have their values in the file beside it; 0.1.0 had no such entry."""
+"""Key: epochs in the values file next to the checkpoint; 0.1.0 did not have it."""
 
 
 class Unreadable(UsageError):
-    """A checkpoint is damaged, as after a full disk or a loss of power."""
+    """A checkpoint is damaged, for example by a full disk or a power failure."""
 
 
 def checkpoint_path(folder: Path, cell: "Cell") -> Path:
-    """Where a cell's checkpoint lies in the folder of its comparison."""
+    """Path of a cell's checkpoint in the run folder."""
     return folder / "cells" / f"{cell.id}.pt"
 
 
 def values_path(folder: Path, cell: "Cell") -> Path:
-    """Where the values of a cell's epochs lie beside its checkpoint."""
+    """Path of a cell's value log, next to its checkpoint."""
     return folder / "cells" / f"{cell.id}.values"
 
 
 def forget(folder: Path, cell: "Cell") -> None:
-    """Delete what a cell could be continued from."""
+    """Delete the files that a cell could resume from."""
     for path in (checkpoint_path(folder, cell), values_path(folder, cell)):
         path.unlink(missing_ok=True)
 
 
 def save_checkpoint(training: "Training") -> None:
-    """Write everything that the next epoch depends on.
+    """Save everything that the next epoch depends on.
 
-    Random numbers need no state: the loop seeds them at the start of each epoch.
+    There is no random state to save: the loop seeds each epoch.
     """
     result = training.result
     path = checkpoint_path(training.context.folder, training.cell)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Values first: a checkpoint must never know of epochs that have none.
+    # Values first: after a kill between the two writes the log may have lines too
+    # many, which are cut off, but never too few.
     training.log.add(result.values)
     save(
         path,
@@ -91,15 +92,14 @@ def save_checkpoint(training: "Training") -> None:
 
 
 def load_checkpoint(training: "Training", *, with_values: bool = True) -> None:
-    """Continue from the checkpoint, if there is one.
+    """Load the checkpoint into a new training, if there is one.
 
     Args:
-        training: as it is at its beginning; after an error parts of the checkpoint may
-            have been loaded into it.
-        with_values: whether the values of earlier epochs are needed, too.
+        training: in its initial state; an error may leave it partly loaded.
+        with_values: whether to read the values of earlier epochs as well.
 
     Raises:
-        Unreadable: it is damaged, or not a checkpoint of this training.
+        Unreadable: the checkpoint is damaged, or belongs to another training.
     """
     path = checkpoint_path(training.context.folder, training.cell)
     state = read(path)
@@ -112,7 +112,7 @@ def load_checkpoint(training: "Training", *, with_values: bool = True) -> None:
 
 
 def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -> None:
-    """Put the state of a checkpoint into a training as it is at its beginning."""
+    """Load a checkpoint's state into a training in its initial state."""
     load_weights(training.model, state["model"])
     training.optimizer.load_state_dict(state["optimizer"])
     training.schedule.load_state_dict(state["schedule"])
@@ -123,7 +123,7 @@ def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -
             averager.load_state_dict(state["averagers"][label])
     for label, selection in training.selections.items():
         selection.load(state["selections"][label])
-    # A run that 0.1.0 has begun has its values in here.
+    # Checkpoints of 0.1.0 keep the values here, not in the log.
     for name, value in state["result"].items():
         setattr(training.result, name, value)
     if with_values and _LINES in state:
@@ -132,12 +132,12 @@ def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -
 
 
 def _stopped(task: Task) -> list[bool]:
-    """Say which seeds of a stack are no longer finite."""
+    """Return which seeds of a stack have diverged."""
     return task.has_stopped.tolist() if isinstance(task, StackedTask) else []
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a file completely or not at all, with a checksum at its end."""
+    """Write a state atomically, with a checksum at the end of the file."""
 
     def write(unfinished: Path) -> None:
         with _without_inner_checksums():
@@ -156,7 +156,7 @@ def read(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    with path.open("rb") as file:  # what fails here is not the checkpoint's fault
+    with path.open("rb") as file:  # outside try: an I/O error is no damage
         file.seek(-min(_END, path.stat().st_size), os.SEEK_END)
         end = file.read()
     is_marked = end.startswith(_MARK)
@@ -164,21 +164,21 @@ def read(path: Path) -> dict[str, Any] | None:
         if is_marked:
             if _checksum(path, without=_END) != end[len(_MARK) :]:
                 raise _damaged(path)
-        else:  # 0.1.0 wrote no checksum of its own; those of the zip file remain
+        else:  # 0.1.0 wrote no checksum; check those of the zip archive instead
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is not None:
                     raise _damaged(path)
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        if not is_marked and _LINES in state:  # it has lost its checksum
+        if not is_marked and _LINES in state:  # newer than 0.1.0, so it was cut off
             raise _damaged(path)
-    except Exception as error:  # whatever damage makes of a file
+    except Exception as error:  # a damaged file can raise almost anything
         raise _damaged(path) from error
     return state
 
 
 @contextmanager
 def _without_inner_checksums() -> Iterator[None]:
-    """Spare torch's own sums, which are slow: one over the whole file follows."""
+    """Skip torch's slow checksums: a checksum of the whole file follows."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -188,7 +188,7 @@ def _without_inner_checksums() -> Iterator[None]:
 
 
 def _checksum(path: Path, without: int = 0) -> bytes:
-    """Sum up a file, without so many bytes at its end."""
+    """Return the checksum of a file except its last ``without`` bytes."""
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,

@@ -1,4 +1,4 @@
-"""Where a cell is trained: its folder, and what the process contributes."""
+"""Run context of a cell: its folder, device, threads, workers and kernels."""
 
 import sys
 from collections.abc import Iterator
@@ -14,39 +14,38 @@ from switch_ema.bench.errors import UsageError
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where and how a cell is trained; the numbers do not depend on it."""
+    """Where and how to train a cell; the experiment itself is in the cell."""
 
     folder: Path
-    """Folder of the comparison: checkpoints and trackers' files go below it."""
+    """Run folder, with checkpoints and tracker files below it."""
     device: str | None = None
-    """None: Accelerate chooses."""
+    """cpu or cuda; None lets Accelerate choose."""
     trackers: tuple[str, ...] = ()
     keeps_trajectory: bool = False
-    """Whether the weights of every epoch are written, too."""
+    """Whether to save the weights after every epoch."""
     sources: str | None = None
-    """Fingerprints of the tasks' files when the run began; None: not compared."""
+    """Fingerprints of the task files when the run started; None skips the check."""
     inputs: str | None = None
-    """Those of other files that a script is given, as JSON."""
+    """Fingerprints of a script's other input files, as JSON."""
     makes_samples: bool = False
-    """Whether the task is asked for pictures at the end."""
+    """Whether to collect sample images from the task at the end."""
     measures_trivial: bool = False
-    """Whether the task is asked for the values of trivial predictors."""
+    """Whether to collect the scores of trivial predictors from the task."""
     saves_every: float = 0.0
-    """Seconds between two checkpoints, at least; the last epoch always has one."""
+    """Minimum seconds between checkpoints; the last epoch is always saved."""
     threads: int = 1
-    """Threads of torch, which the last bits of the numbers depend on."""
+    """Torch threads; they affect the last bits of the results."""
     kernels: str | None = None
-    """The kernels that the run was begun with: c or torch; None: not compared."""
+    """Kernels that the run started with, c or torch; None skips the check."""
     workers: int = 1
-    """Processes that one training is spread over: see :mod:`.shared`."""
+    """Data-parallel processes per training: see :mod:`.data_parallel`."""
 
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads inside.
+    """Set the number of torch threads inside the context.
 
-    Several threads share the passes of small networks at a loss: while they wait for
-    each other they keep the cores busy.
+    Small networks run slower on several threads, which busy-wait for each other.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -57,28 +56,29 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def kernels_here() -> str:
-    """Name the kernels that averages are computed with in this process."""
+    """Return which averaging kernels this process uses: c or torch."""
     return "c" if native.is_available() else "torch"
 
 
 def check_kernels(wanted: str | None) -> None:
-    """Refuse to go on with other kernels, whose last bits differ."""
+    """Refuse to resume with different kernels: results differ in the last bits."""
     found = kernels_here()
     if wanted not in (None, found):
         raise UsageError(
-            f"the run was begun with the kernels {wanted!r} and would go on with "
+            f"the run started with the kernels {wanted!r} and cannot continue with "
             f"{found!r}, whose results differ in the last bits; "
             + (
-                "set SWITCH_EMA_NATIVE=0, or begin a new run."
+                "set SWITCH_EMA_NATIVE=0, or start a new run."
                 if wanted == "torch"
-                else "make a C compiler available, or begin a new run."
+                else "install a C compiler, or start a new run."
             )
         )
 
 
 def peak_memory_mb() -> float:
-    """Return the largest memory that this process has held so far, in MB."""
-    import resource  # not on every system
+    """Return the peak memory of this process so far, in MB."""
+    import resource  # not available on every platform
 
+    # ru_maxrss is in KB on Linux and in bytes on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 if sys.platform != "darwin" else 1024**2)

@@ -1,10 +1,10 @@
-"""One training spread over several workers, with the numbers of one process.
+"""Data-parallel training of one cell, with the results of a single process.
 
-Each worker is a process of a process group, as Ray Train, torchrun or Slurm start it.
-It draws the whole batches of the task, in the order of one process, and takes its part
-of each; DDP adds up the gradients. Losses are weighted by the sizes of the parts, so
-that the gradient is that of the whole batch, also where the parts differ in size.
-The first worker evaluates, writes and reports; the others wait for it.
+Each worker is a process of a process group started by Ray Train, torchrun or Slurm. It
+draws the task's full batches in the single-process order and takes its part of each.
+Losses are weighted by the sizes of the parts, so DDP's averaged gradient equals that of
+the whole batch even if the parts differ in size. Rank 0 evaluates, writes and reports
+while the others wait.
 """
 
 import importlib
@@ -54,30 +54,30 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
 PATIENCE = timedelta(days=1)
-"""How long workers wait for the first one, which evaluates alone.
+"""How long workers wait for rank 0, which evaluates alone.
 
-A worker that dies is noticed by what has started it, not by this.
+The launcher detects dead workers, not this timeout.
 """
 _PROBED = 8
-"""Examples of the first batch that the loss is tried with."""
+"""Examples of the first batch that the loss is tested on."""
 _CLOSE = 1e-3
-"""Relative difference between losses that rounding explains, also in half precision."""
+"""Relative difference of losses that rounding explains, even in half precision."""
 
 _T = TypeVar("_T")
 
 
 class WorkerLost(Exception):
-    """A worker has died, or cannot reach another; the training may be started again."""
+    """A worker died or cannot reach another; the training may be restarted."""
 
 
 class SharedTraining(Training):
-    """One cell, as one of several workers trains it."""
+    """Trains one cell as one of several data-parallel workers."""
 
     def __init__(self, cell: Cell, context: RunContext) -> None:
         check_divisible(cell)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._calls = 0
-        if self.rank > 0:  # the first worker does these for all
+        if self.rank > 0:  # rank 0 does these for all
             context = replace(
                 context,
                 trackers=(),
@@ -89,12 +89,12 @@ class SharedTraining(Training):
 
     def _accelerate(self, **more: Any) -> Accelerator:
         on_cpu = self.context.device == "cpu" or not torch.cuda.is_available()
-        # Accelerate would choose the threads itself, and say so.
+        # Otherwise Accelerate picks the number of threads and warns about it.
         os.environ.setdefault("OMP_NUM_THREADS", str(self.context.threads))
         accelerator = super()._accelerate(
             cpu=on_cpu,
             kwargs_handlers=[
-                # As in one process, parameters may have no part in a loss.
+                # As in a single process, a loss may leave parameters unused.
                 DistributedDataParallelKwargs(find_unused_parameters=True),
                 InitProcessGroupKwargs(timeout=PATIENCE),
             ],
@@ -109,17 +109,17 @@ class SharedTraining(Training):
             return model
         if self.accelerator.device.type != "cuda":
             raise UsageError(
-                f"{self.cell.task} has batch normalisation, whose statistics would be "
-                "those of each worker's part of a batch: torch shares them among "
-                "workers on GPUs alone; train it with one worker."
+                f"{self.cell.task} has batch normalisation, which torch synchronises "
+                "among workers only on GPUs; on CPUs each worker would normalise by "
+                "its part of a batch, so train it with one worker."
             )
-        # Not torch's own, which would lose the activation in timm's layers.
+        # Not torch's conversion, which drops the activation inside timm's layers.
         layers: Any = importlib.import_module("timm.layers")
         synchronised: nn.Module = layers.convert_sync_batchnorm(model)
         return synchronised
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        # The loss is what DDP wraps, so the task is given its own model, as ever.
+        # DDP wraps the loss rather than the model, so the task sees its own model.
         prepared: nn.Module = self.accelerator.prepare_model(
             model, evaluation_mode=True
         )
@@ -129,7 +129,7 @@ class SharedTraining(Training):
         return prepared
 
     def _resume(self) -> None:
-        """Continue from the first worker's checkpoint; others may not see its file."""
+        """Load rank 0's checkpoint on all ranks; others may not see its file."""
         state, problem = None, ""
         if self.rank == 0:
             try:
@@ -153,8 +153,8 @@ class SharedTraining(Training):
         if count is None:
             raise UsageError(
                 f"the batches of {self.cell.task} cannot be divided among workers: "
-                "they must be tensors, or tuples or dicts of them, with the examples "
-                "along their first dimension."
+                "they must be tensors, or tuples or dicts of tensors, with the "
+                "examples along the first dimension."
             )
         if count < self.size:
             raise UsageError(
@@ -171,7 +171,7 @@ class SharedTraining(Training):
 
     @torch.no_grad()
     def _try_loss(self, batch: Any) -> None:
-        """Refuse a task whose loss is not the mean of those of parts of a batch."""
+        """Refuse a task whose batch loss is not the mean over the examples."""
         if self.task.loss_in_training_only:
             return
 
@@ -188,7 +188,7 @@ class SharedTraining(Training):
             first = max(1, count // 3)
             parts = first * loss(0, first) + (count - first) * loss(first, count)
         self.model.train(was_training)
-        if whole != again:  # it draws random numbers, so parts cannot be compared
+        if whole != again:  # the loss is random, so its parts cannot be compared
             return
         if abs(parts / count - whole) > _CLOSE * max(abs(whole), _CLOSE):
             raise UsageError(
@@ -200,12 +200,14 @@ class SharedTraining(Training):
     def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
         count = examples_in(batch) or 0
         start, stop = parts_of(count, self.size)[self.rank]
-        # Who gets nothing of a small last batch takes part with a weight of 0.
+        # A worker without examples in a small last batch still joins the all-reduce,
+        # with one example at weight 0: the others would wait for it forever.
         chosen = slice(start, stop) if stop > start else slice(0, 1)
         part = send_to_device(slice_tensors(batch, chosen), self.accelerator.device)
-        weight = self.size * (stop - start) / count  # DDP divides by the size
-        waits = nullcontext() if is_last else self.accelerator.no_sync(self._loss)
-        with waits:
+        weight = self.size * (stop - start) / count  # DDP divides by the world size
+        # When accumulating, only the last micro-batch synchronises the gradients.
+        sync = nullcontext() if is_last else self.accelerator.no_sync(self._loss)
+        with sync:
             with random_numbers_kept(), self.accelerator.autocast():
                 set_seed(self._own_seed())
                 loss: Tensor = self._loss(part) * weight / batches
@@ -213,9 +215,10 @@ class SharedTraining(Training):
         return loss.detach() / self.size
 
     def _own_seed(self) -> int:
-        """Return a seed of this worker and step, for dropout and the like.
+        """Return a seed for this worker and step, for dropout and the like.
 
-        What the loader draws stays the same for all workers.
+        The global random state stays the same on all workers, because all of them draw
+        the same batches from their loaders.
         """
         self._calls += 1
         epoch = epoch_seed(self.task.seed, self.epoch)
@@ -231,7 +234,7 @@ class SharedTraining(Training):
         if self.rank == 0:
             super()._evaluate()
         elif self.cell.recipe.is_evaluated(self.epoch + 1):
-            set_mode(self.optimizer, training=False)  # as the first worker's is
+            set_mode(self.optimizer, training=False)  # as on rank 0
 
     def _finish_epoch(self, progress: OnProgress) -> None:
         if self.rank == 0:
@@ -242,17 +245,18 @@ class SharedTraining(Training):
         )
 
     def _end_trackers(self) -> None:
-        for tracker in self.accelerator.trackers:  # the process group may serve again
+        # Not end_training(): the process group may train further cells.
+        for tracker in self.accelerator.trackers:
             tracker.finish()
 
     def _from_first(self, value: _T) -> _T:
-        """Return what the first worker has; all workers have to call it."""
+        """Broadcast the value of rank 0; every rank must call it."""
         found: list[_T] = broadcast_object_list([value], from_process=0)
         return found[0]
 
 
 class _Loss(nn.Module):
-    """The loss of a task as a module, for DDP: it calls the model as it likes."""
+    """A task's loss as a module for DDP, as the loss may call the model repeatedly."""
 
     def __init__(self, task: Task, model: nn.Module) -> None:
         super().__init__()
@@ -265,13 +269,13 @@ class _Loss(nn.Module):
 def train_as_worker(
     cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult | None:
-    """Train a cell as one worker of the process group that the environment describes.
+    """Train a cell as one worker of the process group given by the environment.
 
-    ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` are
-    set as torchrun sets them.
+    Reads ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``,
+    as torchrun sets them.
 
     Returns:
-        The result, of the first worker; the others have none.
+        The result on rank 0, None on the others.
 
     Raises:
         WorkerLost: another worker cannot be reached.
@@ -280,7 +284,7 @@ def train_as_worker(
         training = SharedTraining(cell, context)
         result = training.run(progress)
     except RuntimeError as error:
-        # Errors of gloo have no type of their own; they name its source file.
+        # Gloo raises plain RuntimeErrors that name its source file.
         if isinstance(error, DistError) or "gloo" in str(error):
             raise WorkerLost(str(error)) from error
         raise
@@ -288,10 +292,10 @@ def train_as_worker(
 
 
 def check_divisible(cell: Cell) -> None:
-    """Refuse a cell that several workers cannot train, as far as its task tells."""
+    """Refuse a cell that is known not to work with several workers."""
     why = load_task_class(cell.task)[0].undivided
     if not why and len(cell.seeds) > 1:
-        why = "its seeds are trained at once; --stack off trains them one by one"
+        why = "its seeds are trained stacked; --stack off trains them one by one"
     for label in cell.methods:
         if method_of(label).spec.name == "posthoc-ema":
             why = why or f"{label} writes its averages to files that workers would mix"
@@ -302,7 +306,7 @@ def check_divisible(cell: Cell) -> None:
 
 
 def parts_of(count: int, size: int) -> list[tuple[int, int]]:
-    """Divide so many examples: the first and the end of each worker's part.
+    """Divide ``count`` examples: start and end of each worker's part.
 
     >>> parts_of(8, 3)
     [(0, 3), (3, 6), (6, 8)]
@@ -315,7 +319,7 @@ def parts_of(count: int, size: int) -> list[tuple[int, int]]:
 
 
 def examples_in(batch: Any) -> int | None:
-    """Count the examples of a batch; None if it cannot be divided.
+    """Count the examples in a batch; None if it cannot be divided.
 
     >>> examples_in((torch.zeros(4, 2), {"labels": torch.zeros(4)}))
     4

@@ -1,4 +1,4 @@
-"""What was trained, in words: network, optimizer, batches, schedule and methods."""
+"""Describe a training in words: network, optimizer, batches, schedule, methods."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.text import counted
 
-# Numbers of an optimizer that say how it is computed, not what.
+# Optimizer options about the implementation, not about the update rule.
 _HOW = {"params", "foreach", "maximize", "capturable", "differentiable", "fused"}
 _SPELLED = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
 def describe_model(model: nn.Module, seeds: int) -> str:
-    """Name a network and the number of its weights, of one seed in a stack.
+    """Name a network and its number of parameters; in a stack, those of one seed.
 
     >>> describe_model(nn.Linear(30, 40), 1)
     'Linear, 1,240 parameters'
@@ -28,7 +28,7 @@ def describe_model(model: nn.Module, seeds: int) -> str:
 
 
 def describe_optimizer(optimizer: Optimizer) -> str:
-    """Name an optimizer with its numbers, before a schedule changes them.
+    """Name an optimizer and its settings, before a schedule changes them.
 
     >>> from torch.optim import SGD
     >>> describe_optimizer(SGD([Tensor([1.0])], lr=0.1, momentum=0.9))
@@ -40,16 +40,16 @@ def describe_optimizer(optimizer: Optimizer) -> str:
             if key not in _HOW and _is_set(key, value):
                 values.setdefault(key, []).append(value)
     groups = len(optimizer.param_groups)
-    told = [
+    settings = [
         f"{_SPELLED.get(key, key)} {_spread(found, groups)}"
         for key, found in values.items()
         if found
     ]
-    return ", ".join([type(optimizer).__name__, *told])
+    return ", ".join([type(optimizer).__name__, *settings])
 
 
 def describe_batches(batch: Any, steps: int, accumulate: int, *, stacked: bool) -> str:
-    """Say how large a batch is and how many steps an epoch has.
+    """Describe the batch size and the steps per epoch.
 
     >>> describe_batches((Tensor(64, 3), Tensor(64)), 16, 1, stacked=False)
     '64 examples, 16 steps an epoch'
@@ -63,7 +63,7 @@ def describe_batches(batch: Any, steps: int, accumulate: int, *, stacked: bool) 
 
 
 def describe_workers(parts: Sequence[int], backend: str, *, synchronised: bool) -> str:
-    """Say how batches were divided among workers: the examples of each of them.
+    """Describe how batches were divided among workers.
 
     >>> describe_workers([22, 21, 21], "gloo", synchronised=False)
     '3, which took 22 + 21 + 21 of the 64 examples of each batch (DDP on gloo)'
@@ -78,22 +78,22 @@ def describe_workers(parts: Sequence[int], backend: str, *, synchronised: bool) 
 
 
 def describe_schedule(recipe: Recipe) -> str:
-    """Say how the learning rate goes, and what else is done to a step.
+    """Describe the learning rate schedule, clipping, layer decay and precision.
 
     >>> describe_schedule(Recipe(schedule="cosine", warmup_epochs=2, clip=1.0))
     'cosine, warmed up over 2 epochs, gradients clipped at 1'
     """
-    told = [recipe.schedule]
+    parts = [recipe.schedule]
     if recipe.warmup_epochs:
         epochs = "epoch" if recipe.warmup_epochs == 1 else "epochs"
-        told.append(f"warmed up over {recipe.warmup_epochs:g} {epochs}")
+        parts.append(f"warmed up over {recipe.warmup_epochs:g} {epochs}")
     if recipe.clip is not None:
-        told.append(f"gradients clipped at {recipe.clip:g}")
+        parts.append(f"gradients clipped at {recipe.clip:g}")
     if recipe.layer_decay is not None:
-        told.append(f"times {recipe.layer_decay:g} per layer")
+        parts.append(f"times {recipe.layer_decay:g} per layer")
     if recipe.precision != "no":
-        told.append(f"autocast to {recipe.precision}")
-    return ", ".join(told)
+        parts.append(f"autocast to {recipe.precision}")
+    return ", ".join(parts)
 
 
 def _is_set(key: str, value: Any) -> bool:
@@ -105,7 +105,7 @@ def _is_set(key: str, value: Any) -> bool:
 
 
 def _spread(values: Sequence[Any], groups: int) -> str:
-    """Spell one value, or the range of those of several groups of parameters."""
+    """Format one value, or the range over several parameter groups."""
     known = sorted({_spell(value) for value in values})
     if len(known) == 1:
         return known[0] if len(values) == groups else f"{known[0]} (some parameters)"
@@ -122,7 +122,7 @@ def _spell(value: Any) -> str:
 
 
 def _size(batch: Any, dimension: int) -> int | None:
-    """Find the first tensor of a batch; how many examples it has."""
+    """Return the number of examples in the first tensor of a batch."""
     if isinstance(batch, Tensor):
         return batch.shape[dimension] if batch.dim() > dimension else None
     parts = batch.values() if isinstance(batch, Mapping) else batch
@@ -130,6 +130,6 @@ def _size(batch: Any, dimension: int) -> int | None:
         return None
     parts = list(parts)
     if parts and all(isinstance(p, Tensor) and p.dim() == 3 for p in parts):
-        return len(parts)  # a list of pictures of their own sizes, as in detection
+        return len(parts)  # a list of images of different sizes, as in detection
     sizes = (_size(part, dimension) for part in parts)
     return next((size for size in sizes if size is not None), None)

@@ -1,4 +1,4 @@
-"""The one training loop: every task, method, optimizer and device goes through it."""
+"""The training loop, shared by every task, method, optimizer and device."""
 
 import math
 import time
@@ -67,11 +67,11 @@ from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 
 _TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
-"""Purposes of random numbers: see ``epoch_seed``."""
+"""Purposes of an epoch's random numbers: see ``epoch_seed``."""
 
 
 class Training:
-    """One cell, from its checkpoint or from the beginning to its last epoch."""
+    """Trains one cell to its last epoch, from its checkpoint if it has one."""
 
     def __init__(self, cell: Cell, context: RunContext) -> None:
         self.cell, self.context = cell, context
@@ -81,19 +81,19 @@ class Training:
         self._begin()
 
     def _begin(self) -> None:
-        """Make everything as it is before the first step."""
+        """Build the initial state."""
         cell, context, recipe = self.cell, self.context, self.cell.recipe
-        # A task that draws its data here must draw the same for every method.
+        # Seeded, so a task that draws its data here draws the same for every method.
         set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
         task_checks.check_seed(self.task)
         self.tested = self.task
-        """Whose values are reported: the task itself, unless some data is held out."""
+        """Reports the values: the training task itself, unless data is held out."""
         if cell.evaluated_split != cell.trained_split:
             set_seed(cell.seeds[0])
             split = cell.evaluated_split
             self.tested = create_task(cell.task, cell.networks, split=split)
-        # Accelerate keeps the precision of the first cell of a process for good.
+        # Otherwise Accelerate keeps the precision of the process's first cell.
         AcceleratorState._reset_state()
         self.accelerator = self._accelerate()
         set_seed(self.task.seed)
@@ -105,7 +105,8 @@ class Training:
         batches = len(task_checks.make_loader(self.task, 0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         share = self._change_optimizer()
-        told = {
+        # Described here: the schedule changes the learning rate when it is created.
+        trained = {
             "Network": describe_model(model, len(cell.networks)),
             "Optimizer": describe_optimizer(self.optimizer)
             + (" times each method's factor" if len(cell.variants) > 1 else ""),
@@ -118,6 +119,7 @@ class Training:
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
         )
         if isinstance(self.task, StackedTask) and self._writes_weights():
+            # Step hooks run in order of registration, so this precedes the averagers.
             self.task.watch_weights(model, self.optimizer)
         self.shown = self._shown()
         self.averagers = self._attach(model)
@@ -126,16 +128,16 @@ class Training:
             (teacher,) = self.averagers.values()
             self.task.teach(teacher)
         self.model = self._prepare(model)
-        # With float16 the wrapper scales the loss and skips steps that overflow;
-        # otherwise it only takes time, a fifth of that of a small network's step.
+        # In float16, Accelerate's wrapper scales the loss and skips steps that
+        # overflow; otherwise it only adds a fifth to a small network's step time.
         scales = self.accelerator.scaler is not None
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
-        self.result = CellResult(origin=origin, trained=told, share=share)
+        self.result = CellResult(origin=origin, trained=trained, share=share)
         for label in cell.methods:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
         if self.accelerator.device.type == "cuda":
-            told["Device"] = torch.cuda.get_device_name(self.accelerator.device)
+            trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
         self.epoch = 0
 
@@ -152,12 +154,12 @@ class Training:
         return task_checks.make_model(self.task)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model as it is trained: on its device, in its precision."""
+        """Move the model to its device and set its precision."""
         prepared: nn.Module = self.accelerator.prepare_model(model)
         return prepared
 
     def _change_optimizer(self) -> float | None:
-        """Make the changes that the methods of the cell ask for; return the share f."""
+        """Apply the methods' optimizer settings; return the share f, if one uses it."""
         variants = self.cell.variants
         if len(variants) > 1:
             factors = [rate_factor(self.optimizer, changes) for changes in variants]
@@ -175,13 +177,13 @@ class Training:
         return share
 
     def _writes_weights(self) -> bool:
-        """Whether a method of the cell may write the weights within a step."""
+        """Whether a method of the cell may overwrite the weights during a step."""
         return not all(method_of(label).shares_training for label in self.cell.methods)
 
     def _shown(self) -> dict[str, dict[str, slice]]:
-        """Say which networks belong to which method, by the method that is attached.
+        """Map each attached method to its labels and their networks in the stack.
 
-        A method at several learning rates that are stacked is attached once.
+        A method at several stacked learning rates is attached once.
         """
         variants, seeds = self.cell.variants, len(self.cell.seeds)
         shown: dict[str, dict[str, slice]] = {}
@@ -207,7 +209,7 @@ class Training:
         return averagers
 
     def _select(self, model: nn.Module) -> dict[str, Selection]:
-        """Make what chooses the epochs of ``+best`` methods."""
+        """Create the epoch selection of each ``+best`` method."""
         chosen = [label for label in self.shown if self._method(label).keeps_best]
         if not chosen:
             return {}
@@ -224,13 +226,13 @@ class Training:
         return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
 
     def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
-        """Train to the end; a checkpoint after each epoch makes it resumable."""
+        """Train to the end; checkpoints after epochs make it resumable."""
         try:
             self._resume()
             restarted = ""
-        except Unreadable:  # a part of it may have been loaded
+        except Unreadable:  # parts of it may have been loaded already
             self._begin()
-            restarted = "its checkpoint was damaged, so it was trained anew"
+            restarted = "its checkpoint was damaged, so training started over"
         if self.context.measures_trivial:
             set_seed(self.task.seed)
             self.result.trivial = task_checks.trivial_values(self.tested)
@@ -256,11 +258,11 @@ class Training:
         return self.result
 
     def _resume(self) -> None:
-        """Continue from the checkpoint, if there is one."""
+        """Load the checkpoint, if there is one."""
         load_checkpoint(self)
 
     def _finish_epoch(self, progress: OnProgress) -> None:
-        """Write and tell what an epoch has brought."""
+        """Log, checkpoint and report a finished epoch."""
         self._log()
         self._keep_point()
         self._save_if_due()
@@ -268,7 +270,7 @@ class Training:
         progress(self.epoch, latest_of(first))
 
     def _save_if_due(self) -> None:
-        """Write a checkpoint; what none is written of is trained again after a kill."""
+        """Save a checkpoint if due; a killed run repeats the epochs since the last."""
         is_last = self.epoch == self.cell.recipe.epochs or self.result.status != "done"
         now = time.monotonic()
         if is_last or now - self._saved_at >= self.context.saves_every:
@@ -276,7 +278,7 @@ class Training:
             self._saved_at = now
 
     def _seed(self, purpose: int) -> None:
-        """Seed this epoch's random numbers for one of the purposes below."""
+        """Seed the random numbers of this epoch for one purpose."""
         set_seed(epoch_seed(self.task.seed, self.epoch, purpose))
 
     def _train_epoch(self) -> None:
@@ -286,7 +288,7 @@ class Training:
         self._seed(CONTROL_PURPOSE if is_control else _TRAINING)
         self.model.train()
         set_mode(self.optimizer, training=True)
-        # The control's epochs are numbered otherwise, which gives other orders.
+        # Offset epoch numbers give the control a different order of the data.
         epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
         loader = task_checks.make_loader(self.task, epoch)
         total = torch.zeros((), device=self.accelerator.device)
@@ -297,22 +299,26 @@ class Training:
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
                 gradients = partial(self._gradients, held)
+                # The averagers update inside the step, through its post hook.
                 total += take_step(self.stepper, self.model, gradients)
                 self.schedule.step()
                 held = []
+        # Before the epoch ends for the averagers: a switch refuses an average that is
+        # not finite, and one diverged seed would stop the whole stack.
         if isinstance(self.task, StackedTask):
             self.task.note_unusable(self.model)
             self._clear_stopped(self.task)
         for averager in self.averagers.values():
             if averager is not None:
                 averager.end_epoch()
+        # One check per epoch: a check per step would wait for the GPU each time.
         total = self._of_all(total)
         self.result.train_seconds += time.perf_counter() - started
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
 
     def _gradients(self, batches: list[Any]) -> Tensor:
-        """Back-propagate one batch or, when accumulating, several."""
+        """Back-propagate the micro-batches of one step, then clip."""
         total = torch.zeros((), device=self.accelerator.device)
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             total += self._back_propagate(batch, len(batches), is_last=left == 0)
@@ -326,15 +332,15 @@ class Training:
         return total
 
     def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
-        """Add the gradient of a batch, one of so many that a step is taken with.
+        """Add the gradient of one micro-batch of the step.
 
         Args:
-            batch: as the task's loader gives it.
-            batches: what its loss is divided by.
-            is_last: whether the step follows.
+            batch: a batch from the task's loader.
+            batches: micro-batches in this step; the loss is divided by it.
+            is_last: whether it is the last one before the step.
 
         Returns:
-            Its part of the step's loss, detached.
+            Its share of the step's loss, detached.
         """
         batch = send_to_device(batch, self.accelerator.device)
         with self.accelerator.autocast():
@@ -343,7 +349,7 @@ class Training:
         return loss.detach()
 
     def _look_at(self, batch: Any) -> None:
-        """Note what the first batch of an epoch is like."""
+        """Record the batch size, from the first batch of an epoch."""
         self.result.trained["Batch"] = describe_batches(
             batch,
             self.steps_per_epoch,
@@ -352,11 +358,11 @@ class Training:
         )
 
     def _of_all(self, total: Tensor) -> Tensor:
-        """Return the sum of all losses of an epoch."""
+        """Sum the epoch's loss over all workers; here there is only one."""
         return total
 
     def _clear_stopped(self, task: StackedTask) -> None:
-        """Keep seeds of a stack that are no longer finite from spoiling the others."""
+        """Zero the seeds that have diverged, which would spread NaN to the stack."""
         if task.has_stopped.any():
             averagers = self.averagers.values()
             task.clear_stopped(self.model, self.optimizer, averagers)
@@ -365,7 +371,7 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        """Measure every method, or note NaN where this epoch is not evaluated."""
+        """Evaluate every method; epochs without an evaluation get NaN."""
         if not self.cell.recipe.is_evaluated(self.epoch + 1):
             for label in self.averagers:
                 self._note(label, self._not_measured())
@@ -388,7 +394,7 @@ class Training:
 
     @torch.no_grad()
     def _sample(self) -> None:
-        """Ask the task for pictures of every method."""
+        """Collect the task's sample images for every method."""
         for label in self.averagers:
             with self._averaged(label, _SAMPLES):
                 pictures = task_checks.sample_pictures(self.tested, self.model)
@@ -397,11 +403,10 @@ class Training:
 
     @contextmanager
     def _averaged(self, label: str, purpose: int) -> Iterator[None]:
-        """Show the model as a method evaluates it, in evaluation mode.
+        """Put a method's average into the model, in evaluation mode.
 
-        Mode and random numbers are set anew for each method, since a task may change
-        the mode, and so that no method depends on the random numbers that the one
-        before it has used.
+        Mode and seed are reset for each method: a task may change the mode, and no
+        method may depend on the random numbers that the previous one drew.
         """
         averager = self.averagers[label]
         set_mode(self.optimizer, training=False)
@@ -421,7 +426,7 @@ class Training:
                 method.setdefault(metric, []).append(values[networks])
 
     def _diverged(self, why: str) -> None:
-        """Fill the rest with NaN: the seed stays in the count, without a value."""
+        """Fill the remaining epochs with NaN: the seed counts, but has no value."""
         self.result.status, self.result.message = "diverged", why
         for label in self.averagers:
             done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
@@ -434,7 +439,7 @@ class Training:
 
     def _start_trackers(self) -> None:
         if self.context.trackers:
-            # Named so that `switch-ema judge` can tell tasks and seeds apart.
+            # `switch-ema judge` reads task and seed from this name.
             seed = f"seed-{self.cell.seeds[0]}"
             self.accelerator.init_trackers(
                 f"{task_slug(self.cell.task)}-{seed}-{self.cell.id}"
@@ -458,6 +463,6 @@ class Training:
 def train_cell(
     cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
-    """Train one cell, with the threads of its run."""
+    """Train one cell, with the run's number of threads."""
     with using_threads(context.threads):
         return Training(cell, context).run(progress)

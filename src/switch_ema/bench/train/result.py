@@ -1,4 +1,4 @@
-"""What the training of a cell returns: values, and pictures as PNG files."""
+"""Result of training a cell: values, costs and sample images."""
 
 import io
 import math
@@ -12,15 +12,15 @@ from switch_ema.bench.train.task_checks import Trivial
 from switch_ema.bench.train.values import Values
 
 _IN_ONE_ROW = 12
-"""Up to so many pictures stand side by side; more are a square."""
+"""Up to this many images form one row; more form a square grid."""
 
 _SMALLEST = 64
-"""Pixels of the shorter side of a picture; smaller ones are enlarged."""
+"""Pixels of the shorter side of an image; smaller images are enlarged."""
 
 
 @dataclass
 class CellResult:
-    """What a cell has produced."""
+    """Outcome of training a cell."""
 
     status: str = "done"
     message: str = ""
@@ -29,36 +29,36 @@ class CellResult:
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
     origin: str = ""
-    """Where the initial weights come from, if the task says so."""
+    """Origin of the initial weights, if the task gives one."""
     share: float | None = None
-    """Factor of the learning rate in a control with ``lr*f``."""
+    """Learning rate factor of a control with ``lr*f``."""
     trivial: Trivial = field(default_factory=dict)
-    """Values of trivial predictors, if they were asked for."""
+    """Scores of trivial predictors, if requested."""
     samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """Pictures of each method, by caption, as PNG files."""
+    """Sample images as PNG files, by method and caption."""
     trained: dict[str, str] = field(default_factory=dict)
-    """What was trained, in words: network, optimizer, batches and schedule."""
+    """Description of network, optimizer, batches and schedule."""
     options: dict[str, str] = field(default_factory=dict)
-    """What each method's options were, those not given included."""
+    """Options of each method, including defaults."""
 
 
 def to_png(pictures: Mapping[str, Tensor]) -> dict[str, bytes]:
-    """Set the pictures of each caption, N x C x H x W in [0, 1], in one grid.
+    """Arrange the images of each caption, N x C x H x W in [0, 1], in one grid.
 
-    Small pictures are enlarged by a whole number, pixel by pixel, without smoothing.
+    Small images are enlarged by an integer factor, without smoothing.
     """
     return {caption: _png(grid) for caption, grid in pictures.items()}
 
 
 def _png(pictures: Tensor) -> bytes:
-    # Here, as it takes seconds and most tasks make no pictures.
+    # Imported here: it takes seconds, and most tasks make no images.
     from torchvision.utils import make_grid, save_image
 
     count, _, height, width = pictures.shape
     columns = count if count <= _IN_ONE_ROW else math.ceil(math.sqrt(count))
     times = max(1, math.ceil(_SMALLEST / min(height, width)))
     larger = pictures.repeat_interleave(times, 2).repeat_interleave(times, 3)
-    # A grey border tells pictures with a white or a black ground apart.
+    # A grey border separates images with a white or a black background.
     grid = make_grid(larger, nrow=columns, padding=2, pad_value=0.5)
     file = io.BytesIO()
     save_image(torch.as_tensor(grid), file, format="png")

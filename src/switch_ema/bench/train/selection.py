@@ -1,8 +1,8 @@
-"""Which epoch's average a ``+best`` method reports: held-out values decide.
+"""Selects the epoch whose average a ``+best`` method reports, on held-out data.
 
-The loop evaluates the average after each epoch on the test data anyway, so the value of
-the average that :class:`switch_ema.Best` would return is looked up instead of keeping
-its weights. A test holds both against each other.
+The loop evaluates every epoch's average on the test data anyway. So we look up the test
+value of the epoch that :class:`switch_ema.Best` would choose instead of keeping its
+weights. A test checks that the two agree.
 """
 
 import math
@@ -16,12 +16,12 @@ from switch_ema.bench.recipe import Metric
 
 @dataclass
 class Selection:
-    """The held-out and the test values of one method so far, seed by seed."""
+    """Held-out and test values of one method so far, by seed."""
 
     metric: Metric
-    """Decides; in percent of the held-out examples."""
+    """Metric that decides, in percent of the held-out examples."""
     examples: int
-    """How many are held out."""
+    """Number of held-out examples."""
     held_out: list[list[float]] = field(default_factory=list)
     """Values of the metric by epoch and seed."""
     tested: list[dict[str, list[float]]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Selection:
     def add(
         self, held_out: list[float], tested: Mapping[str, list[float]]
     ) -> dict[str, list[float]]:
-        """Take the values of an epoch; return the test values of the chosen ones."""
+        """Add an epoch's values; return the test values of each seed's chosen epoch."""
         self.held_out.append(held_out)
         self.tested.append(dict(tested))
         chosen = [self._choose(seed) for seed in range(len(held_out))]
@@ -40,7 +40,7 @@ class Selection:
         }
 
     def _choose(self, seed: int) -> int:
-        """Return the epoch whose average is returned, counted from 0."""
+        """Return the chosen epoch, counted from 0."""
         scores = [epoch[seed] / 100 for epoch in self.held_out]
         last = len(scores) - 1
         usable = [i for i, score in enumerate(scores) if not math.isnan(score)]
@@ -54,9 +54,9 @@ class Selection:
         return best if worse else last
 
     def state(self) -> dict[str, Any]:
-        """Return the values, for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"held_out": self.held_out, "tested": self.tested}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state` returned."""
+        """Load a state that :meth:`state` returned."""
         self.held_out, self.tested = list(state["held_out"]), list(state["tested"])

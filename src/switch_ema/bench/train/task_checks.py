@@ -1,4 +1,4 @@
-"""What a task's methods return, checked: an error names the method, not our code."""
+"""Checks what a task's methods return, so that errors name the user's method."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,20 +19,20 @@ from switch_ema.bench.task import Loader, SeedBatchTask, Task
 from switch_ema.bench.train.values import Values
 
 TRIVIAL = "trivial predictor"
-"""Name of a trivial predictor that a task has given none."""
+"""Default name of a trivial predictor."""
 
 Trivial = dict[str, dict[str, float]]
-"""Values of trivial predictors, by their names and the metrics."""
+"""Scores of trivial predictors, by predictor and metric."""
 
 
 def check_seed(task: Task) -> None:
-    """Refuse a task whose constructor has not called that of its base."""
+    """Refuse a task whose constructor did not call ``super().__init__``."""
     if not hasattr(task, "seed"):
         raise _wrong(task, "__init__", "must call super().__init__(seed)")
 
 
 def make_model(task: Task) -> nn.Module:
-    """Ask a task for its model."""
+    """Create a task's model."""
     model: Any = task.model()
     if not isinstance(model, nn.Module):
         raise _wrong(task, "model", "must return a module", model)
@@ -40,9 +40,9 @@ def make_model(task: Task) -> nn.Module:
 
 
 def load_initial_weights(task: Task, model: nn.Module) -> str:
-    """Load the weights that a task starts from; return where they come from.
+    """Load a task's initial weights into the model; return their origin.
 
-    Seeds that are trained at once start from their own weights each.
+    Each seed of a stack has its own initial weights.
     """
     if isinstance(task, StackedTask):
         stack = cast(Stacked, model)
@@ -56,24 +56,24 @@ def load_initial_weights(task: Task, model: nn.Module) -> str:
         return ""
     pair = isinstance(found, tuple) and len(found) == 2
     if not (pair and isinstance(found[0], Mapping) and isinstance(found[1], str)):
-        wanted = "must return None, or a state dict and a phrase on its origin"
+        wanted = "must return None, or a state dict and a text with its origin"
         raise _wrong(task, "initial_weights", wanted, found)
     state: Mapping[str, Tensor] = found[0]
     origin: str = found[1]
     try:
         unexpected = model.load_state_dict(dict(state), strict=False).unexpected_keys
-    except RuntimeError as error:  # tensors of other shapes; each on its own line
+    except RuntimeError as error:  # torch lists mismatched shapes line by line
         reason = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
         raise _wrong(task, "initial_weights", f"does not fit: {reason}") from None
     if unexpected:
         shown = ", ".join(sorted(unexpected)[:3])
-        what = f"has {len(unexpected)} entries that the model has not, such as {shown}"
+        what = f"has {len(unexpected)} entries that the model lacks, such as {shown}"
         raise _wrong(task, "initial_weights", what)
     return origin
 
 
 def trivial_values(task: Task) -> Trivial:
-    """Ask a task for the values of trivial predictors; each predictor has a name."""
+    """Return the scores of a task's trivial predictors, by predictor."""
     given: Any = task.trivial()
     if not isinstance(given, Mapping):
         raise _wrong(task, "trivial", "must return a dict", given)
@@ -95,9 +95,9 @@ def trivial_values(task: Task) -> Trivial:
 
 
 def sample_pictures(task: Task, model: nn.Module) -> dict[str, Tensor]:
-    """Ask a task for pictures, by caption; one row without a caption has an empty one.
+    """Return a task's sample images by caption; a single row has an empty caption.
 
-    Values outside of [0, 1], and those that are not numbers, are clamped.
+    Values are clamped to [0, 1]; NaN becomes 0.
     """
     given: Any = task.samples(model)
     if given is None:
@@ -118,7 +118,7 @@ def sample_pictures(task: Task, model: nn.Module) -> dict[str, Tensor]:
 def make_optimizer(
     task: Task, model: nn.Module, name: str | None, layer_decay: float | None
 ) -> Optimizer:
-    """Make the optimizer of that name, or ask the task for its own."""
+    """Create the named optimizer, or the task's own if there is no name."""
     chosen = choose_optimizer(name, layer_decay)
     if chosen is not None:
         make = partial(create_optimizer, parse_spec(chosen), layer_decay=layer_decay)
@@ -132,12 +132,12 @@ def make_optimizer(
 
 
 def make_loader(task: Task, epoch: int) -> Loader:
-    """Ask a task for the batches of an epoch, of which there is at least one."""
+    """Return a task's batches of an epoch; there must be at least one."""
     loader: Any = task.train_loader(epoch)
     try:
         count = len(loader)
     except TypeError:
-        wanted = "must return batches whose number len() tells"
+        wanted = "must return batches that have a len()"
         raise _wrong(task, "train_loader", wanted, loader) from None
     if count < 1:
         raise _wrong(task, "train_loader", "must return at least one batch, got none")
@@ -146,15 +146,15 @@ def make_loader(task: Task, epoch: int) -> Loader:
 
 
 def loss_of(task: Task, model: nn.Module, batch: Any) -> Tensor:
-    """Ask a task for the loss of a batch."""
+    """Compute a task's loss of a batch."""
     loss: Any = task.loss(model, batch)
     if not isinstance(loss, Tensor) or loss.ndim > 0:
-        raise _wrong(task, "loss", "must return a tensor of no dimensions", loss)
+        raise _wrong(task, "loss", "must return a scalar tensor", loss)
     return loss
 
 
 def measure(task: Task, model: nn.Module, seeds: int) -> dict[str, list[float]]:
-    """Evaluate a model: by metric, one value per seed."""
+    """Evaluate a model; return one value per seed for each metric."""
     measured: Any = task.evaluate(model)
     if not isinstance(measured, Mapping):
         raise _wrong(task, "evaluate", "must return a dict of metrics", measured)
@@ -163,7 +163,7 @@ def measure(task: Task, model: nn.Module, seeds: int) -> dict[str, list[float]]:
 
 @torch.no_grad()
 def count_examples(task: Task, model: nn.Module) -> int:
-    """Count the examples of one seed that a task which classifies evaluates on."""
+    """Count the examples per seed on which a classification task evaluates."""
     seeds = 1
     if isinstance(task, StackedTask):
         task, model = task.tasks[0], cast(Stacked, model).alone(0)
@@ -178,7 +178,7 @@ def count_examples(task: Task, model: nn.Module) -> int:
 
 
 def loss_and_error(task: Task, model: nn.Module) -> tuple[float, float]:
-    """Measure the mean negative log-likelihood and the share of wrong predictions."""
+    """Return the mean negative log-likelihood and the error rate."""
     found = task.predictions(model)
     if found is None:
         raise _wrong(task, "predictions", "must return outputs and labels", found)
@@ -188,7 +188,7 @@ def loss_and_error(task: Task, model: nn.Module) -> tuple[float, float]:
 
 
 def name_missing(values: Values, seeds: tuple[int, ...]) -> str:
-    """Name what has no usable value in the end, though the training was finite."""
+    """List final values that are not finite although the training loss was."""
     found = [
         f"{metric} of {method} with seed {seed}"
         for method, metrics in values.items()
@@ -196,7 +196,7 @@ def name_missing(values: Values, seeds: tuple[int, ...]) -> str:
         for seed, value in zip(seeds, epochs[-1], strict=True)
         if not is_usable(value)
     ]
-    return f"evaluate gave no finite number for {', '.join(found)}" if found else ""
+    return f"evaluate returned no finite number for {', '.join(found)}" if found else ""
 
 
 def _values(
@@ -227,7 +227,7 @@ def _wrong(task: Task, member: str, wanted: str, *got: Any) -> UsageError:
 
 
 def _described(value: Any) -> str:
-    """Tell a value in few words; large ones by their kind."""
+    """Describe a value by its type, and its shape or length."""
     if value is None:
         return "None (is a return missing?)"
     if isinstance(value, Tensor):

@@ -1,7 +1,7 @@
-"""Trials in trainers that own the training loop: Lightning's and Transformers'.
+"""Trials in trainers that own the training loop: Lightning and Transformers.
 
-A script with such a trainer has neither an optimizer nor an end of an epoch to show; so
-``switch_ema.trial(trainer)`` listens to the trainer, and measures when it evaluates.
+A script with such a trainer has no optimizer and no epoch loop of its own. So
+``switch_ema.trial(trainer)`` adds a callback, and measures when the trainer evaluates.
 """
 
 import sys
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from switch_ema.bench.train.trial import Trial
 
 Begin = Callable[[Any, Any, int | None], "Trial"]
-"""Begins a trial of a model, its optimizers and the epochs of the training."""
+"""Starts a trial from a model, its optimizers and the number of epochs."""
 
 _SECONDS = ("_runtime", "_time", "_per_second")
-"""Ends of the names of what Transformers reports beside metrics."""
+"""Name suffixes of the timings that Transformers reports with the metrics."""
 
 
 def follow_trainer(trainer: Any, begin: Begin) -> None:
-    """Let a trainer begin a trial when it trains, and end its epochs.
+    """Attach callbacks that start a trial with the training and end its epochs.
 
     Raises:
-        TypeError: it is none of the trainers that are known.
+        TypeError: not a supported trainer.
     """
-    # Whoever has made a trainer has imported its library.
+    # Looked up, not imported: a trainer exists only if its library was imported.
     lightning = sys.modules.get("lightning.pytorch")
     transformers = sys.modules.get("transformers")
     if lightning is not None and isinstance(trainer, lightning.Trainer):
@@ -67,7 +67,7 @@ def _follow_lightning(trainer: Any, begin: Begin) -> None:
             batch: Any,
             batch_idx: int,
         ) -> None:
-            # Here rather than at the end of the epoch, which follows its validation.
+            # Not in on_train_epoch_end, which runs after the epoch's validation.
             if trainer.is_last_batch:
                 self._end_epoch(trainer)
 
@@ -95,7 +95,8 @@ def _follow_lightning(trainer: Any, begin: Begin) -> None:
                     for name, value in found.items()
                 }
 
-            with random_numbers_kept():  # the trainer's own validation follows
+            # The trainer validates next, and must see the same random numbers.
+            with random_numbers_kept():
                 self.trial.evaluate(measure)
 
     trainer.callbacks.append(TrialCallback())
@@ -111,7 +112,8 @@ def _follow_transformers(trainer: Any, begin: Begin) -> None:
             self, args: Any, state: Any, control: Any, **rest: Any
         ) -> None:
             optimizer = rest["optimizer"]
-            inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
+            # Accelerate wraps the optimizer.
+            inner = getattr(optimizer, "optimizer", optimizer)
             trials.append(begin(trainer.model_wrapped, inner, state.num_train_epochs))
 
         def on_epoch_end(
@@ -122,7 +124,7 @@ def _follow_transformers(trainer: Any, begin: Begin) -> None:
     evaluation_loop = trainer.evaluation_loop
 
     def measured(*args: Any, metric_key_prefix: str = "eval", **options: Any) -> Any:
-        """Evaluate every method; the trainer sees the values of the first."""
+        """Evaluate every method; the trainer gets the output of the first."""
         outputs: list[Any] = []
 
         def measure() -> dict[str, float]:
@@ -132,7 +134,7 @@ def _follow_transformers(trainer: Any, begin: Begin) -> None:
             found = outputs[-1].metrics.items()
             return {name: value for name, value in found if not name.endswith(_SECONDS)}
 
-        # Predictions have another prefix, and evaluations before training no trial.
+        # predict() has a different prefix, and before training there is no trial.
         if trials and metric_key_prefix == "eval":
             trials[-1].evaluate(measure)
         else:

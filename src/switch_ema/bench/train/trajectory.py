@@ -1,4 +1,4 @@
-"""The weights of every epoch, kept so that trajectories can be drawn."""
+"""Saves the weights of every epoch, to plot trajectories."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from switch_ema.bench.train.loop import Training
 
 LARGEST = 64 << 20
-"""Bytes of all epochs of a training; the trajectory of a larger model is not kept."""
+"""Bytes of a whole trajectory; larger ones are not saved."""
 
 _BETWEEN = "\n"
-"""Stands between method and parameter; neither has line breaks in its name."""
+"""Separates method and parameter; neither name has line breaks."""
 
 Weights = dict[str, Tensor]
 
 
 def save_point(training: "Training") -> None:
-    """Write the parameters of every method as they are now, unless too large."""
+    """Save the current parameters of every method, unless they are too large."""
     model = unwrap(training.model)
 
     def shown(weights: Weights, network: int = 0) -> Weights:
@@ -46,7 +46,7 @@ def save_point(training: "Training") -> None:
         found = parameters if averager is None else averager.averaged_state_dict()
         for label, networks in training.shown[attached].items():
             weights = shown(found, networks.start)
-            # Clones, since the format refuses views that share a buffer.
+            # Cloned, since safetensors refuses views that share a buffer.
             point |= {
                 f"{label}{_BETWEEN}{name}": weights[name]
                 .detach()
@@ -63,10 +63,7 @@ def save_point(training: "Training") -> None:
 
 
 def load_trajectory(folder: Path, cell: "Cell") -> dict[str, list[Weights]]:
-    """Read the parameters of each method from the beginning on, epoch by epoch.
-
-    Empty if they were not kept.
-    """
+    """Read the parameters of each method, epoch by epoch; empty if not saved."""
     trajectory: dict[str, list[Weights]] = {}
     for path in sorted(_folder(folder, cell).glob("*.safetensors")):
         point = _read(path)
@@ -84,7 +81,7 @@ def _read(path: Path) -> dict[str, Weights]:
                 point.setdefault(label, {})[name] = file.get_tensor(key)
     except (SafetensorError, OSError, ValueError, RuntimeError):
         raise UsageError(
-            f"{path} is damaged; delete its folder, and the trajectory is not drawn."
+            f"{path} is damaged; delete its folder to continue without the trajectory."
         ) from None
     return point
 

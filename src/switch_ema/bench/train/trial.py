@@ -1,8 +1,8 @@
-"""``switch_ema.trial``: a training of the user's own that a comparison looks into.
+"""``switch_ema.trial``: lets a comparison measure methods in the user's script.
 
 ``switch-ema compare --script`` starts the command once for each seed and group of
-methods, and says in the environment which methods these are and where values go. Under
-any other start the trial does nothing, and nothing of the bench is imported for it.
+methods. An environment variable gives the methods and the file for their values.
+Started any other way, the trial does nothing and imports nothing from the bench.
 """
 
 import json
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
     from switch_ema.averaging.step.hooks import Optimizers
 
 TRIAL = "SWITCH_EMA_TRIAL"
-"""Environment variable in which a comparison tells a script what to do, as JSON."""
+"""Environment variable with the trial's settings for a script, as JSON."""
 NOTES = "trial"
-"""Key of what is no metric in a line of values."""
+"""Key in a line of values for everything that is not a metric."""
 WAITING = "waits_for_epochs"
-"""Among the notes of the first line: methods that act at the ends of epochs."""
+"""Note in the first line: methods that act at the ends of epochs."""
 COUNTING = "counts_updates"
-"""Among these notes: whether steps are counted by ``trial.update``, and in later lines
-how many there were."""
+"""Note in the first line: whether ``trial.update`` counts the steps; in later lines:
+the number of steps so far."""
 PROCESS, ATTEMPT = "process", "attempt"
-"""Among these notes: the process that has called trial, and which start of a launcher
-that starts a script anew (torchrun) this was."""
+"""Notes in the first line: the process that called trial, and torchrun's restart
+count."""
 _WATCH_SECONDS = 0.5
 
 Measure = Callable[[], Mapping[str, Any]]
 _begun_in: int | None = None
-"""The process that has begun a trial; a forked one inherits the number of another."""
+"""Id of the process that started a trial; a forked child inherits its parent's."""
 
 
 class Trial:
-    """What :func:`trial` returns; this one does nothing, outside of a comparison."""
+    """Returned by :func:`trial`; outside of a comparison it does nothing."""
 
     is_active = False
-    """Whether the script was started by ``switch-ema compare --script``."""
+    """Whether ``switch-ema compare --script`` started this script."""
 
     def end_epoch(self) -> None:
-        """Say that an epoch has ended: Switch EMA switches here."""
+        """End an epoch: Switch EMA switches here."""
 
     def update(self) -> None:
-        """Count one step of a model whose trial was given no optimizer."""
+        """Count one step; only for a trial without an optimizer."""
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
         """Measure the weights of every method that this process trains.
 
         Args:
-            measure: evaluates the model as it is and returns numbers by name, the same
-                names each time. Under DDP and FSDP2 every rank calls it, and the
+            measure: evaluates the current model and returns numbers by name, with the
+                same names each time. Under DDP and FSDP2 every rank calls it, and the
                 numbers of rank 0 count.
 
         Returns:
-            What ``measure`` has returned for the first method, which is plain if it is
-            among them; outside of a comparison, for the model as it is.
+            The numbers of the first method, which is plain training if it is compared;
+            outside of a comparison, those of the current model.
         """
         return measure()
 
@@ -76,17 +76,17 @@ def trial(
 ) -> Trial:
     """Let ``switch-ema compare --script`` compare methods on this training.
 
-    The averagers that the command asks for are made and attached. A script that is
-    started in any other way gets a trial that does nothing and costs nothing.
+    Creates and attaches the averagers that the command names. Started any other way,
+    the script gets a trial that does nothing and costs nothing.
 
     Args:
-        model: in training, also wrapped in DDP or sharded by FSDP2; or, without an
-            optimizer, a Trainer of Lightning or Transformers, which then ends the
-            epochs and measures by itself whenever it evaluates in training.
-        optimizer: that steps its parameters, or several. Without one, call
+        model: the model in training, which may be wrapped in DDP or sharded by FSDP2;
+            or, without an optimizer, a Trainer of Lightning or Transformers. The trial
+            then follows the trainer's epochs, and measures at each of its evaluations.
+        optimizer: the optimizer of its parameters, or several. Without one, call
             ``trial.update()`` after each step.
-        epochs: of the whole training; SWA averages the last quarter of them unless it
-            is given its start.
+        epochs: length of the whole training; SWA averages the last quarter of it unless
+            it has a start.
 
     Example:
         >>> model = torch.nn.Linear(2, 1)
@@ -98,29 +98,29 @@ def trial(
     """
     if TRIAL not in os.environ:
         return Trial()
-    told = json.loads(os.environ[TRIAL])
+    settings = json.loads(os.environ[TRIAL])
     if optimizer is not None or isinstance(model, nn.Module):
-        return _ActiveTrial(told, model, optimizer, epochs)
+        return _ActiveTrial(settings, model, optimizer, epochs)
     from switch_ema.bench.train.trainers import follow_trainer
 
-    follow_trainer(model, partial(_ActiveTrial, told))
+    follow_trainer(model, partial(_ActiveTrial, settings))
     return _TrialOfTrainer()
 
 
 class _TrialOfTrainer(Trial):
-    """Leaves everything to the trainer."""
+    """Leaves everything to the callbacks in the trainer."""
 
     is_active = True
 
 
 class _ActiveTrial(Trial):
-    """Attaches the averagers of a cell and writes their values, line by line."""
+    """Attaches a cell's averagers and writes their values, one line per evaluation."""
 
     is_active = True
 
     def __init__(
         self,
-        told: Mapping[str, Any],
+        settings: Mapping[str, Any],
         model: nn.Module,
         optimizer: "Optimizers | None",
         epochs: int | None,
@@ -128,20 +128,22 @@ class _ActiveTrial(Trial):
         global _begun_in
         if _begun_in == os.getpid():
             raise RuntimeError(
-                "switch_ema.trial was called twice; a comparison is about one model "
-                "of a script."
+                "switch_ema.trial was called twice; a comparison covers one model per "
+                "script."
             )
         _begun_in = os.getpid()
         threading.Thread(
-            target=_leave_without, args=(Path(told["lock"]),), daemon=True
+            target=_leave_without, args=(Path(settings["lock"]),), daemon=True
         ).start()
-        with random_numbers_kept():  # methods are tried on a small model before
-            self._averagers, options, waiting = _attach(told, model, optimizer, epochs)
+        with random_numbers_kept():  # checking a method's options creates a tiny model
+            self._averagers, options, waiting = _attach(
+                settings, model, optimizer, epochs
+            )
         self._names: list[str] = []
         self._epoch = self._updates = 0
         self._started, self._evaluating = time.perf_counter(), 0.0
-        self._log = Path(told["log"])
-        # Opened once: a later attempt has a file of its own under this name.
+        self._log = Path(settings["log"])
+        # Opened once: a later attempt replaces the file under this name.
         self._file: TextIO | None = None
         if _is_first_rank():
             self._file = open(self._log, "a", encoding="utf-8")  # noqa: SIM115
@@ -161,8 +163,8 @@ class _ActiveTrial(Trial):
     def _begin(self) -> None:
         """Write the first line, and refuse to be one of several processes.
 
-        The variable that tells a script of its comparison is inherited by its children.
-        What two of them have written is then refused as a whole.
+        Child processes inherit the environment variable. If two of them write values,
+        the comparison refuses all of them.
         """
         self._process = os.getpid()
         self._header[NOTES][PROCESS] = self._process
@@ -178,7 +180,7 @@ class _ActiveTrial(Trial):
             )
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process:  # forked, with the open file
+        if os.getpid() != self._process:  # a fork that inherited the open file
             self._begin()
 
     def end_epoch(self) -> None:
@@ -190,8 +192,8 @@ class _ActiveTrial(Trial):
     def update(self) -> None:
         if self._is_hooked:
             raise RuntimeError(
-                "trial.update() is for a trial without an optimizer; the steps of the "
-                "one that it was given are counted already."
+                "trial.update() is for a trial without an optimizer; this one counts "
+                "the steps of its optimizer already."
             )
         self._check_process()
         self._updates += 1
@@ -206,8 +208,8 @@ class _ActiveTrial(Trial):
         values: dict[str, dict[str, float]] = {}
         returned: list[Mapping[str, Any]] = []
         for index, (label, averager) in enumerate(self._averagers.items()):
-            # Each method draws the random numbers that one evaluation would draw, and
-            # the training goes on as after one.
+            # Every method sees the same random numbers, and training continues as if
+            # there had been a single evaluation.
             last = index == len(self._averagers) - 1
             with (
                 nullcontext() if last else random_numbers_kept(),
@@ -227,7 +229,7 @@ class _ActiveTrial(Trial):
         return returned[0]
 
     def _checked(self, measured: Any) -> dict[str, float]:
-        """Return the numbers, if they are what a comparison can use."""
+        """Return the numbers as floats, if they have the right form and names."""
         if not isinstance(measured, Mapping) or not measured:
             raise TypeError(
                 "trial.evaluate needs a function that returns numbers by name, such as "
@@ -252,9 +254,9 @@ class _ActiveTrial(Trial):
 
 
 def processes_of(rows: Iterable[Mapping[str, Any]]) -> list[int]:
-    """List the processes that have begun a trial in the last start of the script.
+    """List the processes that started a trial in the script's last start.
 
-    A launcher may have started it anew, as torchrun's --max-restarts does.
+    A launcher may have restarted the script, as torchrun's --max-restarts does.
     """
     begun = [row[NOTES] for row in rows if "options" in row]
     last = begun[-1].get(ATTEMPT) if begun else None
@@ -262,21 +264,21 @@ def processes_of(rows: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _attach(
-    told: Mapping[str, Any],
+    settings: Mapping[str, Any],
     model: nn.Module,
     optimizer: "Optimizers | None",
     epochs: int | None,
 ) -> tuple[dict[str, "Averager | None"], dict[str, str], list[str]]:
-    """Make the averager of each method.
+    """Create the averager of each method.
 
     Returns:
-        The averagers and their options in words by method, and which methods act at the
-        ends of epochs.
+        The averagers and their described options, by method, and the methods that act
+        at the ends of epochs.
     """
     from switch_ema.bench.methods import options_in_epochs, parse_method
 
     averagers, options, waiting = {}, {}, []
-    for index, label in enumerate(told["methods"]):
+    for index, label in enumerate(settings["methods"]):
         method = parse_method(label, {})
         if (
             epochs is None
@@ -284,14 +286,14 @@ def _attach(
             and "start" not in method.spec.options
         ):
             raise ValueError(
-                f"{label} needs to know how long the training is: give it a start, as "
-                "in swa:start=20, or call switch_ema.trial(..., epochs=...)."
+                f"{label} needs the length of the training: give it a start, as in "
+                "swa:start=20, or call switch_ema.trial(..., epochs=...)."
             )
         averagers[label] = method.make(
             model,
             optimizer,
             epochs=epochs or 1,
-            folder=Path(f"{told['log']}.{index}"),
+            folder=Path(f"{settings['log']}.{index}"),
         )
         options[label] = method.describe(epochs or 1)
         if options_in_epochs(method):
@@ -313,15 +315,15 @@ def _described(model: nn.Module, optimizer: "Optimizers | None") -> dict[str, st
 def _is_first_rank() -> bool:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
-    # torchrun tells the rank to every process that it starts.
+    # No process group yet: torchrun sets the rank in the environment.
     return os.environ.get("RANK", "0") == "0"
 
 
 def _leave_without(lock: Path) -> None:
-    """End this process when the comparison that has started it is gone.
+    """Exit this process when the comparison that started it is gone.
 
-    It holds a lock, which the system releases whatever becomes of it. So no training
-    goes on that nobody waits for, also on the other ranks, which are no children of it.
+    The comparison holds a lock, which the system releases however it ends. This also
+    stops other ranks, which are not its child processes.
     """
     import fcntl
 
@@ -329,6 +331,6 @@ def _leave_without(lock: Path) -> None:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                os._exit(1)
+                os._exit(1)  # not sys.exit(), which would end only this thread
             except BlockingIOError:
                 time.sleep(_WATCH_SECONDS)

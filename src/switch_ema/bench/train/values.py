@@ -1,7 +1,7 @@
-"""The values of a training, written once: one line is added after each epoch.
+"""Append-only log of a training's values, one line per epoch.
 
-A checkpoint that held all of them would grow with every epoch, and so would the time
-that it takes to write it.
+Stored in checkpoints instead, the values would make each of them larger and slower to
+write than the one before.
 """
 
 import json
@@ -18,13 +18,13 @@ Values = dict[str, dict[str, list[list[float]]]]
 """By method and metric: per epoch, one value per seed; NaN where not evaluated."""
 
 Latest = tuple[str, float]
-"""The name of a metric and its last value, the mean over the seeds."""
+"""Name of a metric and its latest value, averaged over seeds."""
 OnProgress = Callable[[int, Latest | None], object]
-"""Told the epochs that are finished, and the last value, if there is one."""
+"""Callback with the number of finished epochs and the latest value, if any."""
 
 
 def latest_of(metrics: Mapping[str, Sequence[Sequence[float]]]) -> Latest | None:
-    """Return the last measured value of the first metric; seeds that stopped are out.
+    """Return the latest value of the first metric, over seeds that have one.
 
     >>> nan = float("nan")
     >>> latest_of({"accuracy": [[50.0, 70.0], [80.0, nan], [nan, nan]], "nll": [[1.0]]})
@@ -40,7 +40,7 @@ def latest_of(metrics: Mapping[str, Sequence[Sequence[float]]]) -> Latest | None
 
 
 def read_progress(path: Path, method: str) -> tuple[int, Latest | None]:
-    """Return how many epochs a log holds, and the last value of a method."""
+    """Return the number of epochs in a log and the latest value of a method."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for line in reversed(lines):
         latest = latest_of({k: [v] for k, v in _parsed(line)[method].items()})
@@ -50,18 +50,18 @@ def read_progress(path: Path, method: str) -> tuple[int, Latest | None]:
 
 
 class ValueLog:
-    """A file with one line per epoch: a checksum, and the values as JSON."""
+    """Log file with one line per epoch: a checksum, then the values as JSON."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lines = path, 0
 
     @property
     def lines(self) -> int:
-        """How many epochs the file holds."""
+        """Number of epochs in the file."""
         return self._lines
 
     def add(self, values: Values) -> None:
-        """Write the epochs that the file does not hold yet, and force them to disk."""
+        """Append the epochs that the file does not have yet, and sync it to disk."""
         epochs = max((len(v) for m in values.values() for v in m.values()), default=0)
         if epochs == self._lines:
             return
@@ -69,14 +69,15 @@ class ValueLog:
         with self._path.open("ab" if self._lines else "wb") as file:
             file.write(b"".join(lines))
             file.flush()
+            # A checkpoint refers to these lines, so they must be on disk before it.
             os.fsync(file.fileno())
         self._lines = epochs
 
     def read(self, lines: int) -> Values:
-        """Read so many epochs; what a kill has left behind them is cut off.
+        """Read the first epochs; lines after them, left by a kill, are cut off.
 
         Raises:
-            ValueError: they are not there, or a line is damaged.
+            ValueError: epochs are missing, or a line is damaged.
         """
         if not lines:
             return {}
