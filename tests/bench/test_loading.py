@@ -54,7 +54,7 @@ def test_a_file_is_run_once():
 
 
 def test_missing_file():
-    assert message_of("nowhere.py:Mine") == "nowhere.py: there is no such file."
+    assert message_of("nowhere.py:Mine") == "nowhere.py: no such file."
 
 
 @pytest.mark.parametrize("ending", [":Beer", ":cross_entropy", ""])
@@ -152,7 +152,7 @@ def test_without_a_split_there_is_no_tuning(write):
     path = write(MINE.format(body="", last=EVALUATE))
     assert create_task(f"{path}:Mine", (7,)).seed == 7
     message = message_of(f"{path}:Mine", split="validation")
-    assert "takes no keyword split" in message
+    assert "has no keyword split" in message
 
 
 def test_neighbours_can_be_imported(write, tmp_path):

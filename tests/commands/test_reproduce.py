@@ -199,7 +199,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
             (*RUN, "--executor", "moon"),
             "executor must be local, ray, slurm or inline, got 'moon'",
         ),
-        ((*RUN, "--address", "here:1"), "address is for --executor ray alone"),
+        ((*RUN, "--address", "here:1"), "address needs --executor ray"),
         (
             (*RUN, "--scale", "paper", "--dataset", "digits"),
             "dataset is for the small scale",

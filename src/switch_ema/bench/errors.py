@@ -1,5 +1,5 @@
-"""What is raised where the input of the user is wrong."""
+"""The exception for invalid user input."""
 
 
 class UsageError(Exception):
-    """The input of the user is wrong; the message is all that is shown."""
+    """Raised for invalid user input; the user sees only its message."""

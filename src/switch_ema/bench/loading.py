@@ -1,4 +1,4 @@
-"""Find a task's class by its name or in the user's file, and check its options."""
+"""Finds a task's class by name or in the user's file, and checks its options."""
 
 import importlib
 import importlib.util
@@ -28,60 +28,62 @@ from switch_ema.bench.task import Metric, Recipe, SeedBatchTask, Task
 from switch_ema.bench.text import listed, unknown
 
 _REGISTRY = "switch_ema.zoo.tasks.registry"
-"""Where tasks are found by name. A string: the engine imports no particular task."""
+"""Module with the named tasks; a string, as the engine imports no particular task."""
 
 _NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
 
 def registered_tasks() -> Mapping[str, str]:
-    """Return the tasks that have a name: name -> module and class."""
+    """Return the named tasks: name -> module and class."""
     tasks: Mapping[str, str] = importlib.import_module(_REGISTRY).TASKS
     return tasks
 
 
 def import_task(name: str) -> type[Task]:
-    """Import the class of a task that has a name."""
+    """Import the class of a named task."""
     found: type[Task] = importlib.import_module(_REGISTRY).import_task(name)
     return found
 
 
 def check_unchanged(task: str, sources: str, inputs: str | None = None) -> None:
-    """Refuse files that are not those that a run was begun with.
+    """Refuse a task whose files have changed since the run started.
 
     Args:
-        task: whose files are compared.
-        sources: the fingerprints of the code of all tasks.
-        inputs: those of other files that a script is given, as JSON.
+        task: the task to check.
+        sources: fingerprints of the code of all tasks.
+        inputs: fingerprints of a script's other input files, as JSON.
     """
     found = fingerprint(task)
     if found and found not in sources.split():
         raise UsageError(
-            f"{described(task)} was edited while the run was going on, and results of "
-            "both must not be mixed; undo the edit, or begin a new run."
+            f"{described(task)} was edited during the run, and results of both "
+            "versions must not be mixed; undo the edit, or start a new run."
         )
     if changed := changed_inputs(inputs):
         raise UsageError(
-            f"{listed(changed)} changed while the run was going on, and results of "
-            "both must not be mixed; undo the change, or begin a new run. If the "
-            f"script writes there, let it write to {FOLDER}."
+            f"{listed(changed)} changed during the run, and results of both versions "
+            "must not be mixed; undo the change, or start a new run. If the script "
+            f"writes there, let it write to {FOLDER}."
         )
 
 
 def _load_from_file(shown: str, name: str) -> type[Task]:
-    """Import the user's file and take the class out of it."""
+    """Import the user's file and return the task class."""
     try:
         path = Path(shown).expanduser().resolve()
         is_there = path.is_file()
-    except (OSError, RuntimeError, ValueError):  # a loop of links, or no name of a file
+    except (OSError, RuntimeError, ValueError):  # a symlink loop, or an invalid name
         is_there = False
     if not is_there:
-        raise UsageError(f"{shown}: there is no such file.")
+        raise UsageError(f"{shown}: no such file.")
     module = _import(path, shown, path.stat().st_mtime_ns)
     found = getattr(module, name, None) if name else None
     if not (inspect.isclass(found) and issubclass(found, Task)):
         tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
         there = f"its tasks are {', '.join(tasks)}" if tasks else _NO_TASKS
-        wanted = f"there is no task {name!r}" if name else "name a task behind the file"
+        wanted = (
+            f"there is no task {name!r}" if name else "add a task's name, FILE:NAME"
+        )
         raise UsageError(f"{shown}: {wanted}; {there}.")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
@@ -98,9 +100,9 @@ def _load_from_file(shown: str, name: str) -> type[Task]:
 
 
 def explain(error: BaseException, shown: str) -> UsageError:
-    """Say in one line what went wrong in the user's file, and in which line of it."""
+    """Describe an error of the user's file in one line, with its line number."""
     path = Path(shown).expanduser().resolve()
-    message = told(error).strip().partition("\n")[0]
+    message = message_of(error).strip().partition("\n")[0]
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -109,22 +111,22 @@ def explain(error: BaseException, shown: str) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines, message = [error.lineno], error.msg
     where = f"{shown}, line {lines[-1]}" if lines else shown
-    if not isinstance(error, UsageError):  # ours say by themselves what is wrong
+    if not isinstance(error, UsageError):  # our own messages need no exception name
         message = f"{type(error).__name__}: {message}"
     return UsageError(f"{where}: {message}".rstrip(": "))
 
 
-def told(error: BaseException) -> str:
-    """Return the text of an exception, whose own method may fail to make it."""
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, even if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception as second:
-        return f"(its text cannot be made: {type(second).__name__})"
+        return f"(its message cannot be shown: {type(second).__name__})"
 
 
 def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
-    """Return the options of a task: its constructor's, without seed and split."""
-    # The first is the seed, whatever its name.
+    """Return a task's options: its constructor's parameters except seed and split."""
+    # The first parameter is the seed, whatever its name.
     options = list(inspect.signature(task_class).parameters.values())[1:]
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {
@@ -135,12 +137,12 @@ def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
 
 
 def takes_split(task_class: type[Task]) -> bool:
-    """Return whether the task can evaluate on held-out training data."""
+    """Whether the task can evaluate on held-out training data."""
     return "split" in inspect.signature(task_class).parameters
 
 
 def _check_options(task_class: type[Task], spec: Spec) -> None:
-    """Refuse options that the task does not have, and values of another kind."""
+    """Refuse unknown options, and values of the wrong type."""
     options, hints = options_of(task_class), _hints(task_class)
     for key, value in spec.options.items():
         if key not in options:
@@ -152,7 +154,7 @@ def _check_options(task_class: type[Task], spec: Spec) -> None:
 
 
 def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
-    """Find a task and check its options, without making it.
+    """Find a task's class and check its options, without creating the task.
 
     Args:
         task: a name with options, such as ``images:noise=0.3``, or a class in a file,
@@ -161,8 +163,8 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
     spec = parse_task(task) if isinstance(task, str) else task
     if is_script(spec.name):
         raise UsageError(
-            f"{spec.name.removeprefix(SCRIPT)} is a script, of which a run has the "
-            "values alone, neither data nor weights."
+            f"{spec.name.removeprefix(SCRIPT)} is a script: its run has only values, "
+            "no data and no weights."
         )
     file = file_of(spec)
     if file is not None:
@@ -177,14 +179,14 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
 
 
 def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") -> Task:
-    """Make a task for one seed, or for several that are trained stacked."""
+    """Create a task for one seed, or for several that are trained stacked."""
     task_class, spec = load_task_class(task)
     options = dict(spec.options)
     if takes_split(task_class):
         options["split"] = split
     elif split != "test":
         raise UsageError(
-            f"{spec.name} cannot be tuned: its constructor takes no keyword split."
+            f"{spec.name} cannot be tuned: its constructor has no keyword split."
         )
     try:
         if issubclass(task_class, SeedBatchTask):
@@ -215,13 +217,14 @@ def _is_task(value: object, module: ModuleType) -> bool:
 
 @lru_cache(maxsize=32)
 def _import(path: Path, shown: str, changed: int) -> ModuleType:
-    """Run a file once; ``changed`` makes it run again after an edit."""
+    """Import a file once; ``changed``, its mtime, makes an edited file load again."""
     del changed
     name = f"switch_ema_user_{path.stem}_{sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickling look the module up; its neighbours may be imported.
+    # Dataclasses and pickle look the module up; its folder joins the path, so that it
+    # can import its neighbours.
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -242,7 +245,7 @@ def _shown(option: inspect.Parameter) -> str:
 def _hints(task_class: type[Task]) -> dict[str, Any]:
     try:
         return get_type_hints(task_class.__init__)
-    except (NameError, TypeError):  # a user's annotations need not resolve
+    except (NameError, TypeError):  # the user's annotations may not resolve
         return {}
 
 

@@ -114,7 +114,7 @@ def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
         task_class, spec = load_task_class(task)
         if not takes_split(task_class):
             raise UsageError(
-                f"{spec.name} cannot be tuned: its constructor takes no keyword split."
+                f"{spec.name} cannot be tuned: its constructor has no keyword split."
             )
         _check_candidates(_all_candidates(config, plan, task))
 

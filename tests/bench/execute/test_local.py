@@ -115,7 +115,7 @@ def test_one_mishap_stops_one_training(tasks, tmp_path, monkeypatch):
     assert sorted(statuses) == ["done"] + ["failed"] * 4
     assert messages[0] == "its process died twice, with exit code 7"
     assert messages[1].startswith("its process died twice, by signal 11")
-    assert "Unspeakable: (its text cannot be made: ValueError)" in messages[2]
+    assert "Unspeakable: (its message cannot be shown: ValueError)" in messages[2]
     assert messages[3].endswith("ValueError: line") and messages[4] == ""
 
 
@@ -156,7 +156,7 @@ def test_an_exit_in_a_task_is_told_with_its_line(tasks, tmp_path):
     ("end", "argument", "told"),
     [
         (os._exit, 3, "with exit code 3"),
-        (signal.raise_signal, 9, "by signal 9 (9: often for want of memory)"),
+        (signal.raise_signal, 9, "by signal 9 (9: often out of memory)"),
     ],
 )
 def test_a_worker_that_died_tells_how(end, argument, told):

@@ -180,7 +180,7 @@ def test_stacked_seeds_posthoc_and_scripts_are_refused(file, tmp_path):
         "posthoc-ema writes its averages to files": replace(
             cell, methods=("posthoc-ema",)
         ),
-        "write torchrun into its command": replace(
+        "put torchrun into its command": replace(
             cell, task="script:python train.py --seed {seed}"
         ),
     }
@@ -203,7 +203,7 @@ def test_torchrun_has_chosen_the_workers(monkeypatch):
         monkeypatch.setenv(name, str(value))
     assert RunOptions().workers_per_training == 2
     for wrong in ({"workers_per_training": 4}, {"executor": "inline"}):
-        with pytest.raises(UsageError, match="torchrun has started 2 processes"):
+        with pytest.raises(UsageError, match="torchrun started 2 processes"):
             RunOptions(**wrong)
 
 
@@ -211,7 +211,7 @@ def test_torchrun_has_chosen_the_workers(monkeypatch):
     ("options", "message"),
     [
         ({"workers_per_training": 0}, r"workers_per_training must be in \[1, 4096\]"),
-        ({"slurm": ("a=b",)}, "slurm is for --executor slurm alone"),
+        ({"slurm": ("a=b",)}, "slurm needs --executor slurm"),
         ({"executor": "slurm", "slurm": ("gpu",)}, "options as name=value"),
     ],
 )

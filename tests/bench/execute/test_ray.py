@@ -341,7 +341,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
             {"executor": "k8s"},
             "executor must be local, ray, slurm or inline, got 'k8s'",
         ),
-        ({"address": "auto"}, "address is for --executor ray alone, got 'auto'"),
+        ({"address": "auto"}, "address needs --executor ray, got 'auto'"),
     ],
 )
 def test_bad_options_are_refused(options, message):

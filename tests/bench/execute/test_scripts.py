@@ -229,26 +229,26 @@ def test_a_launcher_may_start_a_script_anew(script):
         (
             REPORT.replace("(1, 2)", "()"),
             {},
-            "the script never called trial.evaluate, so it has no value",
+            "the script never called trial.evaluate, so it has no values",
         ),
         (
             "import os\nos.write(2, b'reading')\nraise ValueError('no data')",
             {},
             "ended with exit code 1; ",
         ),
-        (REPORT, {"metric": "loss"}, "it reports score, not loss, which is to be comp"),
+        (REPORT, {"metric": "loss"}, "it reports score, but the comparison needs loss"),
         (
             REPORT.replace('"score"', '"score" if seed else "loss"'),
             {},
-            "it reports score, where others have reported loss",
+            "it reports score, but others reported loss",
         ),
         (
             REPORT.replace('{"epoch": epoch', '{"epoch": 0').replace(
                 '{"Network": "N"}', '{}, "waits_for_epochs": ["switch-ema"]'
             ),
             {},
-            "never called trial.end_epoch, which switch-ema waited for; call it after "
-            "each epoch, or count steps, as in switch-ema:switch_every=100it",
+            "never called trial.end_epoch, needed by switch-ema; call it after "
+            "each epoch, or count in steps, as in switch-ema:switch_every=100it",
         ),
         (
             REPORT.replace('"attempt":', '"counts_updates": True, "attempt":'),
@@ -258,8 +258,8 @@ def test_a_launcher_may_start_a_script_anew(script):
         (
             REPORT + REPORT.replace("sys.argv[1]", "sys.argv[1] + '0'"),
             {},
-            "switch_ema.trial was called in 2 of its processes (numbers 7 and 7), and "
-            "whose values count is not known; call it in one, and start others without",
+            "switch_ema.trial was called in 2 of its processes (ids 7 and 7), so it "
+            "is unclear whose values count; call it in one, and start the others ",
         ),
         (REPORT.replace("1.0137", "float('nan')"), {}, None),
     ],
@@ -372,7 +372,7 @@ def test_a_configuration_that_changes_during_the_run_stops_it(script):
     Path("conf.yaml").write_text("lr: 1")
     text = f"{REPORT}if sys.argv[1] == '1': open('conf.yaml', 'w').write('lr: 2')\n"
     run = script(text, arguments="{seed} --config conf.yaml")
-    assert "conf.yaml changed while the run was going on" in str(run.error)
+    assert "conf.yaml changed during the run" in str(run.error)
     assert "let it write to {folder}" in str(run.error)
 
 

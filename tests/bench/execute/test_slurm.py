@@ -123,7 +123,7 @@ def test_two_tasks_train_as_one_process_also_after_one_was_killed(file, tmp_path
         ),
         (
             ("tasks_per_node=3",),
-            r"nodes x tasks_per_node must be the 1 workers .* 1 x 3",
+            r"nodes x tasks_per_node must equal the 1 workers .* 1 x 3",
         ),
     ],
 )

@@ -82,11 +82,11 @@ def test_other_processes_train_the_same_cells(
 
 
 def test_a_pickle_in_the_store_is_not_executed(store, trained, tmp_path, capsys):
-    torchrun._tell(store, pickle.dumps((Hostile(), None, str(tmp_path))))
+    torchrun._send(store, pickle.dumps((Hostile(), None, str(tmp_path))))
     with pytest.raises(Left):
         torchrun.follow()
     assert not (tmp_path / "pwned").exists() and trained == []
-    assert "store holds no training of this command" in capsys.readouterr().err
+    assert "store has an invalid message for this command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_the_command_does_not_name_is_refused(
 ):
     monkeypatch.setattr(sys, "argv", ["switch-ema", "compare", tiny])
     (cell, context), *_ = tell(tiny, tmp_path / "run")
-    told = json.loads(torchrun._spelled(cell, replace(context, device=None)))
+    told = json.loads(torchrun._serialized(cell, replace(context, device=None)))
     told["cell"] |= change
     store.set(torchrun._key(1), json.dumps(told))
     trained.clear()

@@ -113,7 +113,7 @@ def test_a_file_that_is_edited_during_a_run_stops_it(tmp_path):
     options = RunOptions(out=tmp_path, name="run", executor="inline", device="cpu")
     stopped = run_comparison(config, options).error
     assert isinstance(stopped, UsageError)
-    assert "edited while the run was going on" in str(stopped)
+    assert "edited during the run" in str(stopped)
     _, results = open_run(tmp_path / "run")
     statuses = [results.statuses()[cell.id] for cell in make_plan(config)]
     assert statuses == ["done", "failed"]

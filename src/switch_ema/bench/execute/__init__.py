@@ -1,1 +1,1 @@
-"""From cells to results: on this machine, in processes, or on a Ray cluster."""
+"""Trains cells: in this process, in local workers, or on a Ray or Slurm cluster."""

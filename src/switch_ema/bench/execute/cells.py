@@ -1,4 +1,4 @@
-"""Trains cells: in this process, in several at a time, or on a cluster."""
+"""Trains cells with the chosen executor."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from switch_ema.bench.train.result import CellResult
 
 
 def default_jobs() -> int:
-    """Return how many cells are trained at a time here: one per core, or per GPU."""
+    """Return how many cells to train at once: one per core, or one on a GPU."""
     return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
@@ -32,19 +32,18 @@ def train_cells(
     slurm: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Iterator[tuple[Cell, CellResult]]:
-    """Yield each cell with its result, as they finish; failures are results too.
+    """Yield each cell with its result as it finishes; failures are results, too.
 
     Args:
-        cells: what to train.
-        context_of: where and how a cell is trained.
-        jobs: cells trained at a time; 0 for as many as fit, and for one script.
-        on_epoch: told a cell, the epochs that it has finished, and its last value.
-        executor: ``local`` for processes, ``ray`` or ``slurm`` for a cluster,
-            ``inline`` for this process, as is good for a debugger.
-        address: the address of the Ray cluster; see :func:`ray.init`.
-        slurm: options of the jobs of Slurm, as ``name=value``.
-        timeout: seconds without a finished epoch after which a local training is given
-            up.
+        cells: the cells to train.
+        context_of: returns the run context of a cell.
+        jobs: cells to train at once; 0 for as many as fit, or one script.
+        on_epoch: called with a cell, its finished epochs, and its latest value.
+        executor: ``local`` for worker processes, ``ray`` or ``slurm`` for a cluster,
+            ``inline`` for this process, for example under a debugger.
+        address: address of the Ray cluster; see :func:`ray.init`.
+        slurm: options of the Slurm jobs, as ``name=value``.
+        timeout: seconds without a finished epoch after which a local training fails.
     """
     if not cells:
         return
@@ -55,21 +54,21 @@ def train_cells(
             raise UsageError(f"a script runs on this machine, not on {cluster}.")
         if workers > 1:
             raise UsageError(
-                "a script divides its batches by itself: write torchrun into its "
-                "command, and leave out --workers-per-training."
+                "--workers-per-training does not apply to a script; instead, "
+                "put torchrun into its command."
             )
-        jobs = jobs or 1  # a command may occupy all of the machine
+        jobs = jobs or 1  # a command may use the whole machine
     if workers > 1:
         for cell in cells:
             check_divisible(cell)
     if executor == "ray":
-        # Imported here, since Ray is an extra and slow to import.
+        # Imported here: Ray is an optional extra and slow to import.
         from switch_ema.bench.execute.ray import train_on_ray
 
         yield from train_on_ray(cells, context_of, jobs, on_epoch, address=address)
         return
     if executor == "slurm":
-        # Imported here, since submitit is an extra.
+        # Imported here: submitit is an optional extra.
         from switch_ema.bench.execute.slurm import train_on_slurm
 
         yield from train_on_slurm(cells, context_of, jobs, on_epoch, slurm)
@@ -86,7 +85,7 @@ def train_cells(
 
         yield from train_launched(cells, context_of, on_epoch)
         return
-    # Also one training at a time has a process: a crash must not end the comparison.
+    # Even a single job gets a process, so a crash does not end the comparison.
     jobs = jobs or max(1, default_jobs() // workers)
     with Pool(min(jobs, len(cells)), timeout) as pool:
         yield from pool.run(cells, context_of, on_epoch)

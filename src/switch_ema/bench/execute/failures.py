@@ -1,4 +1,4 @@
-"""What goes wrong in a training, told in one line; the traceback is in a file."""
+"""Turns a training's exceptions into one-line messages, with tracebacks in files."""
 
 import os
 import traceback
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.loading import explain, told
+from switch_ema.bench.loading import explain, message_of
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_file, parse_task
 from switch_ema.bench.text import printable
@@ -17,7 +17,7 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
 FAILURES = "failures"
-"""Folder below that of a run: the traceback of each training that failed."""
+"""Subfolder of a run with the traceback of each failed training."""
 
 _R = TypeVar("_R")
 
@@ -28,12 +28,12 @@ def explained(
     context: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
-    """Train one cell; what goes wrong is told in the result, in one line.
+    """Train one cell; an exception becomes a failed result with a one-line message.
 
-    A task that changes the current folder changes it for itself alone.
+    Restores the current folder, which a task may change.
 
     Raises:
-        WorkerLost: one of several workers has died; the training may go on.
+        WorkerLost: one of several workers died; the training may be resumed.
     """
     home = os.getcwd()
     try:
@@ -41,9 +41,9 @@ def explained(
     except WorkerLost:
         raise
     except UsageError as error:
-        message = told(error)
+        message = message_of(error)
     except OSError as error:
-        message = f"{type(error).__name__}: {told(error)}"
+        message = f"{type(error).__name__}: {message_of(error)}"
     except (Exception, SystemExit) as error:
         message = _describe(error, cell)
         _keep_traceback(context, cell)
@@ -53,7 +53,7 @@ def explained(
 
 
 class TrainingFailed(Exception):
-    """A worker's training has failed by itself; it is not to be started again."""
+    """A worker's training failed with an error of its own; do not restart it."""
 
 
 def train_or_raise(
@@ -62,11 +62,11 @@ def train_or_raise(
     context: RunContext,
     progress: OnProgress,
 ) -> _R | CellResult:
-    """Train one cell as a worker that has to fail, for its launcher to end the others.
+    """Train one cell as a worker; raise if it fails, so the launcher stops the others.
 
     Raises:
-        TrainingFailed: with what went wrong, in one line.
-        WorkerLost: another worker has died; the training may go on.
+        TrainingFailed: the training failed; the message is one line.
+        WorkerLost: another worker died; the training may be resumed.
     """
     result = explained(train, cell, context, progress)
     if isinstance(result, CellResult) and result.status == "failed":
@@ -75,18 +75,18 @@ def train_or_raise(
 
 
 def _keep_traceback(context: RunContext, cell: Cell) -> None:
-    """Write the traceback of what is being handled to a file of the run."""
+    """Write the traceback of the current exception to a file of the run."""
     path = context.folder / FAILURES / f"{cell.id}.txt"
-    with suppress(OSError, ValueError):  # the message has to do
+    with suppress(OSError, ValueError):  # then the message must suffice
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc(), encoding="utf-8")
 
 
 def _describe(error: BaseException, cell: Cell) -> str:
-    """Tell an exception in one line: where in the user's file, or else in ours."""
+    """Describe an exception in one line, with its line in the user's file or ours."""
     spec = parse_task(cell.task)
     if is_file(spec):
         return str(explain(error, spec.name.rpartition(":")[0]))
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{frame.filename}, line {frame.lineno}"
-    return f"{where}: {type(error).__name__}: {told(error)}".replace("\n", " ")
+    return f"{where}: {type(error).__name__}: {message_of(error)}".replace("\n", " ")

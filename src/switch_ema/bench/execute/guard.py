@@ -1,11 +1,12 @@
-"""Starts a command and leaves none of its processes behind.
+"""Runs a command and leaves none of its processes behind.
 
-This file is also a program: ``python -I -S guard.py FILES COMMAND...``, with the
-standard library alone. A worker starts it in the place of the command and holds the
-other end of a pipe. When that closes, because the worker stops or is killed, or when
-the command ends, every process of the command gets SIGTERM and, some seconds later,
-SIGKILL. On Linux these are all descendants, also those with a session of their own, as
-torchrun's: orphans become children of the guard. Elsewhere it is the process group.
+This file is also a program that needs only the standard library:
+``python -I -S guard.py FILES COMMAND...``. A worker starts it instead of the command
+and holds the write end of a pipe. When the pipe closes, because the worker stopped or
+was killed, or when the command ends, every process of the command gets SIGTERM and,
+some seconds later, SIGKILL. On Linux that covers all descendants, even those in a
+session of their own, such as torchrun's: orphans become children of the guard.
+Elsewhere it covers the process group.
 """
 
 import os
@@ -17,9 +18,9 @@ import time
 from contextlib import suppress
 
 GRACE_SECONDS = 5.0
-"""Time between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 GIVE_UP_SECONDS = 5.0
-"""Time after SIGKILL in which processes can be expected to be gone."""
+"""Seconds to wait after SIGKILL for processes to disappear."""
 
 _IS_LINUX = sys.platform == "linux"
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # of prctl(2)
@@ -27,14 +28,14 @@ _POLL_SECONDS = 0.05
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the system kill this process when its parent is gone, where it can (Linux).
+    """Have the kernel kill this process when its parent exits (Linux only).
 
     Args:
-        parent: its process id, in case that it is gone already.
+        parent: process id of the parent, which may have exited already.
     """
     if _IS_LINUX:
         _prctl(_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        if os.getppid() != parent:  # it exited before prctl took effect
             os._exit(1)
 
 
@@ -45,18 +46,19 @@ def _prctl(option: int, value: int) -> None:
 
 
 class _Guard:
-    """The command's first process, and what has come of it."""
+    """Starts the command and ends its processes."""
 
     def __init__(self, pipe: int, command: list[str]) -> None:
         self._pipe = pipe
         self._status: int | None = None
         if _IS_LINUX:
-            _prctl(_CHILD_SUBREAPER, 1)
-        # Signals only interrupt the waiting: what has happened is looked up.
-        self._heard, told = os.pipe()
-        os.set_blocking(self._heard, False)
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+            _prctl(_CHILD_SUBREAPER, 1)  # adopt orphans, so they can be found
+        # Signal numbers arrive through a pipe, which select() can wait for: a signal
+        # just before a blocking call would be missed otherwise.
+        self._signals, wakeup = os.pipe()
+        os.set_blocking(self._signals, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         guard = os.getpid()
@@ -65,22 +67,22 @@ class _Guard:
             _become(command, guard)
 
     def run(self) -> int:
-        """Wait for the command or for the pipe; return how the command has ended."""
+        """Wait for the command or the pipe; return the command's exit code."""
         while self._status is None and not self._is_to_stop():
             self._reap()
         self._end()
         return 0 if self._status is None else os.waitstatus_to_exitcode(self._status)
 
     def _is_to_stop(self) -> bool:
-        ready, _, _ = select.select([self._pipe, self._heard], [], [])
+        ready, _, _ = select.select([self._pipe, self._signals], [], [])
         stopped = b""
-        if self._heard in ready:
-            stopped = bytes({*os.read(self._heard, 4096)} - {signal.SIGCHLD})
+        if self._signals in ready:
+            stopped = bytes({*os.read(self._signals, 4096)} - {signal.SIGCHLD})
         return self._pipe in ready or bool(stopped)
 
     def _end(self) -> None:
         """End all processes that are left."""
-        told: set[int] = set()
+        terminated: set[int] = set()
         for number, seconds in (
             (signal.SIGTERM, GRACE_SECONDS),
             (signal.SIGKILL, GIVE_UP_SECONDS),
@@ -91,9 +93,11 @@ class _Guard:
                 left = _descendants() if _IS_LINUX else _group(self._first)
                 if not left:
                     return
+                # Listed again each time, as a process may still start others; SIGTERM
+                # goes to each one once.
                 for process in left:
-                    if number == signal.SIGKILL or process not in told:
-                        told.add(process)
+                    if number == signal.SIGKILL or process not in terminated:
+                        terminated.add(process)
                         with suppress(ProcessLookupError, PermissionError):
                             os.kill(process, number)
                 time.sleep(_POLL_SECONDS)
@@ -106,14 +110,14 @@ class _Guard:
 
 
 def _become(command: list[str], guard: int) -> None:
-    """Turn a forked process into the command."""
+    """Replace a forked process by the command."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (
             *(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT),
             *(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these
         ):
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL)  # exec keeps ignored signals ignored
         os.setsid()
         die_with_parent(guard)
         os.execvp(command[0], command)
@@ -130,7 +134,7 @@ def _descendants() -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                # The name of a program, in brackets, may hold anything.
+                # The program's name, in brackets, may contain any character.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
                 if state not in b"ZX":
                     children.setdefault(int(parent), []).append(int(name))
@@ -141,7 +145,7 @@ def _descendants() -> list[int]:
 
 
 def _group(first: int) -> list[int]:
-    """Return the number that stands for a process group, if there is one."""
+    """Return the id of the process group for kill(), if the group exists."""
     try:
         os.killpg(first, 0)
     except (ProcessLookupError, PermissionError):
@@ -150,13 +154,13 @@ def _group(first: int) -> list[int]:
 
 
 def main() -> None:
-    """Guard a command; end as it has ended."""
+    """Guard a command; exit with its exit code, or by its signal."""
     files = list(map(int, sys.argv[1].split(",")))
-    for file in files:  # the command must not hold them open
+    for file in files:  # the command must not keep them open
         os.set_inheritable(file, False)
     code = _Guard(files[0], sys.argv[2:]).run()
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no second core dump
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

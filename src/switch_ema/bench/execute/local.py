@@ -1,4 +1,4 @@
-"""Trains cells on this machine, in processes of its own."""
+"""Trains cells in worker processes on this machine."""
 
 import os
 import signal
@@ -28,16 +28,16 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import Latest, OnProgress
 
 _STOP_SECONDS = GRACE_SECONDS + GIVE_UP_SECONDS + 5
-"""How long the worker of a script has for its end."""
+"""Seconds that the worker of a script has to stop."""
 
 OnEpoch = Callable[[Cell, int, Latest | None], None]
-"""Told a cell, the epochs it has finished, and its last value, if there is one."""
+"""Callback with a cell, its finished epochs, and its latest value, if any."""
 
 
 def train_or_explain(
     cell: Cell, context: RunContext, progress: OnProgress
 ) -> CellResult:
-    """Train one cell, alone or with workers; what goes wrong is told in the result."""
+    """Train one cell, with one or several workers; exceptions become failed results."""
     train = train_cell if context.workers == 1 else train_in_group
     if is_script(cell.task):
         train = run_script
@@ -50,14 +50,14 @@ class _Worker:
     connection: Connection
     cell: Cell | None = None
     heard: float = field(default_factory=time.monotonic)
-    """When it was given its cell, or told the last epoch."""
+    """When it got its cell or last reported an epoch."""
 
 
 class Pool:
     """Processes that each train one cell at a time.
 
-    Written by hand because a lost worker must cost just the cell it was training,
-    and because every worker reports the epochs it finishes.
+    Not a concurrent.futures pool: a lost worker must cost only its own cell, and
+    workers report each epoch they finish.
     """
 
     def __init__(self, jobs: int, timeout: float | None = None) -> None:
@@ -85,7 +85,7 @@ class Pool:
         context_of: Callable[[Cell], RunContext],
         on_epoch: OnEpoch,
     ) -> Iterator[tuple[Cell, CellResult]]:
-        """Hand the cells out and yield their results."""
+        """Distribute the cells and yield their results; a lost cell gets one retry."""
         waiting = list(reversed(cells))
         lost: dict[str, int] = {}
         while waiting or any(worker.cell for worker in self._workers):
@@ -94,7 +94,7 @@ class Pool:
                     worker.cell, worker.heard = waiting.pop(), time.monotonic()
                     try:
                         worker.connection.send((worker.cell, context_of(worker.cell)))
-                    except OSError:  # it died idle, which the wait below tells
+                    except OSError:  # it died while idle; the wait below notices
                         waiting.append(worker.cell)
                         worker.cell = None
             for worker in self._ready():
@@ -126,7 +126,7 @@ class Pool:
                     yield worker.cell, CellResult("failed", why)
 
     def _ready(self) -> list[_Worker]:
-        """Wait for workers that have something to tell, or are dead."""
+        """Wait for workers that have sent a message or died."""
         seconds = None if self._timeout is None else min(1.0, self._timeout / 4)
         found = wait([worker.connection for worker in self._workers], seconds)
         return [worker for worker in self._workers if worker.connection in found]
@@ -143,7 +143,7 @@ class Pool:
 
 
 def _end(workers: Sequence[_Worker]) -> None:
-    """End workers; those of scripts have time to end the script's processes."""
+    """End workers; those that run scripts get time to end the script's processes."""
     for worker in workers:
         if worker.cell is not None and is_script(worker.cell.task):
             worker.process.terminate()
@@ -151,19 +151,20 @@ def _end(workers: Sequence[_Worker]) -> None:
             worker.process.kill()
     for worker in workers:
         worker.process.join(timeout=_STOP_SECONDS)
-        worker.process.kill()  # the guard of its script goes on without it
+        worker.process.kill()  # the guard of its script finishes without it
         worker.process.join()
 
 
 class _Stopped(BaseException):
-    """A worker is to end what it runs."""
+    """Raised in a worker to end its script."""
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM end a script first and then this process."""
+    """Make SIGTERM end the script first, then this process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        # A second SIGTERM must not interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Stopped
 
@@ -175,16 +176,16 @@ def _stoppable() -> Iterator[None]:
 
 
 def _how_it_died(process: BaseProcess) -> str:
-    process.join(timeout=5)  # its end of the pipe closes a moment before
+    process.join(timeout=5)  # its pipe closes slightly before it exits
     code = process.exitcode or 0
     if code < 0:
-        return f"by signal {-code} (9: often for want of memory)"
+        return f"by signal {-code} (9: often out of memory)"
     return f"with exit code {code}"
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """Train what comes in until the parent is gone."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides about these
+    """Train the cells that the parent sends, until it is gone."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent handles these
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)
     allow_processes()
@@ -194,7 +195,7 @@ def _work(connection: Connection, parent: int) -> None:
             cell, context = connection.recv()
             with _stoppable() if is_script(cell.task) else nullcontext():
                 result = train_or_explain(
-                    cell, context, lambda *told: connection.send(told)
+                    cell, context, lambda *event: connection.send(event)
                 )
             connection.send(result)
         except (EOFError, OSError, _Stopped):
@@ -202,7 +203,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _leave_with(parent: int) -> None:
-    """Stop working for a parent that was killed."""
+    """Exit when the parent was killed; for systems without prctl."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Trains one cell with several workers on this machine."""
+"""Trains one cell with several data-parallel workers on this machine."""
 
 import os
 import signal
@@ -32,11 +32,11 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
 RETRIES = 3
-"""How often a training goes on from its checkpoint after a worker was lost."""
+"""How often a training resumes from its checkpoint after losing a worker."""
 
 _POLL_SECONDS = 0.1
 _START = "forkserver"
-"""How workers are started; a process that has trained must not be forked."""
+"""Start method of workers; forking a process after training can deadlock."""
 
 
 def train_in_group(cell: Cell, context: RunContext, progress: OnProgress) -> CellResult:
@@ -50,19 +50,19 @@ def train_in_group(cell: Cell, context: RunContext, progress: OnProgress) -> Cel
 
 
 def given_up(workers: int) -> CellResult:
-    """Return the result of a training whose workers die again and again."""
+    """Return the failed result of a training that lost workers too often."""
     times = counted(RETRIES + 1, "time")
     return CellResult("failed", f"one of its {workers} workers died, {times}")
 
 
 class _Group:
-    """Processes that train one cell together, one attempt."""
+    """One attempt of several processes to train one cell together."""
 
     def __init__(self, cell: Cell, context: RunContext, progress: OnProgress) -> None:
         self._progress = progress
         self._result: CellResult | None = None
         processes = get_context(_START)
-        # The server imports this once, and torch with it, for all workers.
+        # The fork server imports this module, and torch, once for all workers.
         processes.set_forkserver_preload([__name__])
         pipes = [processes.Pipe(duplex=False) for _ in range(context.workers)]
         self._ours = [ours for ours, _ in pipes]
@@ -80,10 +80,10 @@ class _Group:
             connection.close()
 
     def run(self) -> CellResult:
-        """Wait for the result; the first worker has it, or one that has failed.
+        """Wait for the result of rank 0, or of a worker that failed.
 
         Raises:
-            WorkerLost: a worker has died.
+            WorkerLost: a worker died.
         """
         try:
             while not self._context.join(timeout=_POLL_SECONDS, grace_period=1.0):
@@ -97,21 +97,21 @@ class _Group:
                 process.kill()
         self._listen()
         if self._result is None:
-            raise WorkerLost("the first worker has left without a result")
+            raise WorkerLost("rank 0 exited without a result")
         return self._result
 
     def _listen(self) -> None:
         for connection in self._ours:
             try:
                 while connection.poll():
-                    self._hear(connection.recv())
+                    self._receive(connection.recv())
             except (EOFError, OSError):
                 continue
 
-    def _hear(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         if not isinstance(message, CellResult):
             self._progress(*message)
-        elif self._result is None:  # later ones may only tell that another is gone
+        elif self._result is None:  # later failures only follow from the first
             self._result = message
 
 
@@ -122,8 +122,8 @@ def _work(
     port: int,
     connections: Sequence[Connection],
 ) -> None:
-    """Train as one of the workers; tell epochs and the result."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about it
+    """Train as one of the workers; send epochs and the result to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     allow_processes()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ |= {
@@ -136,27 +136,27 @@ def _work(
     }
     connection = connections[rank]
     result = explained(
-        train_as_worker, cell, context, lambda *told: connection.send(told)
+        train_as_worker, cell, context, lambda *event: connection.send(event)
     )
     if result is not None:
         connection.send(result)
         if result.status == "failed":
-            sys.exit(1)  # so that the others are ended, too
+            sys.exit(1)  # makes the parent end the others, which wait for this one
 
 
 def allow_processes() -> None:
-    """Let a task start processes as it could outside of a worker, for a DataLoader.
+    """Let a task start child processes, as a DataLoader does.
 
-    A worker stays a daemon to its parent, which ends it; to itself it is none, since
-    daemons start no processes. A DataLoader's look whether their parent is there.
+    Daemons may not have children, so the worker clears its own flag; in the parent it
+    stays a daemon, which the parent ends. DataLoader workers exit with their parent.
     """
     current_process().daemon = False
-    # A spawned process would spawn its own, too, each importing everything anew.
+    # A spawned process would spawn its children, too, which import everything again.
     set_start_method(get_all_start_methods()[0], force=True)
 
 
 def _leave_with_parent() -> None:
-    """Stop working for a parent that was killed."""
+    """Exit when the parent was killed."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -165,7 +165,7 @@ def _leave_with_parent() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch's C++ part in new processes from warning of what we chose."""
+    """Silence C++ warnings of torch in new processes, about settings we chose."""
     name = "TORCH_CPP_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ.setdefault(name, "ERROR")

@@ -1,4 +1,4 @@
-"""How a comparison is run, as far as the numbers do not depend on it."""
+"""Options of a run that do not change its results."""
 
 import importlib.util
 import os
@@ -16,35 +16,35 @@ MOST_WORKERS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a comparison is run; the numbers do not depend on it."""
+    """How to run a comparison; the results do not depend on it."""
 
     out: Path = Path("runs")
-    """Folder that run folders are made in."""
+    """Folder in which run folders are created."""
     name: str | None = None
-    """Name of the run folder; by default made from the tasks and the settings."""
+    """Name of the run folder; by default derived from the tasks and settings."""
     jobs: int = 0
-    """Cells trained at a time; 0: one per core, or per GPU; of a script, one."""
+    """Cells to train at once; 0: one per core, or one on a GPU or for a script."""
     threads: int | None = None
-    """Threads of each training; None: the run's own, which is 1 for a new run."""
+    """Threads per training; None: the run's setting, which is 1 for a new run."""
     executor: str = "local"
-    """Where cells are trained: local (processes), ray or slurm (a cluster), or inline
-    (in this process)."""
+    """Where to train cells: local (worker processes), ray or slurm (a cluster), or
+    inline (this process)."""
     workers_per_training: int = field(default_factory=lambda: launched()[1])
-    """Workers, with a GPU each if there are any, that divide each batch of a training
-    among them; the values are those of one worker, up to rounding."""
+    """Data-parallel workers per training, each with a GPU if there are any; results
+    equal those of one worker up to rounding."""
     timeout: float | None = None
-    """Seconds without a finished epoch after which a training is given up."""
+    """Seconds without a finished epoch after which a training fails."""
     address: str | None = None
     """Address of the Ray cluster; None: the one on this machine, or a new one."""
     slurm: tuple[str, ...] = ()
-    """Options of the jobs of --executor slurm, as submitit names them, such as
+    """Job options for --executor slurm, with submitit's names, such as
     slurm_partition=gpu timeout_min=600."""
     device: str | None = None
-    """cpu, cuda, or None for what Accelerate finds."""
+    """cpu or cuda; None lets Accelerate choose."""
     track: tuple[str, ...] = ()
     """Accelerate's trackers, such as tensorboard."""
     keep_checkpoints: str = "first"
-    """Whose weights are kept, for switch-ema landscape: first (seed), all or none."""
+    """Seeds whose weights are kept, for switch-ema landscape: first, all or none."""
     dry_run: bool = False
     """Print the plan and stop."""
 
@@ -69,41 +69,37 @@ class RunOptions:
             launched_size,
         ):
             raise UsageError(
-                f"torchrun has started {launched_size} processes, which are the "
-                "workers of each training; leave out --executor and "
-                "--workers-per-training."
+                f"torchrun started {launched_size} processes, which are the workers of "
+                "each training; leave out --executor and --workers-per-training."
             )
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"timeout must be above 0, got {self.timeout}.")
         if self.timeout is not None and self.executor != "local":
-            raise UsageError(f"timeout is for --executor local, got {self.executor}.")
+            raise UsageError(f"timeout needs --executor local, got {self.executor}.")
         check_device(self.device)
         if self.name is not None and not _is_folder_name(self.name):
-            raise UsageError(f"name must be that of one folder, got {self.name!r}.")
+            raise UsageError(f"name must be a folder name, not {self.name!r}.")
         check_executor(self.executor, self.address)
         if self.executor == "ray" and self.workers_per_training > 1:
             _need("pandas", "Ray Train", "ray", "--workers-per-training")
         if self.slurm and self.executor != "slurm":
-            raise UsageError(f"slurm is for --executor slurm alone, got {self.slurm}.")
+            raise UsageError(f"slurm needs --executor slurm, got {self.slurm}.")
         job_options(self.slurm)
 
 
 def launched() -> tuple[int, int]:
-    """Return the rank of this process and their number, as torchrun has started them.
-
-    (0, 1) where torchrun has not.
-    """
+    """Return rank and world size as torchrun set them; (0, 1) without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def check_executor(name: str, address: str | None) -> None:
-    """Refuse an executor that is unknown, not installed or wrongly addressed."""
+    """Refuse an unknown or missing executor, and an address it does not take."""
     if name not in EXECUTORS:
         raise UsageError(f"executor must be {listed(EXECUTORS, 'or')}, got {name!r}.")
     if name != "ray" and address is not None:
-        raise UsageError(f"address is for --executor ray alone, got {address!r}.")
+        raise UsageError(f"address needs --executor ray, got {address!r}.")
     if name == "ray":
         _need("ray", "Ray", "ray", "--executor ray")
     if name == "slurm":
@@ -116,7 +112,7 @@ def _need(package: str, title: str, extra: str, flag: str) -> None:
 
 
 def job_options(texts: Sequence[str]) -> dict[str, str | int]:
-    """Read options of jobs as they are typed; whole numbers are numbers.
+    """Parse job options; integers become numbers.
 
     >>> job_options(["slurm_partition=gpu", "timeout_min=600"])
     {'slurm_partition': 'gpu', 'timeout_min': 600}
@@ -134,7 +130,7 @@ def job_options(texts: Sequence[str]) -> dict[str, str | int]:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker that is unknown or not installed, before anything is trained."""
+    """Refuse unknown or missing trackers, before anything is trained."""
     if not names:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
@@ -148,7 +144,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def check_device(device: str | None) -> None:
-    """Refuse a device that is unknown or not there."""
+    """Refuse an unknown or missing device."""
     if device not in (None, "cpu", "cuda"):
         raise UsageError(
             f"device must be cpu, cuda or None (what Accelerate finds), got {device!r}."
@@ -157,11 +153,11 @@ def check_device(device: str | None) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            raise UsageError("device cuda was asked for, and torch finds no GPU here.")
+            raise UsageError("device is cuda, but torch finds no GPU.")
 
 
 def _is_folder_name(name: str) -> bool:
-    """Tell a name from a path, which would lead elsewhere.
+    """Whether a text is a plain name; a path would lead outside of the folder.
 
     >>> [_is_folder_name(name) for name in ("mine", "", ".", "..", "a/b")]
     [True, False, False, False, False]

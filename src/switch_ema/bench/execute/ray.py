@@ -1,7 +1,7 @@
-"""Trains cells on a Ray cluster: each is a task, and the driver alone writes results.
+"""Trains cells on a Ray cluster, one Ray task each; only the driver writes results.
 
-A task whose worker or node is lost is started again by Ray. Where the folder of the
-comparison is on storage that the workers share, it continues from its checkpoint.
+Ray restarts a task whose worker or node is lost. If the run folder is on storage shared
+with the workers, the task resumes from its checkpoint.
 """
 
 import logging
@@ -31,18 +31,18 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress, latest_of
 
 Train = Callable[[Cell, RunContext, OnProgress], CellResult]
-"""Trains a cell and tells errors in its result."""
+"""Trains a cell; errors become failed results."""
 
 LARGEST = 64 << 20
-"""Bytes of files that a worker sends to the driver with a result."""
+"""Largest size in bytes of the files that a worker sends along with a result."""
 
 POLL_SECONDS = 0.5
-"""How often the driver looks for epochs that workers have finished."""
+"""Seconds between the driver's polls for finished epochs."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one cell occupies of its node."""
+    """Resources that one cell takes on its node."""
 
     cpus: int
     gpus: int
@@ -50,23 +50,23 @@ class Share:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told."""
+    """Arguments sent to a worker."""
 
     cell: Cell
     context: RunContext
     mark: str
-    """Name of a file in the run folder: who sees it shares the folder's storage."""
+    """Marker file in the run folder: a worker that sees it shares the storage."""
     home: str
-    """The driver's current folder, which a task's file may be named relative to."""
+    """The driver's current folder; a task's file may be relative to it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker sends back."""
+    """Result and files sent back by a worker."""
 
     result: CellResult
     files: dict[str, bytes] | None
-    """By path in the run folder; empty if they lie there, None if too large."""
+    """Content by path in the run folder; empty if already there, None if too large."""
 
 
 def train_on_ray(
@@ -77,11 +77,11 @@ def train_on_ray(
     *,
     address: str | None = None,
 ) -> Iterator[tuple[Cell, CellResult]]:
-    """Yield each cell with its result, as they finish; failures are results too.
+    """Yield each cell with its result as it finishes; failures are results, too.
 
-    Ray starts as many at a time as the cluster has room for, at most ``jobs`` of them
-    if that is not 0. When the caller stops, the rest is cancelled. A cell with several
-    workers is a task that starts a training of Ray Train and waits for it.
+    Ray runs as many cells at once as the cluster has room for, and at most ``jobs``
+    unless that is 0. If the caller stops, the remaining cells are cancelled. A cell
+    with several workers is a task that starts Ray Train and waits for it.
     """
     if not cells:
         return
@@ -94,10 +94,11 @@ def train_on_ray(
     train: Callable[..., Outcome] = _task
     taken = share
     if workers > 1:
-        # Imported here, since Ray Train is slow to import, and has needs of its own.
+        # Imported here: Ray Train is slow to import and has extra dependencies.
         from switch_ema.bench.execute.ray_train import train_together
 
         jobs = jobs or trainings_at_once(nodes, share, workers)
+        # The task itself only waits: resources for it could starve its own workers.
         train, taken = train_together, Share(cpus=0, gpus=0)
     task = ray.remote(train).options(
         num_cpus=taken.cpus, num_gpus=taken.gpus, max_retries=RETRIES
@@ -112,7 +113,7 @@ def train_on_ray(
                     job = Job(cell, contexts[cell.id], mark, os.getcwd())
                     running[task.remote(job, board.actor, share)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
-                board.tell(running.values(), on_epoch)
+                board.report(running.values(), on_epoch)
                 for reference in done:
                     cell = running.pop(reference)
                     result = _fetch(reference, cell, contexts[cell.id].folder)
@@ -125,32 +126,32 @@ def train_on_ray(
 
 
 def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Share:
-    """Divide the cluster: a GPU per cell if there are any, and a share of the CPUs.
+    """Divide the cluster: one GPU per cell if there are any, and a share of the CPUs.
 
     Args:
-        nodes: As :func:`ray.nodes` lists them.
-        jobs: Cells at a time; 0 for one per GPU or CPU.
-        gpus: Whether GPUs may be used.
+        nodes: nodes as listed by :func:`ray.nodes`.
+        jobs: cells at once; 0 for one per GPU or CPU.
+        gpus: whether GPUs may be used.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     useful = [node for node in alive if gpus and node.get("GPU", 0) >= 1]
     unit = "GPU" if useful else "CPU"
     useful = useful or [node for node in alive if node.get("CPU", 0) >= 1]
-    if not useful:  # a cluster that starts its nodes when they are asked for
+    if not useful:  # an autoscaling cluster that has no nodes yet
         return Share(cpus=1, gpus=0)
     slots = jobs or sum(int(node[unit]) for node in useful)
     cpus = [int(node.get("CPU", 0)) for node in useful]
-    # No more than the smallest node has, so that every node can take a cell.
+    # At most what the smallest node has, so every node can take a cell.
     return Share(max(1, min(sum(cpus) // slots, *cpus)), int(unit == "GPU"))
 
 
 def trainings_at_once(
     nodes: Sequence[Mapping[str, Any]], share: Share, workers: int
 ) -> int:
-    """Count the trainings of so many workers that fit into the cluster, at least one.
+    """Count how many trainings of ``workers`` workers fit into the cluster.
 
     Raises:
-        UsageError: there is no room for one.
+        UsageError: not even one fits.
     """
     room = 0
     for node in (node["Resources"] for node in nodes if node["Alive"]):
@@ -159,8 +160,8 @@ def trainings_at_once(
     if room < workers:
         unit = "GPU" if share.gpus else "CPU"
         raise UsageError(
-            f"a training of {workers} workers does not fit: the Ray cluster has room "
-            f"for {room}, each with a {unit} of its own."
+            f"a training with {workers} workers does not fit: the Ray cluster has room "
+            f"for {room} with a {unit} each."
         )
     return room // workers
 
@@ -168,7 +169,7 @@ def trainings_at_once(
 def train_anywhere(
     job: Job, progress: OnProgress, train: Train = train_or_explain
 ) -> Outcome:
-    """Train a cell in its folder or, if that is not seen here, in a temporary one."""
+    """Train a cell in the run folder or, if this node lacks it, a temporary folder."""
     if Path(job.home).is_dir():
         os.chdir(job.home)
     if (job.context.folder / job.mark).exists():
@@ -176,14 +177,14 @@ def train_anywhere(
     with TemporaryDirectory(prefix="switch-ema-") as folder:
         context = replace(job.context, folder=Path(folder))
         result = train(job.cell, context, progress)
-        # Checkpoints of cells that are not kept have served their purpose here.
+        # Send checkpoints back only for cells whose weights are kept.
         kept = "**/*" if job.context.keeps_trajectory else "trackers/**/*"
         return Outcome(result, _pack(context.folder, kept))
 
 
 def _task(job: Job, board: Any, share: Share) -> Outcome:
-    """What runs on the cluster, where it has got its share."""
-    return train_anywhere(job, lambda *told: board.note.remote(job.cell.id, *told))
+    """Runs on the cluster, with the resources of one cell."""
+    return train_anywhere(job, lambda *event: board.note.remote(job.cell.id, *event))
 
 
 def _pack(folder: Path, pattern: str) -> dict[str, bytes] | None:
@@ -194,7 +195,7 @@ def _pack(folder: Path, pattern: str) -> dict[str, bytes] | None:
 
 
 def _fetch(reference: Any, cell: Cell, folder: Path) -> CellResult:
-    """Get a finished cell's result and write the files that came with it."""
+    """Fetch a finished cell's result and write the files sent along with it."""
     try:
         outcome: Outcome = ray.get(reference)
     except RayError as error:
@@ -203,8 +204,8 @@ def _fetch(reference: Any, cell: Cell, folder: Path) -> CellResult:
         return CellResult("failed", why)
     if outcome.files is None:
         warnings.warn(
-            f"{cell}: the weights are not kept, since they exceed {LARGEST >> 20} MB "
-            "and the worker does not see the run folder.",
+            f"{cell}: its files exceed {LARGEST >> 20} MB and its worker does not "
+            "share the run folder, so its weights are not kept.",
             stacklevel=2,
         )
     for name, content in (outcome.files or {}).items():
@@ -215,7 +216,7 @@ def _fetch(reference: Any, cell: Cell, folder: Path) -> CellResult:
 
 
 def _connect(address: str | None) -> None:
-    """Join a cluster or start one here; Ray itself leaves it when the process ends."""
+    """Join a cluster or start one here; Ray leaves it when the process exits."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -235,7 +236,7 @@ def _connect(address: str | None) -> None:
 
 
 def _knock(address: str) -> None:
-    """Fail at once where nobody listens; Ray itself tries for minutes."""
+    """Fail fast if nothing listens at the address; Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -243,7 +244,7 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _marked(folders: set[Path]) -> Iterator[str]:
-    """Leave a file in the folders that tells them from others of the same name."""
+    """Put a marker file into the folders, as other nodes may have the same paths."""
     mark = f".ray-{uuid.uuid4().hex}"
     try:
         for folder in folders:

@@ -1,4 +1,4 @@
-"""Where Ray workers note the epochs they have finished."""
+"""Collects the progress of Ray workers."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,10 +13,9 @@ from switch_ema.bench.plan.cells import Cell
 
 
 class Board:
-    """An actor beside the driver that workers write to and the driver reads.
+    """An actor next to the driver that workers write to and the driver reads.
 
-    Nobody ever waits for it: a board that is slow or lost costs the bar its progress,
-    not a cell its training.
+    Nothing waits for it: if it is slow or lost, the progress bar stalls, not training.
     """
 
     def __init__(self) -> None:
@@ -28,17 +27,17 @@ class Board:
 
     @staticmethod
     def _notes() -> Any:
-        # Made in here, so that Ray sends the class itself and its process does not
+        # Local, so Ray pickles the class by value and the actor's process does not
         # import this module, and torch with it.
         class Notes:
             def __init__(self) -> None:
-                self.told: dict[str, tuple[Any, ...]] = {}
+                self.latest: dict[str, tuple[Any, ...]] = {}
 
-            def note(self, cell: str, *told: Any) -> None:
-                self.told[cell] = told
+            def note(self, cell: str, *event: Any) -> None:
+                self.latest[cell] = event
 
             def read(self) -> dict[str, tuple[Any, ...]]:
-                return self.told
+                return self.latest
 
         return Notes
 
@@ -48,13 +47,13 @@ class Board:
     def __exit__(self, *error: object) -> None:
         ray.kill(self.actor)
 
-    def tell(self, cells: Iterable[Cell], on_epoch: OnEpoch) -> None:
-        """Pass on what was noted of the cells, if the board has answered."""
+    def report(self, cells: Iterable[Cell], on_epoch: OnEpoch) -> None:
+        """Report the latest progress of the cells, if the board has answered."""
         if not ray.wait([self._asked], timeout=0)[0]:
             return
         with suppress(RayError):
-            told = ray.get(self._asked)
+            latest = ray.get(self._asked)
             for cell in cells:
-                if cell.id in told:
-                    on_epoch(cell, *told[cell.id])
+                if cell.id in latest:
+                    on_epoch(cell, *latest[cell.id])
         self._asked = self.actor.read.remote()

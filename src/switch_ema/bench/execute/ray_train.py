@@ -1,4 +1,4 @@
-"""Trains one cell with several workers on a Ray cluster, by Ray Train."""
+"""Trains one cell with several workers on a Ray cluster, through Ray Train."""
 
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,13 +17,13 @@ from switch_ema.bench.train.values import OnProgress
 
 
 def train_together(job: Job, board: Any, share: Share) -> Outcome:
-    """Train a cell with the workers of its context and wait for them.
+    """Train a cell with several workers and wait for them.
 
-    A lost worker ends the others, and all of them go on from the checkpoint.
+    If a worker is lost, the others end and all of them resume from the checkpoint.
     """
     for _ in range(RETRIES + 1):
         try:
-            # Ray Train wants a folder, which is in the user's home if none is given.
+            # Without a folder, Ray Train would write to the user's home.
             with TemporaryDirectory(prefix="switch-ema-") as folder:
                 trainer = _trainer(job, board, share, folder)
                 outcome: Outcome = trainer.fit().return_value
@@ -37,7 +37,7 @@ def train_together(job: Job, board: Any, share: Share) -> Outcome:
 
 def _trainer(job: Job, board: Any, share: Share, folder: str) -> Any:
     resources = {"CPU": share.cpus, "GPU": share.gpus}
-    work: Any = _work  # what it returns is new in Ray Train, and not in its types
+    work: Any = _work  # Ray Train's types do not know return values yet
     return TorchTrainer(
         work,
         train_loop_config={"job": job, "board": board},
@@ -50,16 +50,16 @@ def _trainer(job: Job, board: Any, share: Share, folder: str) -> Any:
             backend="nccl" if share.gpus else "gloo",
             timeout_s=int(PATIENCE.total_seconds()),
         ),
-        # Errors of a task would be repeated by Ray Train, too: see above.
+        # Ray Train would also retry errors of the task; the loop above does not.
         run_config=RunConfig(
             storage_path=folder, failure_config=FailureConfig(max_failures=0)
         ),
     )
 
 
-def _work(told: dict[str, Any]) -> Outcome:
-    """What runs in each worker; Ray Train returns what the first one does."""
-    job, board = told["job"], told["board"]
+def _work(config: dict[str, Any]) -> Outcome:
+    """Runs in each worker; Ray Train returns the value of rank 0."""
+    job, board = config["job"], config["board"]
 
     def progress(*now: Any) -> None:
         board.note.remote(job.cell.id, *now)

@@ -1,4 +1,4 @@
-"""Runs a command of the user's as one cell: its script reports through a trial."""
+"""Runs the user's command as one cell; its script reports values through a trial."""
 
 import errno
 import fcntl
@@ -28,19 +28,19 @@ from switch_ema.bench.train.trial import COUNTING, NOTES, TRIAL, WAITING, proces
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 
 LOGS = "logs"
-"""Folder of a run with the values and the output of its scripts."""
+"""Subfolder of a run with the values and output of its scripts."""
 LAST_LINES = 3
-"""Lines of the error output that a failure is told with."""
+"""Lines of stderr quoted in the message of a failure."""
 
 _POLL_SECONDS = 0.2
 _ERROR = re.compile(r"^(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b")
 _LAUNCHER = "ChildFailedError"
-"""What torchrun raises after a script has failed, with none of its words."""
+"""Raised by torchrun after a script failed; it does not quote the script's error."""
 
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of one cell in the folder of its run."""
+    """Files of one cell in the run folder."""
 
     stem: str
 
@@ -73,10 +73,10 @@ class _Files:
 def run_script(
     cell: Cell, context: RunContext, progress: OnProgress = lambda epoch, latest: None
 ) -> CellResult:
-    """Run the command of a cell to its end; what it reports is the result.
+    """Run a cell's command to its end; the reported values are the result.
 
-    An earlier attempt leaves nothing behind: the averages are not in the checkpoints of
-    a script, so it is trained from the beginning, with an empty folder.
+    Always starts from scratch, with an empty folder: a script's own checkpoints do not
+    contain the averages.
     """
     if context.sources is not None:
         check_unchanged(cell.task, context.sources, context.inputs)
@@ -84,13 +84,13 @@ def run_script(
     files = _Files.of(context.folder, cell)
     files.values.parent.mkdir(parents=True, exist_ok=True)
     _wait_for_earlier(files.lock)
-    for path in (files.values, files.lock):  # new ones: an old process has the old ones
+    for path in (files.values, files.lock):  # an old process may hold the old files
         path.unlink(missing_ok=True)
     files.values.touch()
     if FOLDER in cell.task:
         shutil.rmtree(files.folder, ignore_errors=True)
         files.folder.mkdir()
-    told = {
+    settings = {
         "methods": cell.methods,
         "log": str(files.values.absolute()),
         "lock": str(files.lock.absolute()),
@@ -98,7 +98,7 @@ def run_script(
     threads = str(context.threads)
     environment = {
         **os.environ,
-        TRIAL: json.dumps(told),
+        TRIAL: json.dumps(settings),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
@@ -121,22 +121,22 @@ def run_script(
 def with_known_metric(
     result: CellResult, wanted: str | None, known: str | None
 ) -> CellResult:
-    """Refuse a result that is not about the metric of its comparison.
+    """Refuse a result without the metric of its comparison.
 
     Args:
-        result: of a script.
-        wanted: the metric that the user has named.
-        known: what earlier trainings of the run have reported, as JSON.
+        result: result of a script.
+        wanted: metric named by the user.
+        known: metrics that earlier trainings of the run reported, as JSON.
     """
     if not result.values:
         return result
     by_metric = next(iter(result.values.values()))
     names, before = list(by_metric), json.loads(known or "[]")
     if wanted is not None and wanted not in names:
-        why = f"it reports {listed(names)}, not {wanted}, which is to be compared"
+        why = f"it reports {listed(names)}, but the comparison needs {wanted}"
         return CellResult("failed", why)
     if wanted is None and before and set(before) != set(names):
-        why = f"it reports {listed(names)}, where others have reported {listed(before)}"
+        why = f"it reports {listed(names)}, but others reported {listed(before)}"
         return CellResult("failed", why)
     decides = wanted or (before or names)[0]
     last = [values[decides][-1][0] for values in result.values.values()]
@@ -153,10 +153,10 @@ def _run(
     progress: OnProgress,
     method: str,
 ) -> int:
-    """Start a command and wait for it, telling its evaluations: those of one method.
+    """Run a command, reporting the evaluations of one method as progress.
 
-    However this process ends, the guard ends all processes of the command; it holds
-    the lock, too, until they are gone.
+    However this process ends, the guard ends all processes of the command. It also
+    holds the lock until they are gone.
     """
     if shutil.which(words[0], path=environment.get("PATH")) is None:
         number = errno.EACCES if Path(words[0]).exists() else errno.ENOENT
@@ -170,46 +170,46 @@ def _run(
             stderr=errors,
             env=environment,
             pass_fds=(ending, lock),
-            start_new_session=True,  # Ctrl-C is for us: the guard ends in its own time
+            start_new_session=True,  # keeps Ctrl-C from the guard, which must clean up
         )
         os.close(ending)
-        told = 0
+        reported = 0
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_SECONDS)
                 lines = files.values.read_bytes().split(b"\n")[1:-1]
-                if len(lines) > told:
-                    told = len(lines)
-                    progress(told, _latest_of(lines[-1], method))
+                if len(lines) > reported:
+                    reported = len(lines)
+                    progress(reported, _latest_of(lines[-1], method))
                 if process.returncode is not None:
                     return process.returncode
         finally:
-            os.close(ours)
+            os.close(ours)  # the guard's signal to end the command
             process.wait()
 
 
 def _latest_of(line: bytes, method: str) -> Latest | None:
-    """Read the first metric of an evaluation; a launcher may have begun anew."""
+    """Read the first metric of a line; a header of a restarted script has none."""
     metrics = json.loads(line).get(method, {})
     return latest_of({metric: [[value]] for metric, value in metrics.items()})
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Hold a lock while this process or the guard lives; trials look for it."""
+    """Hold a lock while this process or the guard lives; trials exit without it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:  # it does not name the file
+        except OSError as error:  # flock's error does not name the file
             raise OSError(error.errno, error.strerror, str(path)) from None
         yield file.fileno()
 
 
 def _wait_for_earlier(lock: Path) -> None:
-    """Wait until the guard of an earlier attempt, if one was killed, has done its work.
+    """Wait for the guard of an earlier, killed attempt to finish.
 
-    Its script could write to files that are begun anew.
+    Its script could still write to the files of this attempt.
     """
     if lock.is_file():
         with lock.open() as file:
@@ -221,7 +221,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def _last_words(files: _Files) -> str:
-    """Return the last lines of the error output, up to that with the error."""
+    """Return the last lines of stderr, up to the one with the error."""
     text = files.errors.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     found = [
@@ -238,23 +238,22 @@ def _never_ended(methods: Sequence[str]) -> str:
     name = method_of(methods[0]).spec.name
     option = options_in_epochs(method_of(methods[0]))[0]
     return (
-        "the script never called trial.end_epoch, which "
-        f"{listed(methods)} waited for; call it after each epoch, or count steps, as "
-        f"in {name}:{option}=100it"
+        f"the script never called trial.end_epoch, needed by {listed(methods)}; call "
+        f"it after each epoch, or count in steps, as in {name}:{option}=100it"
     )
 
 
 def _several(processes: Sequence[int]) -> str:
-    """Say that nobody knows whose values count."""
+    """Explain that several processes called trial."""
     return (
-        f"switch_ema.trial was called in {len(processes)} of its processes (numbers "
-        f"{listed(map(str, processes))}), and whose values count is not known; call it "
-        f"in one, and start others without {TRIAL} in their environment"
+        f"switch_ema.trial was called in {len(processes)} of its processes (ids "
+        f"{listed(map(str, processes))}), so it is unclear whose values count; call it "
+        f"in one, and start the others without {TRIAL} in their environment"
     )
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the whole lines of a script's values; a killed one may leave half of one."""
+    """Read the complete lines of a script's values; a kill may leave a partial one."""
     lines = path.read_bytes().split(b"\n")[:-1]
     return [json.loads(line) for line in lines]
 
@@ -263,15 +262,15 @@ def _result_of(rows: list[dict[str, Any]]) -> CellResult:
     if not rows:
         return CellResult(
             "failed",
-            "the script never called switch_ema.trial(model, optimizer), or has not "
-            "trained with the trainer of switch_ema.trial(trainer)",
+            "the script never called switch_ema.trial(model, optimizer), or never "
+            "trained with the trainer given to switch_ema.trial(trainer)",
         )
-    # A launcher may have started the script anew, as torchrun's --max-restarts does.
+    # A launcher may have restarted the script, as torchrun's --max-restarts does.
     begun = max(index for index, row in enumerate(rows) if "options" in row)
     header, *rows = rows[begun:]
     if not rows:
         return CellResult(
-            "failed", "the script never called trial.evaluate, so it has no value"
+            "failed", "the script never called trial.evaluate, so it has no values"
         )
     waiting = header[NOTES].get(WAITING)
     if waiting and not rows[-1]["epoch"]:
@@ -281,7 +280,8 @@ def _result_of(rows: list[dict[str, Any]]) -> CellResult:
         return CellResult(
             "failed",
             "the script never called trial.update, which counts the steps of a trial "
-            "without an optimizer; call it after each step, or give it the optimizer",
+            "without an optimizer; call it after each step, or give the trial the "
+            "optimizer",
         )
     result = CellResult(
         trained=header[NOTES]["trained"],

@@ -1,6 +1,6 @@
-"""Trains cells as jobs of Slurm, through submitit; each has its workers as tasks.
+"""Trains cells as Slurm jobs through submitit, with one Slurm task per worker.
 
-The run folder has to lie on storage that all nodes see, as submitit needs it, too.
+The run folder must be on storage that all nodes share, as submitit requires.
 """
 
 import os
@@ -28,36 +28,36 @@ from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import read_progress
 
 JOBS = "slurm"
-"""Folder of a run with the files of its jobs, their output among them."""
+"""Subfolder of a run with the files of its jobs, including their output."""
 
 POLL_SECONDS = 1.0
 _MINUTES = 24 * 60
 _TIMEOUTS = 100
-"""How often a job that reaches its time limit is put into the queue again."""
+"""How often a job that reaches its time limit is requeued."""
 
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """What each task of a job does."""
+    """The work of each task of a job."""
 
     cell: Cell
     context: RunContext
     home: str
-    """The current folder, which a task's file may be named relative to."""
+    """The current folder; a task's file may be relative to it."""
 
     def __call__(self) -> CellResult | None:
-        """Train, as one of the workers or alone."""
+        """Train, alone or as one of several workers."""
         os.chdir(self.home)
         train: Callable[..., CellResult | None] = train_cell
         if self.context.workers > 1:
-            # Accelerate chooses the GPU of a worker itself.
+            # Accelerate selects each worker's GPU, so all must stay visible.
             environment = TorchDistributedEnvironment()
             environment.export(set_cuda_visible_devices=False, overwrite=True)
             train = train_as_worker
         return train_or_raise(train, self.cell, self.context, lambda *now: None)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Go on after the time limit or a preemption, from the last epoch."""
+        """Requeue after a timeout or preemption, to resume from the checkpoint."""
         return DelayedSubmission(self)
 
 
@@ -67,21 +67,21 @@ class _Running:
     cell: Cell
     context: RunContext
     attempts: int = 1
-    told: int = 0
-    """Epochs that were told."""
+    reported: int = 0
+    """Epochs reported so far."""
 
-    def tell(self, on_epoch: OnEpoch) -> None:
+    def report(self, on_epoch: OnEpoch) -> None:
         path = values_path(self.context.folder, self.cell)
         epochs, latest = read_progress(path, self.cell.methods[0])
-        if epochs > self.told:
-            self.told = epochs
+        if epochs > self.reported:
+            self.reported = epochs
             on_epoch(self.cell, epochs, latest)
 
     def result(self) -> CellResult:
-        """Return what the first task has, or why another has failed.
+        """Return the result of the first task, or the failure of another one.
 
         Raises:
-            WorkerLost: a task has died.
+            WorkerLost: a task died.
         """
         reasons = []
         for number in range(self.context.workers):
@@ -107,10 +107,10 @@ def train_on_slurm(
     on_epoch: OnEpoch,
     options: Sequence[str] = (),
 ) -> Iterator[tuple[Cell, CellResult]]:
-    """Yield each cell with its result, as they finish; failures are results too.
+    """Yield each cell with its result as it finishes; failures are results, too.
 
-    At most ``jobs`` are in the queue at a time, if that is not 0. When the caller
-    stops, the rest is cancelled.
+    At most ``jobs`` jobs are queued at once, unless that is 0. If the caller stops, the
+    remaining jobs are cancelled.
     """
     contexts = {cell.id: _absolute(context_of(cell)) for cell in cells}
     executor = _executor(contexts[cells[0].id], options)
@@ -121,7 +121,7 @@ def train_on_slurm(
         try:
             return executor.submit(work)
         except (FailedJobError, OSError) as error:
-            raise UsageError(f"Slurm takes no job: {_one_line(error)}.") from None
+            raise UsageError(f"Slurm rejected the job: {_one_line(error)}.") from None
 
     try:
         while waiting or running:
@@ -130,7 +130,7 @@ def train_on_slurm(
                 running.append(_Running(submit(cell), cell, contexts[cell.id]))
             time.sleep(POLL_SECONDS)
             for one in list(running):
-                one.tell(on_epoch)
+                one.report(on_epoch)
                 if not one.job.done():
                     continue
                 try:
@@ -148,14 +148,14 @@ def train_on_slurm(
 
 
 def _executor(context: RunContext, options: Sequence[str]) -> Any:
-    """Make what submits jobs, with the user's options before our own."""
+    """Create the executor that submits jobs; the user's options override ours."""
     wanted: dict[str, Any] = {
         "name": "switch-ema",
         "nodes": 1,
         "tasks_per_node": context.workers,
         "cpus_per_task": context.threads,
         "timeout_min": _MINUTES,
-        # One task that fails ends the others, which would wait for it.
+        # A failed task ends the others, which would wait for it forever.
         "slurm_srun_args": ["--kill-on-bad-exit"],
     }
     if context.device != "cpu":
@@ -165,8 +165,8 @@ def _executor(context: RunContext, options: Sequence[str]) -> Any:
     wanted |= given
     if wanted["nodes"] * wanted["tasks_per_node"] != context.workers:
         raise UsageError(
-            f"slurm: nodes x tasks_per_node must be the {context.workers} workers of a "
-            f"training, got {wanted['nodes']} x {wanted['tasks_per_node']}."
+            f"slurm: nodes x tasks_per_node must equal the {context.workers} workers "
+            f"of a training, got {wanted['nodes']} x {wanted['tasks_per_node']}."
         )
     try:
         executor = submitit.AutoExecutor(

@@ -1,10 +1,10 @@
-"""Trains cells with the processes that torchrun has started the command in.
+"""Trains cells in the processes of ``torchrun -m switch_ema compare ...``.
 
-``torchrun --nproc-per-node 2 -m switch_ema compare ...``: the first process plans,
-stores and shows; it tells the others which cell comes next, and all train it together.
+Rank 0 plans, stores and displays. It sends each cell to the other ranks, and all of
+them train it together.
 
-torchrun's store listens on all interfaces, so what it holds is data of unknown origin:
-JSON, checked, and a user's file is run only if this process was started with its name.
+torchrun's store listens on all interfaces, so its content is untrusted: messages are
+validated JSON, and a user's file is run only if it is on this process's command line.
 """
 
 import dataclasses
@@ -34,42 +34,42 @@ from switch_ema.bench.train.result import CellResult
 _D = TypeVar("_D")
 _KEY = "switch-ema cell"
 _IDLE = timedelta(days=365)
-"""How long a process waits for its next cell: torchrun ends it if the first is gone."""
+"""How long a rank waits for its next cell; torchrun ends it if rank 0 is gone."""
 
 
 def train_launched(
     cells: Sequence[Cell], context_of: Callable[[Cell], RunContext], on_epoch: OnEpoch
 ) -> Iterator[tuple[Cell, CellResult]]:
-    """Yield each cell with its result, one after the other; the first failure ends it.
+    """Yield each cell with its result, one after the other, until the first failure.
 
-    After a failure the processes may wait for each other, and are of no more use.
+    After a failure, ranks may be blocked waiting for each other and cannot continue.
     """
     store = _store()
     for cell in cells:
-        _tell(store, _spelled(cell, context_of(cell)))
+        _send(store, _serialized(cell, context_of(cell)))
 
         def progress(*now: object, cell: Cell = cell) -> None:
             on_epoch(cell, *now)  # type: ignore[arg-type]
 
         result = explained(train_as_worker, cell, context_of(cell), progress)
-        assert result is not None  # the first worker has one
+        assert result is not None  # rank 0 has one
         yield cell, result
         if result.status == "failed":
             return
 
 
 def follow() -> None:
-    """Train what the first process tells, until it has no more."""
+    """Train the cells that rank 0 sends, until it has no more."""
     store, number = _store(), 0
     while True:
         number += 1
-        told = store.get(_key(number))
-        if not told:
+        message = store.get(_key(number))
+        if not message:
             return
         try:
-            cell, context = _read(told)
+            cell, context = _read(message)
         except (UsageError, TypeError, ValueError, KeyError) as error:
-            _leave(f"torchrun's store holds no training of this command: {error}")
+            _leave(f"torchrun's store has an invalid message for this command: {error}")
         try:
             train_or_raise(train_as_worker, cell, context, lambda *now: None)
         except TrainingFailed as error:
@@ -77,34 +77,34 @@ def follow() -> None:
 
 
 def _leave(message: str) -> NoReturn:
-    """End this process; no exception drowns the first process's own words."""
+    """Exit without a traceback, which would bury the message of rank 0."""
     print(f"switch-ema: {message}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-def _spelled(cell: Cell, context: RunContext) -> bytes:
-    """Spell what the other processes need as JSON."""
-    # A task may change the current folder, and its file may be named relative to it.
-    told = {"cell": dataclasses.asdict(cell), "context": dataclasses.asdict(context)}
-    told["context"]["folder"] = str(context.folder)
+def _serialized(cell: Cell, context: RunContext) -> bytes:
+    """Serialize a cell and its context as JSON for the other ranks."""
+    message = {"cell": dataclasses.asdict(cell), "context": dataclasses.asdict(context)}
+    message["context"]["folder"] = str(context.folder)
     try:
-        return json.dumps({**told, "home": os.getcwd()}).encode()
+        # With the current folder: a task may change it, and its file may be relative.
+        return json.dumps({**message, "home": os.getcwd()}).encode()
     except TypeError as error:
         raise UsageError(
             f"{cell.task}: its recipe must be plain data: {error}."
         ) from None
 
 
-def _read(told: bytes) -> tuple[Cell, RunContext]:
-    """Read what :func:`_spelled` wrote; anything else is refused.
+def _read(message: bytes) -> tuple[Cell, RunContext]:
+    """Parse and validate a message of :func:`_serialized`.
 
     Raises:
-        UsageError: it is no JSON, or names a file that this process was not given.
-        KeyError: something is missing.
-        TypeError: something is of another kind.
-        ValueError: something is out of range.
+        UsageError: not JSON, or it names a file that is not on the command line.
+        KeyError: a field is missing.
+        TypeError: a field has the wrong type.
+        ValueError: a value is out of range.
     """
-    found = read_json(told, "its text")
+    found = read_json(message, "its text")
     recipe = _typed(Recipe, found["cell"]["recipe"])
     cell = _typed(Cell, {**found["cell"], "recipe": recipe})
     context = _typed(
@@ -118,7 +118,7 @@ def _read(told: bytes) -> tuple[Cell, RunContext]:
 
 
 def _typed(kind: type[_D], values: Any) -> _D:
-    """Make a dataclass of values from JSON, each of the type that its field has."""
+    """Build a dataclass from JSON values, checking each against its field's type."""
     hints, made = get_type_hints(kind), {}
     for name, value in dict(values).items():
         is_tuple = get_origin(hints[name]) is tuple and isinstance(value, list)
@@ -140,7 +140,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _files_given() -> set[str | None]:
-    """List the users' files on the command line of this process, as they are typed."""
+    """List the users' files on this process's command line, as typed."""
     given = sys.argv[1:]
     names = list(given)
     for before, word in zip(["", *given], given, strict=False):
@@ -151,16 +151,16 @@ def _files_given() -> set[str | None]:
 
 
 def dismiss() -> None:
-    """Tell the other processes that there is no more to do."""
-    _tell(_store(), b"")
+    """Let the other ranks exit: there are no more cells."""
+    _send(_store(), b"")
 
 
-def _tell(store: Any, told: bytes) -> None:
-    store.set(_key(store.add(_key(0), 1)), told)
+def _send(store: Any, message: bytes) -> None:
+    store.set(_key(store.add(_key(0), 1)), message)
 
 
 def _store() -> Any:
-    """Join the store of torchrun; torch's types of it know texts alone."""
+    """Connect to torchrun's store; Any, as torch's type stubs only allow str."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store: Any = dist.TCPStore(  # type: ignore[attr-defined]
         address, port, is_master=False, timeout=_IDLE
