@@ -134,7 +134,7 @@ def test_trials_are_trained_once_for_all_that_read(tiny):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tune": "speed=1,2"}, "there is no option 'speed'"),
+        ({"tune": "speed=1,2"}, "have an option 'speed'"),
         ({"tune": "lr", "methods": ("ema", "ema@lr*2")}, r"would try ema@lr\*2 both"),
         ({"tune": 9}, "tune must be at most 4, got 9"),
         (

@@ -13,7 +13,7 @@ def test_bad_input_is_one_sentence(call):
     for more, sentence in (
         (("digits",), "--script replaces the tasks; remove them"),
         (("--track", "tensorboard"), "--track is for tasks; a script"),
-        (("--epochs", "3"), "epochs does not go with a script"),
+        (("--epochs", "3"), "epochs does not apply to a script"),
         (("--config", "x.json"), "--config repeats a stored comparison"),
     ):
         arguments = ("compare", *more, *SCRIPT[1:])

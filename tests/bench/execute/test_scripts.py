@@ -279,16 +279,16 @@ def test_what_goes_wrong_is_told(script, text, options, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"tasks": ("script:python train.py",)}, "must say where the seed goes"),
+        ({"tasks": ("script:python train.py",)}, "needs a placeholder for the seed"),
         ({"tasks": ("script:python 'x {seed}",)}, "cannot be split into words"),
-        ({"epochs": 3}, "epochs does not go with a script"),
-        ({"sweep": "decay=0.9,0.99"}, "sweep does not go with a script"),
+        ({"epochs": 3}, "epochs does not apply to a script"),
+        ({"sweep": "decay=0.9,0.99"}, "sweep does not apply to a script"),
         (
             {"methods": ("plain", "ema@lr*0.5")},
-            "ema@lr\\*0.5 does not go with a script",
+            "ema@lr\\*0.5 does not work with a script",
         ),
-        ({"methods": ("plain-again",)}, "plain-again does not go with a script"),
-        ({"tasks": ("digits",), "metric": "loss"}, "go with a script; tasks have metr"),
+        ({"methods": ("plain-again",)}, "plain-again does not work with a script"),
+        ({"tasks": ("digits",), "metric": "loss"}, "are for scripts; tasks define"),
         ({"lower_is_better": True, "higher_is_better": True}, "not both"),
     ],
 )
@@ -362,7 +362,7 @@ def test_a_repaired_seed_is_not_stored_beside_those_of_the_old_code(
         run_comparison(config, options)
     code.write_text(fails + REPORT)
     conf.write_text("lr: 2")
-    with pytest.raises(UsageError, match=r"conf\.yaml changed since .* was begun"):
+    with pytest.raises(UsageError, match=r"conf\.yaml changed since .* was started"):
         run_comparison(config, options)
     conf.write_text("lr: 1")
     assert "broken" in str(run_comparison(config, options).error)

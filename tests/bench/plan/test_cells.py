@@ -49,12 +49,12 @@ def test_sasam_brings_its_averaging_along():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ("moons",), "optimizer": "lamb"}, "which lamb would mix"),
+        ({"tasks": ("moons",), "optimizer": "lamb"}, "and lamb would mix them"),
         ({"optimizer": "schedulefree-sgd", "schedule": "cosine"}, "schedule"),
         ({"precision": "fp8"}, "precision must be no, bf16 or fp16, got 'fp8'"),
         ({"schedule": "zigzag"}, "zigzag"),
         ({"tasks": ("digits:length=3",)}, "length"),
-        ({"tasks": ("moons",), "clip": 1.0}, "which clip would mix"),
+        ({"tasks": ("moons",), "clip": 1.0}, "and clip would mix them"),
     ],
 )
 def test_what_cannot_be_planned(options, message):

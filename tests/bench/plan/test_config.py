@@ -105,8 +105,8 @@ def test_a_configuration_imports_nothing_that_trains():
             '{"epochs": 1000000000000000000000000000000}',
             "epochs must be at most 1000000",
         ),
-        ('{"tasks": ["\\ud800"]}', "is not text that can be written"),
-        ('{"tasks": ["a\\u0000.py:A"]}', "is not text that can be written"),
+        ('{"tasks": ["\\ud800"]}', "is not valid text"),
+        ('{"tasks": ["a\\u0000.py:A"]}', "is not valid text"),
         ('{"tasks": ' + "[" * 900 + "]" * 900 + "}", "tasks must be a list of texts"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_method_that_an_optimizer_brings_along_is_swept_with_the_others():
 def test_points_are_read_back():
     points = sweep_points(config("lr=0.1,0.2"))
     assert load_points({"points": dump_points(points)}) == points
-    with pytest.raises(UsageError, match="note on its points is damaged"):
+    with pytest.raises(UsageError, match="list of points is damaged"):
         load_points({"points": "[1]"})
 
 
@@ -76,7 +76,7 @@ def test_points_are_read_back():
         ({"sweep": "speed=1,2", "optimizer": "sgd"}, "sgd has no option speed"),
         (
             {"sweep": "noise=0,1", "tasks": ("digits:noise=0.5",)},
-            "digits:noise=0.5 gives noise a value by itself",
+            "digits:noise=0.5 sets noise itself",
         ),
         (
             {"sweep": "noise=0,1", "tasks": ("digits", "mnist1d")},
@@ -88,9 +88,9 @@ def test_points_are_read_back():
         ),
         (
             {"sweep": "decay=0.9,0.99", "methods": ("plain", "ema:decay=0.5")},
-            "every method gives decay a value by itself",
+            "every method sets decay itself",
         ),
-        ({"sweep": "lr=0.1,0.2", "tune": "lr"}, "a sweep or is tuned, not both"),
+        ({"sweep": "lr=0.1,0.2", "tune": "lr"}, "sweep and tune cannot be combined"),
         ({"sweep": "lr=0.1"}, "at least two different values"),
     ],
 )

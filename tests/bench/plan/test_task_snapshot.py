@@ -66,7 +66,7 @@ def test_a_file_that_was_edited_since(folder, old, new):
     assert "error decides" in before and "Problem" not in before
     Path("tiny.py").write_text(TINY_TASK.replace(old, new))
     after = shown()
-    assert "The file of tiny.py:Tiny has changed since the run was begun" in after
+    assert "The file of tiny.py:Tiny has changed since the run was started" in after
     assert without_problem(after) == before
     assert "has changed since" in Path("runs/run/report.html").read_text()
 
@@ -75,19 +75,19 @@ def test_a_file_that_is_not_there_any_more(folder, tmp_path, monkeypatch):
     before = shown()
     monkeypatch.chdir(tmp_path)
     after = shown(folder / "runs" / "run")
-    assert "tiny.py:Tiny is no longer where it was when the run was begun" in after
+    assert "tiny.py:Tiny is no longer where it was when the run was started" in after
     assert without_problem(after) == before
 
 
 @pytest.mark.parametrize(
     ("note", "message"),
     [
-        ("{}", "has no note on its task tiny.py:Tiny, and a file that a run names is"),
-        ("[]", "has no note on its task"),
-        ("{", "the run's note on its tasks is not JSON"),
+        ("{}", "has no record of its task tiny.py:Tiny, and showing a run does not"),
+        ("[]", "has no record of its task"),
+        ("{", "the run's record of its tasks is not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"tiny.py:Tiny": {"metrics": 3}}', "note on tiny.py:Tiny is damaged"),
-        ('{"tiny.py:Tiny": 3}', "note on tiny.py:Tiny is damaged"),
+        ('{"tiny.py:Tiny": {"metrics": 3}}', "record of tiny.py:Tiny is damaged"),
+        ('{"tiny.py:Tiny": 3}', "record of tiny.py:Tiny is damaged"),
     ],
 )
 def test_a_file_that_a_run_names_is_never_run_to_show_it(folder, note, message):

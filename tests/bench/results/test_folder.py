@@ -25,7 +25,7 @@ def test_threads_belong_to_the_run(results):
     assert settle_arithmetic(results, 3).threads == 3
     assert settle_arithmetic(results, None).threads == 3
     with pytest.raises(
-        UsageError, match="was begun with threads 3, and results with 1"
+        UsageError, match="was started with --threads 3, and results with 1"
     ):
         settle_arithmetic(results, 1)
 
@@ -38,7 +38,7 @@ def test_kernels_belong_to_the_run(results, monkeypatch):
     monkeypatch.setattr(context.native, "is_available", lambda: True)
     assert settle_arithmetic(results, None).kernels == "c"
     monkeypatch.setattr(context.native, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="begun with the kernels 'c' and would go on"):
+    with pytest.raises(UsageError, match="started with the kernels 'c' and cannot"):
         settle_arithmetic(results, None)
 
 
@@ -54,7 +54,7 @@ def test_a_disk_without_locks_is_named(tmp_path, monkeypatch, error, reason):
         raise error
 
     monkeypatch.setattr("filelock.FileLock.acquire", refuse)
-    told = rf"run/\.lock cannot be locked \({reason}\); choose a folder"
+    told = rf"run/\.lock cannot be locked \({reason}\); use --out"
     with pytest.raises(UsageError, match=told), locked(tmp_path / "run"):
         pass
 

@@ -85,7 +85,7 @@ def test_what_0_1_0_left_when_it_was_killed_is_completed(path):
         file.execute("PRAGMA user_version = 1")
         file.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
     file.close()
-    with pytest.raises(UsageError, match="holds nothing; was the run ever started"):
+    with pytest.raises(UsageError, match="is empty; was the run ever started"):
         Results(path)
     results = Results(path, create=True)
     results.add(CELL, RESULT)
@@ -137,7 +137,7 @@ def test_a_writer_waits_for_a_reader(path):
 
 
 def test_a_cell_that_is_not_there_is_one_sentence(path):
-    with pytest.raises(UsageError, match="there is no record of digits"):
+    with pytest.raises(UsageError, match="is not stored"):
         Results(path, create=True).cell(CELL)
 
 
@@ -148,5 +148,7 @@ def test_a_store_that_is_a_link_is_refused(tmp_path, suffix):
     if suffix:
         Results(path, create=True).close()
     (tmp_path / f"results.sqlite{suffix}").symlink_to(tmp_path / "outside.sqlite")
-    with pytest.raises(UsageError, match=f"results.sqlite{suffix} is a link; put the"):
+    with pytest.raises(
+        UsageError, match=f"results.sqlite{suffix} is a symbolic link; rep"
+    ):
         Results(path)

@@ -134,8 +134,8 @@ def test_an_adaptive_method_trains_each_seed_by_itself():
     assert found[0] == (("plain", "ema"), HELD_OUT, 8)
     assert found[1:] == [((ADAPTIVE,), HELD_OUT, 1)] * 8
     config = replace(config, tasks=("moons",), methods=("plain", ADAPTIVE))
-    with pytest.raises(UsageError, match="decides for each seed by itself, and moons"):
+    with pytest.raises(UsageError, match="decides for each seed separately, but moons"):
         make_plan(config)
     config = replace(config, tasks=("script:python train.py {seed}",))
-    with pytest.raises(UsageError, match="adaptive does not go with a script"):
+    with pytest.raises(UsageError, match="adaptive does not work with a script"):
         make_plan(config)

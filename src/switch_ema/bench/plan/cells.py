@@ -1,4 +1,4 @@
-"""From a configuration to cells: trainings that can run apart and resume alone."""
+"""Plans cells from a configuration: independent trainings, each resumable."""
 
 import hashlib
 import inspect
@@ -27,15 +27,16 @@ from switch_ema.bench.spec import SHARE, Change, is_script, parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
 
 SEEDS_AT_ONCE = 128
-"""Seeds per cell of a task that is written for many seeds."""
+"""Seeds per cell of a task that is written to train many seeds."""
 
 HELD_OUT = "held-out"
-"""The split of a comparison with a method such as ``ema+best`` that uses held-out data:
-a fifth of the training data is held out from every method and chooses epochs, or when
-to switch; the test values are reported."""
+"""Split for comparisons with methods that use held-out data, such as ``ema+best``.
+
+A fifth of the training data is held out from every method, to choose epochs or when to
+switch; the reported values are those on the test data."""
 
 _FEWEST_STACKED = 4
-"""With fewer seeds a stack costs about what it saves."""
+"""With fewer seeds, stacking costs about as much as it saves."""
 
 
 @dataclass(frozen=True)
@@ -48,39 +49,39 @@ class Cell:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     split: str = "test"
-    """What is evaluated: "test", "validation", or HELD_OUT."""
+    """Data to evaluate on: "test", "validation", or HELD_OUT."""
     control_of: str = field(default="", metadata=LATER)
-    """The Switch EMA whose surviving share is the factor of the learning rate."""
+    """Switch EMA whose surviving share scales the learning rate of a control."""
 
     @property
     def variants(self) -> tuple[tuple[Change, ...], ...]:
-        """What methods change in the optimizer; several where rates are stacked."""
+        """Optimizer changes of the methods; several if learning rates are stacked."""
         changes = (tuple(effective(method_of(m).spec.changes)) for m in self.methods)
         return tuple(dict.fromkeys(changes))
 
     @property
     def networks(self) -> tuple[int, ...]:
-        """The seed of each network that is trained: all seeds of one variant first."""
+        """Seed of each network in the stack, grouped by variant."""
         return self.seeds * len(self.variants)
 
     @property
     def trained_split(self) -> str:
-        """The split of the task that is trained."""
+        """Split of the task that is trained."""
         return "validation" if self.split == HELD_OUT else self.split
 
     @property
     def evaluated_split(self) -> str:
-        """The split of the task whose values are reported."""
+        """Split of the task whose values are reported."""
         return "test" if self.split == HELD_OUT else self.split
 
-    @cached_property  # of something frozen; a result asks for it once for each value
+    @cached_property  # the class is frozen, and storing a result asks for every value
     def id(self) -> str:
-        """A name that changes with anything the result depends on."""
+        """Hash of everything that the result depends on."""
         text = json.dumps(stored_fields(self), sort_keys=True, default=str)
         return hashlib.sha1(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """Tell the cell to a person."""
+        """Describe the cell for messages."""
         seeds = str(self.seeds[0])
         if len(self.seeds) > 1:
             seeds += f" to {self.seeds[-1]}"
@@ -93,8 +94,8 @@ def make_plan(
     """List the cells of a comparison, in order.
 
     Args:
-        config: the configuration of the comparison.
-        stored: what a run has noted of its tasks, which then are not looked up again.
+        config: configuration of the comparison.
+        stored: facts that a run stored about its tasks; they are not loaded then.
     """
     cells: list[Cell] = []
     for task in config.tasks:
@@ -104,16 +105,16 @@ def make_plan(
 
 
 def in_order(cells: Iterable[Cell]) -> list[Cell]:
-    """Sort cells seed by seed, so that what is interrupted has complete pairs.
+    """Sort cells by seed, so that an interrupted run has complete pairs.
 
-    Of each seed the baseline stays first; seeds that are trained at once count as the
+    The sort is stable, so each seed's baseline stays first. Stacked seeds sort by the
     first of them.
     """
     return sorted(cells, key=lambda cell: cell.seeds[0])
 
 
 def labels_of(config: CompareConfig) -> list[str]:
-    """Name the methods of a comparison, also one that its optimizer brings along."""
+    """List the methods of a comparison, including one implied by its optimizer."""
     labels = list(config.methods)
     if config.optimizer is not None:
         averaging = optimizer_info(parse_spec(config.optimizer).name).averaging
@@ -126,7 +127,7 @@ def labels_of(config: CompareConfig) -> list[str]:
 def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[Cell]:
     recipe = config.recipe_for(facts.recipe)
     methods = [method_of(label) for label in labels_of(config)]
-    # An average that teaches changes the training of its own student.
+    # A teacher's average affects the training, so methods cannot share one.
     groups = _groups(methods, alone=facts.teaches_itself)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     together = _seeds_at_once(config, recipe, facts, methods)
@@ -148,9 +149,10 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
 
 
 def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
-    """Put methods together that can share one training, those that do first.
+    """Group methods that can share one training; shared groups come first.
 
-    They only read the weights, and train with the same settings of the optimizer.
+    Methods can share one if they only read the weights and have the same optimizer
+    settings.
     """
     shared: dict[tuple[str, str], list[Method]] = {}
     for method in methods:
@@ -162,9 +164,9 @@ def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
 
 
 def _with_rates(groups: list[list[Method]]) -> list[list[Method]]:
-    """Put groups together that differ in their learning rates alone.
+    """Merge groups that differ only in their learning rates.
 
-    The rate of a control with ``lr*f`` is known only when it is trained.
+    Not controls with ``lr*f``, whose rate is known only once training starts.
     """
     merged: dict[tuple[str, ...], list[Method]] = {}
     for group in groups:
@@ -180,7 +182,7 @@ def _with_rates(groups: list[list[Method]]) -> list[list[Method]]:
 def _seeds_at_once(
     config: CompareConfig, recipe: Recipe, facts: TaskFacts, methods: list[Method]
 ) -> int:
-    """Choose how many seeds one training has: see ``CompareConfig.stack``."""
+    """Choose how many seeds to stack per training: see ``CompareConfig.stack``."""
     if facts.is_stacked:
         return SEEDS_AT_ONCE
     if config.stack == "off" or config.seeds < _FEWEST_STACKED:
@@ -189,7 +191,7 @@ def _seeds_at_once(
         info = optimizer_info(parse_spec(config.optimizer).name)
         if not info.elementwise or info.has_modes:
             return 1
-    # Filters name the tensors of a network, and snapshots are of one training.
+    # Filters name tensors of a single network, and snapshots hold a single training.
     options = [m.spec.with_defaults(recipe.methods.get(m.name, {})) for m in methods]
     has_filter = any(name in spec.options for spec in options for name in FILTERS)
     has_snapshots = any(method.spec.name == "posthoc-ema" for method in methods)
@@ -198,7 +200,7 @@ def _seeds_at_once(
 
 
 def _checked(config: CompareConfig, task: str) -> TaskFacts:
-    """Look a task up and refuse what cannot be trained before anything is."""
+    """Load a task and refuse invalid settings before anything is trained."""
     facts = facts_of(task)
     recipe = config.recipe_for(facts.recipe)
     if is_script(task):
@@ -206,8 +208,8 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
         return facts
     if config.metric or config.lower_is_better or config.higher_is_better:
         raise UsageError(
-            "metric, lower_is_better and higher_is_better go with a script; tasks have "
-            "metrics of their own."
+            "metric, lower_is_better and higher_is_better are for scripts; tasks "
+            "define their own metrics."
         )
     _check(config, recipe, task, facts.is_stacked)
     _check_memory(config, task, load_task_class(task)[0])
@@ -218,41 +220,41 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
             _check_held_out(label, task)
         if method.decides_by_seed and facts.is_stacked:
             raise UsageError(
-                f"{label} decides for each seed by itself, and {task} trains its seeds "
-                "at once; choose another task."
+                f"{label} decides for each seed separately, but {task} trains its "
+                "seeds stacked; choose another task."
             )
     return facts
 
 
 def _check_script_methods(config: CompareConfig) -> None:
-    """Refuse methods that need more of a training than a script lets them have."""
+    """Refuse methods that need control over the training, which scripts do not give."""
     for label in config.methods:
         method = parse_method(label, {})
         if method.spec.changes or method.uses_held_out or method.name == CONTROL:
             raise UsageError(
-                f"{label} does not go with a script: its optimizer, its data and their "
-                "order are the script's own."
+                f"{label} does not work with a script, which controls its own "
+                "optimizer, data and data order."
             )
 
 
 def _check_held_out(label: str, task: str) -> None:
-    """Refuse a method where nothing can be held out, or its error is not known."""
+    """Refuse a method if no data can be held out, or the task has no error rate."""
     task_class, spec = load_task_class(task)
     if not takes_split(task_class):
         raise UsageError(
-            f"{label} needs held-out data, and the constructor of {spec.name} takes no "
+            f"{label} needs held-out data, but the constructor of {spec.name} has no "
             "keyword split."
         )
     metric = task_class.metrics_for(spec.options)[0]
     if metric.unit != "%" or task_class.predictions is Task.predictions:
         raise UsageError(
-            f"{label} needs the standard error of a share, so a task that classifies; "
-            f"{spec.name} is judged by {metric.name}."
+            f"{label} needs the standard error of an error rate, so a classification "
+            f"task; {spec.name} is judged by {metric.name}."
         )
 
 
 def _check_options(recipe: Recipe, task: str) -> None:
-    """Refuse options for no method, and those that another process cannot be sent."""
+    """Refuse options of unknown methods, and values that cannot be serialized."""
     for name, options in recipe.methods.items():
         if name not in DESCRIPTIONS:
             raise UsageError(
@@ -262,24 +264,26 @@ def _check_options(recipe: Recipe, task: str) -> None:
         for key, value in options.items():
             if inspect.isroutine(value):
                 raise UsageError(
-                    f"{task}: the recipe's {key} of {name} must be a plain value, not "
-                    "a function, which a run can neither store nor send to a process."
+                    f"{task}: the recipe's {key} of {name} must be a plain value; a "
+                    "function cannot be stored or sent to another process."
                 )
 
 
 def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> None:
-    """Refuse a bad optimizer or schedule before anything is trained."""
+    """Refuse an invalid optimizer, schedule or precision."""
     schedule_free = False
     if config.optimizer is not None:
         info = check_optimizer(parse_spec(config.optimizer))
         schedule_free = info.has_modes
         if stacked and not info.elementwise:
             raise UsageError(
-                f"{task} trains its seeds stacked, which {info.name} would mix; "
+                f"{task} trains its seeds stacked, and {info.name} would mix them; "
                 "choose another optimizer or task."
             )
     if stacked and recipe.clip is not None:
-        raise UsageError(f"{task} trains its seeds stacked, which clip would mix.")
+        raise UsageError(
+            f"{task} trains its seeds stacked, and clip would mix them; leave it out."
+        )
     check_schedule(recipe.schedule, schedule_free=schedule_free)
     if recipe.precision not in ("no", "bf16", "fp16"):
         raise UsageError(
@@ -288,7 +292,7 @@ def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> N
 
 
 def _check_memory(config: CompareConfig, task: str, task_class: type[Task]) -> None:
-    """Refuse an optimizer that would fill a queue twice per step."""
+    """Refuse an optimizer that would update a task's queue twice per step."""
     remembers = issubclass(task_class, SelfTeachingTask) and bool(task_class.memory)
     if remembers and config.optimizer is not None:
         info = optimizer_info(parse_spec(config.optimizer).name)

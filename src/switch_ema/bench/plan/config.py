@@ -1,4 +1,4 @@
-"""What a comparison is: frozen, stored as JSON with the results, run again from it."""
+"""Configuration of a comparison, stored as JSON with its results."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ from switch_ema.bench.spec import (
 from switch_ema.bench.text import read_json
 
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
-# Random number generators take seeds below 2**32; tuning has seeds behind these.
+# Random generators take seeds below 2**32, and tuning uses seeds above these.
 _LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000))
 
 LEARNING_RATE = "lr"
@@ -39,63 +39,63 @@ _OF_TASKS = (
     *("optimizer", "epochs", "schedule", "warmup_epochs", "clip", "accumulate"),
     *("precision", "layer_decay", "evaluate_every", "tune", "sweep"),
 )
-"""What a script decides by itself."""
+"""Settings that a script controls itself."""
 
 SCRIPT_METHODS = ("plain", "ema", "switch-ema")
-"""Without --methods, for a script."""
+"""Default methods for a script."""
 DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """Everything that the numbers depend on."""
+    """Everything that the results depend on."""
 
     tasks: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TASK ...]")
     ] = ("noisy-digits", "digits")
     """Names with options (images:noise=0.3), or path/to/file.py:ClassName."""
     methods: tuple[str, ...] = DEFAULT_METHODS
-    """Names with options, such as ema:decay=0.99, or ema@lr*0.5 for EMA at half of the
-    learning rate; the first is the baseline."""
+    """Names with options, such as ema:decay=0.99, or ema@lr*0.5 for EMA at half the
+    learning rate; the first one is the baseline."""
     optimizer: str | None = None
-    """Name with options, such as adamw:lr=1e-3; None is the task's own."""
+    """Name with options, such as adamw:lr=1e-3; default: the task's own."""
     seeds: int = 8
-    """How many seeds each method is trained with, the same for all."""
+    """Number of seeds; every method is trained with the same ones."""
     first_seed: int = 0
-    """The first of them; the others follow."""
+    """First seed; the others follow it."""
     epochs: int | None = None
-    """Length of a training; None is the task's own, as for all that follows."""
+    """Length of a training; default: the task's own, as for the options below."""
     schedule: str | None = None
-    """Schedule of the learning rate: constant, step, cosine or one-cycle."""
+    """Learning rate schedule: constant, step, cosine or one-cycle."""
     warmup_epochs: float | None = None
-    """Linear warm-up of the learning rate. The task's own keeps its share of the
-    training where it would be longer than the given epochs."""
+    """Epochs of linear learning rate warm-up. If the task's own warm-up is longer than
+    the given epochs, it keeps its share of the training."""
     clip: float | None = None
-    """Largest norm of the gradients."""
+    """Maximum gradient norm."""
     accumulate: int | None = None
     """Batches per optimizer step."""
     precision: str | None = None
     """Autocast: no, bf16 or fp16."""
     layer_decay: float | None = None
-    """Factor of the learning rate per layer, counted from the output."""
+    """Learning rate factor per layer, counted from the output."""
     evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
     stack: str = dataclasses.field(default="off", metadata=LATER)
-    """Train many seeds at once where that is faster (auto), learning rates that methods
-    are compared at as well (all), or one by one (off)."""
+    """Train many seeds as one stacked model where that is faster (auto), the learning
+    rates that are compared as well (all), or one by one (off)."""
     tune: int | str = 0
-    """Choose for each task and method on a validation split, before the comparison and
-    from the same candidates: lr, lr=0.01,0.1 (any option), or how many values of the
-    method's main option."""
+    """Tune each method on each task's validation split before the comparison, all from
+    the same candidates: lr, lr=0.01,0.1 (any option), or a number of values to try for
+    the method's main option."""
     sweep: str | None = dataclasses.field(default=None, metadata=LATER)
-    """Compare at each value of an option of the optimizer, the methods or the tasks,
-    such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""
+    """Repeat the comparison at each value of an option of the optimizer, the methods or
+    the tasks, such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""
     metric: str | None = dataclasses.field(default=None, metadata=LATER)
-    """Of a script, the value that decides; None: the first that it reports."""
+    """Metric of a script that decides; default: the first that it reports."""
     lower_is_better: bool = dataclasses.field(default=False, metadata=LATER)
-    """Say so where the name of a script's metric does not: losses and errors do."""
+    """Lower values of a script's metric are better; implied for losses and errors."""
     higher_is_better: bool = dataclasses.field(default=False, metadata=LATER)
-    """The opposite."""
+    """Higher values of a script's metric are better; the default for other names."""
 
     def __post_init__(self) -> None:
         for name, least, most in _LIMITS:
@@ -119,7 +119,7 @@ class CompareConfig:
         if self.sweep is not None:
             parse_variation(self.sweep)
             if self.tune:
-                raise UsageError("a comparison has a sweep or is tuned, not both.")
+                raise UsageError("sweep and tune cannot be combined; leave one out.")
         self._check_script()
         if self.stack not in ("auto", "all", "off"):
             raise UsageError(f"stack must be auto, all or off, got {self.stack!r}.")
@@ -132,33 +132,35 @@ class CompareConfig:
         texts = (self.optimizer, self.schedule, self.sweep, str(self.tune))
         for text in (*self.tasks, *self.methods, *texts):
             if text is not None and not _is_text(text):
-                raise UsageError(f"{text!a} is not text that can be written.")
+                raise UsageError(f"{text!a} is not valid text.")
 
     def _check_script(self) -> None:
-        """Refuse what does not go with a command of the user's."""
+        """Refuse settings that do not apply to a script."""
         if self.lower_is_better and self.higher_is_better:
-            raise UsageError("a metric is better lower or higher, not both.")
+            raise UsageError(
+                "lower_is_better and higher_is_better exclude each other; drop one."
+            )
         scripts = [task for task in self.tasks if is_script(task)]
         if len(scripts) < len(self.tasks):
             if scripts:
-                raise UsageError("a script is compared by itself, without tasks.")
+                raise UsageError("a script cannot be compared together with tasks.")
             return
         for name in _OF_TASKS:
             if getattr(self, name) not in (None, 0):
                 raise UsageError(
-                    f"{name} does not go with a script, which trains as it says "
-                    "itself; change the command."
+                    f"{name} does not apply to a script, which controls its own "
+                    "training; change the command instead."
                 )
         for task in scripts:
             words = command_of(task)
             if not words or not any(SEED in word for word in words):
                 raise UsageError(
-                    f"the script {task.removeprefix(SCRIPT)!r} must say where the seed "
-                    f"goes, as in python train.py --seed {SEED}."
+                    f"the script {task.removeprefix(SCRIPT)!r} needs a placeholder for "
+                    f"the seed, as in python train.py --seed {SEED}."
                 )
 
     def metrics_of_script(self, reported: Sequence[str]) -> tuple[Metric, ...]:
-        """Return what a script has reported, what decides first."""
+        """Return the metrics that a script reported, with the deciding one first."""
         first = [self.metric] if self.metric in reported else []
         names = dict.fromkeys([*first, *reported])
         given = self.lower_is_better or self.higher_is_better
@@ -173,7 +175,7 @@ class CompareConfig:
         )
 
     def recipe_for(self, recipe: Recipe) -> Recipe:
-        """Replace the parts of a task's recipe that are given here."""
+        """Override a task's recipe with the settings given here."""
         names = {field.name for field in dataclasses.fields(Recipe)}
         given = {
             name: value
@@ -189,12 +191,12 @@ class CompareConfig:
         return recipe.epochs if self.epochs is None else self.epochs
 
     def to_json(self) -> str:
-        """Spell the configuration so that equal configurations are equal texts."""
+        """Serialize the configuration; equal configurations give equal texts."""
         return json.dumps(stored_fields(self), indent=2, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, where: str = "the configuration") -> "CompareConfig":
-        """Read what :meth:`to_json` wrote; unknown keys are refused."""
+        """Parse the output of :meth:`to_json`; unknown keys are refused."""
         values = read_json(text, where)
         if not isinstance(values, dict):
             raise UsageError(f"{where} must be a JSON object.")
@@ -211,9 +213,9 @@ class CompareConfig:
 
     @property
     def default_name(self) -> str:
-        """Name a run after its tasks and a fingerprint, so that it is found again.
+        """Name a run after its tasks and a hash, so that repeating it resumes it.
 
-        A task in a file that has been edited since is another task.
+        The hash covers the task files: an edited file is a different task.
         """
         slug = task_slug(*self.tasks)
         text = self.to_json() + self.sources
@@ -221,18 +223,18 @@ class CompareConfig:
 
     @property
     def sources(self) -> str:
-        """Fingerprints of the files that tasks are taken from; of ours, none."""
+        """Fingerprints of the users' task files; built-in tasks have none."""
         return " ".join(filter(None, map(fingerprint, self.tasks)))
 
     @property
     def inputs(self) -> str:
-        """Fingerprints of other files that scripts are given, as JSON."""
+        """Fingerprints of the scripts' other input files, as JSON."""
         seeds = range(self.first_seed, self.first_seed + self.seeds)
         return json.dumps(inputs_of(self.tasks, seeds), sort_keys=True)
 
 
 def _is_text(text: str) -> bool:
-    """Whether a text can be encoded: JSON can hold halves of characters."""
+    """Whether a text can be encoded: JSON may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -241,7 +243,7 @@ def _is_text(text: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Spell a value that may be huge or nested deeply."""
+    """Format a value that may be huge or deeply nested."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):
@@ -250,12 +252,12 @@ def _shown(value: Any) -> str:
 
 
 def _short(value: int) -> str:
-    """Spell a number that may have thousands of digits."""
+    """Format a number that may have thousands of digits."""
     return str(value) if value < 10**20 else "a number of more than 20 digits"
 
 
 def _read(where: str, key: str, value: Any, hint: Any) -> Any:
-    """Take a value from JSON if it is of the kind that the field holds."""
+    """Return a JSON value if it has the type of its field."""
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise UsageError(

@@ -1,6 +1,6 @@
-"""Points: the settings of a sweep, or of tuning, each a comparison by itself.
+"""Points: the settings of a sweep or of tuning, each a separate comparison.
 
-All points of a task are planned together, so that trainings are shared where possible.
+All points of a task are planned together, to share trainings where possible.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ from switch_ema.bench.spec import (
 from switch_ema.bench.text import read_json
 
 POINTS = "points"
-"""Key of the points among the notes of a run."""
+"""Metadata key of a run's points."""
 UNTUNED, TUNED = "untuned", "tuned"
-"""Titles of the points of a run that was tuned."""
+"""Titles of the points of a tuned run."""
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One setting of one task: what the task and the methods are called in it."""
+    """One setting of one task, with the names of task and methods in it."""
 
     title: str
     """Such as "lr = 0.05"."""
@@ -42,14 +42,14 @@ class SweepPoint:
     """The task as it was typed."""
     task: str
     methods: tuple[str, ...]
-    """In the order of those of the configuration."""
+    """In the order of the configuration."""
 
 
 def sweep_points(config: CompareConfig) -> list[SweepPoint]:
-    """Return the points of a comparison's sweep; none without one.
+    """Return the points of a comparison's sweep; empty without a sweep.
 
-    The option is looked for among those of the tasks, of the methods and of the
-    optimizer, in this order. Where a method gives it a value by itself, that stays.
+    The option is searched among those of the tasks, the methods and the optimizer, in
+    this order. A method that sets the option itself keeps its value.
     """
     if config.sweep is None:
         return []
@@ -75,8 +75,8 @@ def sweep_points(config: CompareConfig) -> list[SweepPoint]:
             )
     if len(set(settings.values())) == 1:
         raise UsageError(
-            f"every method gives {option} a value by itself, so that there is nothing "
-            "to sweep."
+            f"every method sets {option} itself, so there is nothing to sweep; leave "
+            "it out of the methods."
         )
     return [
         SweepPoint(title, task, task, names)
@@ -94,15 +94,15 @@ def check_varied(config: CompareConfig, option: str) -> None:
         check_optimizer(replace(base, options={**base.options, option: 0}))
     elif option not in (known := options_in_common()):
         raise UsageError(
-            f"there is no option {option!r} of the tasks, the methods or the "
-            f"optimizer, whose own are {', '.join(known)}."
+            f"neither the tasks, the methods nor the optimizer have an option "
+            f"{option!r}; options of the optimizer are {', '.join(known)}."
         )
 
 
 def with_value(methods: Sequence[str], option: str, value: Any) -> tuple[str, ...]:
-    """Give methods an option of their own or, if none has it, of their optimizer.
+    """Set an option of the methods or, if none has it, of their optimizer.
 
-    A method that gives the option a value by itself keeps it.
+    A method that sets the option itself keeps its value.
 
     >>> with_value(["plain", "ema"], "decay", 0.9)
     ('plain', 'ema:decay=0.9')
@@ -128,7 +128,7 @@ def _with_change(method: str, spec: Spec, option: str, value: Any) -> str:
 
 
 def with_factor(method: str, factor: float) -> str:
-    """Multiply a method's learning rate, unless it gives the rate itself.
+    """Scale a method's learning rate, unless the method sets the rate itself.
 
     >>> with_factor("ema:decay=0.9", 0.5), with_factor("ema", 1)
     ('ema@lr*0.5:decay=0.9', 'ema')
@@ -142,7 +142,7 @@ def with_factor(method: str, factor: float) -> str:
 
 
 def trained(config: CompareConfig, points: Sequence[SweepPoint]) -> CompareConfig:
-    """Return the comparison of all that the points name; without points, itself."""
+    """Return a configuration with all points' tasks and methods, if there are any."""
     if not points:
         return config
     return replace(
@@ -161,12 +161,12 @@ def plan_points(
 ) -> list[Cell]:
     """List the cells of all points; without points, those of the comparison.
 
-    Each task has the methods of its own points: tuning may choose others for each.
+    Each task gets the methods of its own points, as tuning chooses them per task.
 
     Args:
-        config: the comparison, or all that its points name.
-        points: the settings.
-        stored: what a run has noted of its tasks.
+        config: the comparison, or the one returned by :func:`trained`.
+        points: points of the sweep or of tuning.
+        stored: facts that a run stored about its tasks.
     """
     if not points:
         return make_plan(config, stored)
@@ -178,29 +178,27 @@ def plan_points(
 
 
 def dump_points(points: Iterable[SweepPoint]) -> str:
-    """Spell points as JSON."""
+    """Serialize points as JSON."""
     return json.dumps([dataclasses.asdict(point) for point in points])
 
 
 def load_points(meta: Mapping[str, str]) -> list[SweepPoint]:
-    """Read the points of a run back; most runs have none."""
+    """Load the points of a run; most runs have none."""
     try:
         return [
             SweepPoint(p["title"], p["typed"], p["task"], tuple(p["methods"]))
-            for p in read_json(meta.get(POINTS, "[]"), "the run's note on its points")
+            for p in read_json(meta.get(POINTS, "[]"), "the run's list of points")
         ]
     except (TypeError, KeyError):
-        raise UsageError("the run's note on its points is damaged.") from None
+        raise UsageError("the run's list of points is damaged.") from None
 
 
 def _task_with(task: str, option: str, value: Any) -> str:
     task_class, spec = load_task_class(task)
     if option not in options_of_task(task_class):
         raise UsageError(
-            f"{spec.name} has no option {option!r}, which the other tasks have."
+            f"{spec.name} has no option {option!r}, unlike the other tasks."
         )
     if option in spec.options:
-        raise UsageError(
-            f"{task} gives {option} a value by itself; leave it out to sweep it."
-        )
+        raise UsageError(f"{task} sets {option} itself; leave it out to sweep it.")
     return str(Spec(spec.name, {option: value, **spec.options}))

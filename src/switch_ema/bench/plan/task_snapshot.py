@@ -1,6 +1,6 @@
-"""What a plan and a report need of a task, stored with the run when it begins.
+"""Facts about a task that plans and reports need, stored when a run starts.
 
-So that a run can be shown when the file of its task has been edited or moved since.
+With them a run can be shown even if the file of its task was edited or moved since.
 """
 
 import dataclasses
@@ -23,28 +23,28 @@ from switch_ema.bench.task import SeedBatchTask, SelfTeachingTask
 from switch_ema.bench.text import read_json
 
 FACTS = "tasks"
-"""Key of the facts among the notes of a run."""
+"""Metadata key of the facts about a run's tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFacts:
-    """What a task's class says about itself."""
+    """Properties of a task's class."""
 
     description: str
     metrics: tuple[Metric, ...]
     recipe: Recipe
-    """The task's own, which the configuration may change."""
+    """The task's own recipe, which the configuration may override."""
     is_stacked: bool
-    """Whether its seeds are trained at once."""
+    """Whether it is written to train many seeds stacked."""
     teaches_itself: bool
     seeds_at_once: int = 1
-    """How many seeds are best trained at once, by ``Task.seeds_at_once``."""
+    """Best number of seeds to stack, from ``Task.seeds_at_once``."""
     source: str
-    """Fingerprint of the file it is in; empty for one of ours."""
+    """Fingerprint of its file; empty for a built-in task."""
 
 
 def facts_of(task: str) -> TaskFacts:
-    """Ask the task's class; a command of the user's says what it measures later."""
+    """Collect the facts from the task's class; scripts report their metrics later."""
     if is_script(task):
         return TaskFacts(
             description=f"The command {task.removeprefix(SCRIPT)}",
@@ -67,30 +67,29 @@ def facts_of(task: str) -> TaskFacts:
 
 
 def dump_facts(tasks: Iterable[str]) -> str:
-    """Spell the facts of a run's tasks as JSON."""
+    """Serialize the facts of a run's tasks as JSON."""
     facts = {task: dataclasses.asdict(facts_of(task)) for task in tasks}
-    # A cell's name is made of its recipe's JSON in the same way, so that a recipe
-    # that is read back gives the same names.
+    # As in the hash of a cell's id, so that a recipe read back gives the same ids.
     return json.dumps(facts, default=str)
 
 
 def load_facts(meta: Mapping[str, str], tasks: Iterable[str]) -> dict[str, TaskFacts]:
-    """Read a run's facts back; without them our own tasks are asked as they are now.
+    """Load a run's facts; if missing, collect those of built-in tasks now.
 
-    A file of the user's is never run for it: a run may come from somebody else.
+    Never runs a user's file for this: the run may come from somebody else.
     """
-    stored = read_json(meta.get(FACTS, "{}"), "the run's note on its tasks")
+    stored = read_json(meta.get(FACTS, "{}"), "the run's record of its tasks")
     found = {}
     for task in tasks:
         if isinstance(stored, dict) and task in stored:
             try:
                 found[task] = _read(dict(stored[task]))
             except (TypeError, ValueError, KeyError):
-                raise UsageError(f"the run's note on {task} is damaged.") from None
+                raise UsageError(f"the run's record of {task} is damaged.") from None
         elif is_file(parse_task(task)):
             raise UsageError(
-                f"the run has no note on its task {task}, and a file that a run names "
-                "is not run to show it; compare it again."
+                f"the run has no record of its task {task}, and showing a run does not "
+                "execute the files it names; compare it again."
             )
         else:
             found[task] = facts_of(task)
@@ -98,14 +97,14 @@ def load_facts(meta: Mapping[str, str], tasks: Iterable[str]) -> dict[str, TaskF
 
 
 def change_of(task: str, facts: TaskFacts) -> list[str]:
-    """Say if the file of a task is another one than when the run began."""
+    """Describe how the file of a task differs from when the run started, if it does."""
     now = fingerprint(task)
     if now == facts.source:
         return []
     change = "has changed since" if now else "is no longer where it was when"
     return [
-        f"The file of {task} {change} the run was begun; the results are those of the "
-        "file as it was then."
+        f"The file of {task} {change} the run was started; the results are those of "
+        "the original file."
     ]
 
 

@@ -1,1 +1,1 @@
-"""What a run leaves: the store, the run folder, the weights, the environment."""
+"""Output of a run: results store, run folder, weights, environment."""

@@ -1,4 +1,4 @@
-"""Where numbers come from: versions, machine and the state of the code."""
+"""Provenance of results: package versions, machine and git commit."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ PACKAGES = ("switch-ema", "torch", "accelerate", "timm", "scikit-learn", "numpy"
 
 
 def describe_environment() -> dict[str, str]:
-    """Collect what one needs to know to believe or repeat a number."""
+    """Collect versions, hardware and git state, to reproduce results."""
     found = {"python": platform.python_version(), "system": platform.platform()}
     for package in PACKAGES:
         try:
@@ -33,7 +33,7 @@ def _processor() -> str:
 
 
 def _git_state() -> str:
-    """Return the commit of the current folder, marked if files were changed."""
+    """Return the git commit of the current folder, marked if it has changes."""
     try:
         commit, changes = (
             subprocess.run(

@@ -1,4 +1,4 @@
-"""How long trainings will take, by what the same task has cost in earlier runs."""
+"""Estimates training time from earlier runs of the same task."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,10 +12,10 @@ from switch_ema.bench.spec import is_script
 
 
 def time_from_history(cells: Sequence[Cell], out: Path) -> float | None:
-    """Add up the seconds of all trainings, one after the other.
+    """Return the total seconds of all trainings, run one after the other.
 
-    None where a task has not been trained before in a run of the same folder, and of
-    a script, which knows by itself how long it trains.
+    None if a task has not been trained in this folder before, and for scripts, whose
+    length only they know.
     """
     if any(is_script(cell.task) for cell in cells):
         return None
@@ -32,10 +32,11 @@ def time_from_history(cells: Sequence[Cell], out: Path) -> float | None:
 def _seconds_per_epoch(
     out: Path,
 ) -> dict[tuple[str, tuple[str, ...], int], float]:
-    """Collect the latest costs by task, methods and number of seeds at once."""
+    """Return the latest cost by task, methods and number of stacked seeds."""
     found = {}
     for path in out.glob(f"*/{RESULTS}"):
-        with suppress(UsageError), closing(Results(path)) as results:  # or damaged
+        # Other runs may be damaged or from another version; they only lack estimates.
+        with suppress(UsageError), closing(Results(path)) as results:
             for task, methods, seeds, seconds, epochs in results.costs():
                 if epochs:
                     found[task, methods, seeds] = seconds / epochs

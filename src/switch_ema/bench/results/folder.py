@@ -1,4 +1,4 @@
-"""The folder of a run: the names of its files, its owner and its lock."""
+"""The run folder: its file names, its owner and its lock."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,15 +33,15 @@ RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
 _TUNED, _THREADS, _KERNELS = "tuned config", "threads", "kernels"
 _LEFTOVERS = (".*.partial", "*.partial", "partial", ".tmp*", ".ray-*")
 INPUTS = "inputs"
-"""Name of the note on files that a script is given besides its code."""
+"""Metadata key: fingerprints of a script's input files, besides its code."""
 WORKERS = "workers per training"
-"""Name of the note on how many workers each training of a run has."""
+"""Metadata key: data-parallel workers of each training."""
 
 
 def open_run(folder: Path) -> tuple[CompareConfig, Results]:
-    """Open a finished or unfinished run; its configuration names all that it trains.
+    """Open a run, finished or not; the configuration names everything it trains.
 
-    These are all points of a sweep or, once they are chosen, the tuned methods.
+    That includes all points of a sweep and, once chosen, the tuned methods.
     """
     results = Results(folder / RESULTS)
     meta = results.meta()
@@ -54,7 +54,7 @@ def open_run(folder: Path) -> tuple[CompareConfig, Results]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder."""
+    """Lock a run folder against other processes."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:
@@ -64,12 +64,12 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process; wait for it or choose --name."
         ) from None
     except (OSError, NotImplementedError) as error:
-        if getattr(error, "filename", None):  # such as a folder that is read-only
+        if getattr(error, "filename", None):  # about the file, such as no permission
             raise
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{lock.lock_file} cannot be locked ({reason}); choose a folder on a disk "
-            "that has file locks with --out."
+            f"{lock.lock_file} cannot be locked ({reason}); use --out to choose a "
+            "folder on a file system with file locks."
         ) from None
     try:
         yield
@@ -78,10 +78,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed processes have left; only the owner of the lock may call it.
+    """Delete leftovers of killed processes; the caller must hold the lock.
 
-    These are files that were being written, and the marks of a Ray cluster. Below
-    ``logs`` scripts write under names of their own, and everything stays.
+    These are partly written files and Ray marker files. Nothing below ``logs`` is
+    deleted, since scripts choose their own file names there.
     """
     for root, folders, files in os.walk(folder):
         if Path(root) == folder and LOGS in folders:
@@ -97,30 +97,31 @@ def claim(
     folder: Path,
     points: Sequence[SweepPoint] = (),
 ) -> None:
-    """Make a new run folder this comparison's; refuse that of another comparison.
+    """Claim a run folder for this comparison; refuse one of another comparison.
 
     Args:
-        results: the run's.
-        config: as it was given.
-        folder: of the run.
-        points: those of its sweep.
+        results: results of the run.
+        config: configuration as given by the user.
+        folder: the run folder.
+        points: points of its sweep.
     """
     stored = results.meta()
     if stored.get("config", config.to_json()) != config.to_json():
         raise UsageError(
-            f"{folder} holds a comparison with other settings; choose another --name, "
-            "or delete it."
+            f"{folder} has a comparison with other settings; choose another --name, or "
+            "delete the folder."
         )
     if stored.get("sources", config.sources) != config.sources:
         raise UsageError(
-            f"the file of a task has changed since {folder} was begun, and results of "
-            "both must not be mixed; choose another --name, or delete it."
+            f"the file of a task has changed since {folder} was started, and results "
+            "of both versions must not be mixed; choose another --name, or delete the "
+            "folder."
         )
     if changed := changed_inputs(stored.get(INPUTS)):
         raise UsageError(
-            f"{listed(changed)} changed since {folder} was begun, and results of both "
-            "must not be mixed; choose another --name, or delete it. If the script "
-            f"writes there, let it write to {FOLDER}."
+            f"{listed(changed)} changed since {folder} was started, and results of "
+            "both versions must not be mixed; choose another --name, or delete the "
+            f"folder. If the script writes there, let it write to {FOLDER}."
         )
     if INPUTS not in stored:
         results.set_meta(INPUTS, config.inputs)
@@ -138,44 +139,44 @@ def claim(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the last bits of a run's numbers depend on, besides its configuration."""
+    """Settings that affect only the last bits of a run's results."""
 
     threads: int
-    """Threads of torch in each training."""
+    """Torch threads per training."""
     kernels: str
-    """What averages are computed with: c or torch."""
+    """Averaging kernels: c or torch."""
     workers: int = 1
-    """Workers that divide the batches of each training."""
+    """Data-parallel workers per training."""
 
 
 def settle_arithmetic(
     results: Results, threads: int | None, workers: int = 1
 ) -> Arithmetic:
-    """Choose the arithmetic of a new run, or keep to that of a run that is continued.
+    """Choose the arithmetic of a new run, or keep that of a resumed run.
 
-    So the numbers are the same however a run is divided into processes, and however
-    often it is stopped. Kernels that have changed since are refused.
+    This keeps results bitwise equal however a run is split into processes and however
+    often it is interrupted. Different kernels are refused.
 
     Args:
-        results: the run's.
-        threads: as the user wants it; None for the run's own, which is 1 at first.
-        workers: as the user wants it.
+        results: results of the run.
+        threads: requested threads; None for the run's setting, or 1 for a new run.
+        workers: requested workers.
     """
     stored = results.meta()
     known = stored.get(_THREADS)
     if known is not None and threads not in (None, int(known)):
         raise UsageError(
-            f"{results.path.parent} was begun with threads {known}, and results with "
-            f"{threads} must not be mixed with it; leave out --threads, or choose "
-            "another --name."
+            f"{results.path.parent} was started with --threads {known}, and results "
+            f"with {threads} differ in their last digits; leave out --threads, or "
+            "choose another --name."
         )
-    # Runs of earlier versions have had one worker, and no note of it.
+    # Earlier versions had one worker and did not store the number.
     before = stored.get(WORKERS, "1" if known is not None else str(workers))
     if int(before) != workers:
         raise UsageError(
-            f"{results.path.parent} was begun with workers_per_training {before}, and "
-            f"results with {workers} must not be mixed with it, as their last digits "
-            "differ; choose another --name."
+            f"{results.path.parent} was started with workers_per_training {before}, "
+            f"and results with {workers} differ in their last digits; choose another "
+            "--name."
         )
     settled = Arithmetic(
         int(known or threads or 1), stored.get(_KERNELS, kernels_here()), workers
@@ -188,13 +189,13 @@ def settle_arithmetic(
 
 
 def threads_of(results: Results) -> int:
-    """Return the threads of torch that a run was begun with."""
+    """Return the number of torch threads of a run."""
     return int(results.meta().get(_THREADS, 1))
 
 
 def note_tuned(
     results: Results, config: CompareConfig, points: Sequence[SweepPoint]
 ) -> None:
-    """Store what tuning has made of the configuration."""
+    """Store the tuned configuration and its points."""
     results.set_meta(POINTS, dump_points(points))
     results.set_meta(_TUNED, config.to_json())

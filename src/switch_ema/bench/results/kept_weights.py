@@ -1,4 +1,4 @@
-"""What a comparison has kept of its first seed: weights and their trajectories."""
+"""Loads the weights that a comparison kept, and their trajectories."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -28,48 +28,48 @@ from switch_ema.bench.train.trajectory import load_trajectory
 
 Weights = Mapping[str, Tensor]
 PAPER = ("plain", "ema", "swa", "switch-ema")
-"""What the paper draws side by side."""
+"""Methods that the paper plots side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptTask:
-    """One task of a comparison, with what its methods have made of one seed."""
+    """One task of a comparison with the weights of its methods for one seed."""
 
     name: str
-    """As typed, options included."""
+    """Task as typed, with options."""
     seed: int
     task: Task
     model: nn.Module
-    """Lends its architecture; its own weights mean nothing."""
+    """Provides the architecture; its weights are arbitrary."""
     weights: dict[str, Weights]
-    """For each method the state dict that it is evaluated with."""
+    """State dict that each method is evaluated with."""
     trajectory: dict[str, list[Weights]]
-    """For each method its parameters from the beginning on; empty if not kept."""
+    """Parameters of each method, epoch by epoch; empty if not saved."""
     threads: int
-    """Threads of torch that the run was trained with."""
+    """Torch threads that the run was trained with."""
 
     def batches(self, count: int) -> list[Any]:
-        """Return the first training batches, joined to few, on the model's device."""
+        """Return the first training batches, merged, on the model's device."""
         device = next(self.model.parameters()).device
         loader = zip(range(count), self.task.train_loader(0), strict=False)
         return joined([send_to_device(batch, device) for _, batch in loader])
 
     def is_finite(self, method: str) -> bool:
-        """Whether a method's weights are numbers."""
+        """Whether a method's weights are finite."""
         return all(
             bool(value.isfinite().all()) for value in self.weights[method].values()
         )
 
     @property
     def is_stacked(self) -> bool:
-        """Whether parameters have the seed, only one here, as first dimension."""
+        """Whether parameters have a leading seed dimension, here of size 1."""
         return isinstance(self.task, SeedBatchTask)
 
 
 def joined(batches: list[Any], most: int = 1024) -> list[Any]:
-    """Join batches of examples with one label each, for the mean loss is the same.
+    """Merge batches with one label per example, which keeps the mean loss.
 
-    Batches of any other form stay as they are.
+    Batches of any other form are returned unchanged.
 
     >>> few = joined([(torch.zeros(4, 2), torch.zeros(4))] * 3)
     >>> [tuple(tensor.shape) for tensor in few[0]]
@@ -99,13 +99,13 @@ def load_kept(
     *,
     seed: int | None = None,
 ) -> list[KeptTask]:
-    """Read what a run has kept.
+    """Load the weights that a run kept.
 
     Args:
-        folder: of the run.
-        methods: which of them; by default those that the paper compares.
-        device: cpu, or None for what Accelerate finds.
-        seed: whose weights; by default those of the first seed.
+        folder: the run folder.
+        methods: methods to load; by default those that the paper compares.
+        device: cpu or cuda; None lets Accelerate choose.
+        seed: seed to load; by default the first one.
     """
     config, results = open_run(folder)
     with closing(results):
@@ -124,7 +124,7 @@ def load_kept(
         same.trajectory.update(found.trajectory)
     if not kept:
         raise UsageError(
-            f"{folder} has no checkpoints: it is not finished, or was run with "
+            f"{folder} has no checkpoints: the run is unfinished, or used "
             "--keep-checkpoints none."
         )
     chosen = _chosen(methods, list(known))
@@ -132,19 +132,21 @@ def load_kept(
 
 
 def _load(cell: Cell, context: RunContext) -> KeptTask:
+    # A whole training, since averages need their averagers, some averagers need the
+    # optimizer (optimizer_state=reset), and Accelerate sets the model's precision.
     training = Training(cell, context)
     load_checkpoint(training, with_values=False)
     model = unwrap(training.model)
     weights: dict[str, Weights] = {}
-    places: dict[str, int] = {}
-    """Of each method the network of the first seed in a stack."""
+    indices: dict[str, int] = {}
+    """Index of each method's first network in a stack."""
     for attached, averager in training.averagers.items():
         if parse_method_spec(attached).name != CONTROL:
             own = model.state_dict()
             found = own if averager is None else averager.averaged_state_dict()
             for label, networks in training.shown[attached].items():
                 weights[label] = {name: value.clone() for name, value in found.items()}
-                places[label] = networks.start
+                indices[label] = networks.start
     points = load_trajectory(context.folder, cell)
     trajectory: dict[str, list[Weights]] = {
         label: list(points[label]) for label in weights if label in points
@@ -152,14 +154,14 @@ def _load(cell: Cell, context: RunContext) -> KeptTask:
     task = training.tested
     if not isinstance(task, SeedBatchTask):
         return _kept(cell, task, model, weights, trajectory, context.threads)
-    set_seed(cell.seeds[0])  # as a training does
+    set_seed(cell.seeds[0])  # as in training, for the same data
     first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
     set_seed(cell.seeds[0])
     network = first.model().to(training.accelerator.device)
     if isinstance(task, StackedTask):
         stack = cast(Stacked, model)
         weights = {
-            label: stack.state_of(found, places[label])
+            label: stack.state_of(found, indices[label])
             for label, found in weights.items()
         }
     else:

@@ -1,4 +1,4 @@
-"""Pictures that the methods of a run have made, as PNG files in its folder."""
+"""Sample images of a run's methods, as PNG files in its folder."""
 
 import json
 import re
@@ -10,19 +10,19 @@ from pathlib import Path
 from switch_ema._files import read_inside, write_atomically
 
 SAMPLES = "samples"
-"""Folder below that of a run."""
+"""Subfolder of a run."""
 _LIST = "samples.json"
 
 
 @dataclass(frozen=True)
 class SamplePicture:
-    """One grid of pictures that a method has made."""
+    """One grid of sample images of a method."""
 
     method: str
     caption: str
-    """Empty where the task has given none."""
+    """Empty if the task gave none."""
     file: str
-    """Name of the PNG file, in the folder of its task."""
+    """Name of the PNG file in the task's folder."""
     png: bytes = b""
     """Content of the file; filled in by :func:`load_samples`."""
 
@@ -30,9 +30,9 @@ class SamplePicture:
 def save_samples(
     folder: Path, task: str, samples: Mapping[str, Mapping[str, bytes]]
 ) -> None:
-    """Write pictures by method and caption; those of other methods stay.
+    """Write images by method and caption; those of other methods stay.
 
-    Only the process that owns the run's folder may call it.
+    The caller must hold the lock of the run folder.
     """
     if not samples:
         return
@@ -51,10 +51,9 @@ def save_samples(
 def load_samples(
     folder: Path, task: str, methods: Iterable[str]
 ) -> tuple[SamplePicture, ...]:
-    """Read a task's pictures in the order of the methods.
+    """Read a task's images in the order of the methods.
 
-    Files that were deleted are missing, and so are links: a page must not show files
-    from outside of its run.
+    Skips deleted files and links: a page must not show files from outside of its run.
     """
     listed = _listed(folder, task)
     return tuple(
@@ -69,7 +68,7 @@ def _listed(folder: Path, task: str) -> list[SamplePicture]:
     try:
         stored = json.loads(_read(folder, task, _LIST) or "[]")
         listed = [SamplePicture(**one) for one in stored]
-    except (TypeError, ValueError, RecursionError):  # damaged: as if there were none
+    except (TypeError, ValueError, RecursionError):  # damaged: treat as empty
         return []
     return [one for one in listed if isinstance(one.file, str)]
 
@@ -77,7 +76,7 @@ def _listed(folder: Path, task: str) -> list[SamplePicture]:
 def _read(folder: Path, task: str, name: str) -> bytes | None:
     try:
         return read_inside(folder, SAMPLES, _slug(task), name)
-    except (OSError, ValueError):  # also names that no file has
+    except (OSError, ValueError):  # missing, or not a valid file name
         return None
 
 
@@ -86,7 +85,7 @@ def _folder_of(folder: Path, task: str) -> Path:
 
 
 def _slug(text: str) -> str:
-    """Name a file after a task or method; the hash tells similar names apart.
+    """Derive a file name from a task or method; the hash keeps similar names apart.
 
     >>> _slug("ema:decay=0.9")
     'ema-decay-0-9-d14b90'

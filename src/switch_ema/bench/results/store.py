@@ -1,4 +1,4 @@
-"""The results of a comparison: one SQLite file, written by one process."""
+"""The results of a comparison: one SQLite file with a single writer."""
 
 import json
 import sqlite3
@@ -12,7 +12,7 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.result import CellResult
 
-_APPLICATION = 0x53454D41  # "SEMA": tells our files from other people's
+_APPLICATION = 0x53454D41  # "SEMA", marks our SQLite files
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -31,19 +31,19 @@ _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
 SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
-"""What is noted of a task by its trainings: beginnings of keys of :meth:`meta`."""
+"""Key prefixes in the metadata that trainings store about a task."""
 
 _TABLES = {"meta", "cells", "metrics"}
 
 WAIT_SECONDS = 120.0
-"""How long a process waits for another one that reads or writes."""
+"""How long to wait for another process that reads or writes the file."""
 
 FINISHED = ("done", "diverged")
-"""Statuses of trainings that are not trained again."""
+"""Statuses of trainings that a resumed run skips."""
 
 
 class Results:
-    """A comparison's results, open for writing or reading."""
+    """A comparison's results, open for reading or writing."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -51,12 +51,12 @@ class Results:
             raise UsageError(f"{path} does not exist; is it the folder of a run?")
         for suffix in ("", "-journal", "-wal", "-shm"):
             file = path.with_name(f"{path.name}{suffix}")
-            if file.is_symlink():  # it may lead out of the run
-                raise UsageError(f"{file} is a link; put the file itself there.")
+            if file.is_symlink():  # it may lead out of the run folder
+                raise UsageError(f"{file} is a symbolic link; replace it by the file.")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
-            # A reader, such as a report, may hold the file for a while.
+            # A reader, such as a report, may lock the file for a while.
             self._connection = sqlite3.connect(path, timeout=WAIT_SECONDS)
             self._check(create)
 
@@ -69,12 +69,12 @@ class Results:
         query = "SELECT name FROM sqlite_master WHERE type = 'table'"
         tables = {name for (name,) in self._connection.execute(query)}
         is_new = application == 0 and not tables
-        # 0.1.0 made its tables one by one, and could be killed in between.
+        # 0.1.0 created its tables one by one and could be killed in between.
         is_unfinished = application == _APPLICATION and not tables >= _TABLES
         if create and (is_new or is_unfinished):
             self._create()
         elif is_new or is_unfinished:
-            raise UsageError(f"{self.path} holds nothing; was the run ever started?")
+            raise UsageError(f"{self.path} is empty; was the run ever started?")
         elif application != _APPLICATION:
             raise UsageError(f"{self.path} is an SQLite file of another program.")
         elif self._pragma("user_version") != _VERSION:
@@ -83,7 +83,7 @@ class Results:
             )
 
     def _create(self) -> None:
-        """Make all tables in one transaction: a kill leaves everything or nothing."""
+        """Create all tables in one transaction: a kill leaves all of them or none."""
         statements = [
             "BEGIN IMMEDIATE",
             f"PRAGMA application_id = {_APPLICATION}",
@@ -98,18 +98,18 @@ class Results:
         return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
 
     def set_meta(self, key: str, value: str) -> None:
-        """Note something about the comparison as a whole."""
+        """Store an entry of metadata about the comparison."""
         with self._errors(), self._connection:
             self._connection.execute(_NOTE, (key, value))
 
     def meta(self) -> dict[str, str]:
-        """Return all notes."""
+        """Return all metadata."""
         with self._errors():
             rows = self._connection.execute("SELECT key, value FROM meta")
             return {str(key): str(value) for key, value in rows}
 
     def add(self, cell: Cell, result: CellResult) -> None:
-        """Store a finished cell, in one transaction."""
+        """Store a finished cell and its metadata in one transaction."""
         row = (
             *(cell.id, cell.task, cell.optimizer, json.dumps(cell.methods)),
             *(json.dumps(cell.seeds), cell.split, result.status, result.message),
@@ -156,19 +156,19 @@ class Results:
             return dict(self._connection.execute("SELECT id, status FROM cells"))
 
     def cell(self, cell: Cell) -> dict[str, str | float]:
-        """Return a stored cell's status, message and cost."""
+        """Return the status, message and costs of a stored cell."""
         columns = "status, message, train_seconds, evaluate_seconds, memory_mb"
         with self._errors():
             query = f"SELECT {columns} FROM cells WHERE id = ?"
             row = self._connection.execute(query, (cell.id,)).fetchone()
             if row is None:
-                raise ValueError(f"there is no record of {cell}")
+                raise ValueError(f"{cell} is not stored")
         return dict(zip(columns.split(", "), row, strict=True))
 
     def costs(self) -> Iterator[tuple[str, tuple[str, ...], int, float, int]]:
         """Yield (task, methods, number of seeds, seconds, epochs), the latest last.
 
-        Of trainings that ended well; the seconds are those of training and evaluation.
+        Only successful trainings; the seconds cover training and evaluation.
         """
         query = (
             "SELECT task, methods, seeds, train_seconds + evaluate_seconds, "
@@ -198,7 +198,7 @@ class Results:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Say in one sentence what is wrong with the file."""
+        """Turn SQLite errors and damaged values into a one-sentence UsageError."""
         try:
             yield
         except (sqlite3.DatabaseError, TypeError, ValueError, OverflowError) as error:

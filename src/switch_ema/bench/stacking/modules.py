@@ -1,7 +1,7 @@
-"""Many copies of a small network, computed as one.
+"""Stacks many copies of a small network and computes them as one.
 
-For a small network the time of a step is mostly overhead of Python and of starting
-kernels, which a stack pays once for all its networks.
+A small network's step is mostly overhead of Python and kernel launches, which a stack
+pays once for all its networks.
 """
 
 import copy
@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 
 
 class Stacked(nn.Module):
-    """Networks of one architecture, whose tensors are stacked along a new dimension.
+    """Networks of one architecture with their tensors stacked along a new dimension.
 
-    Parameters and buffers of the stack have the networks as first dimension and the
-    name that they have in a network, with ``_`` for each dot.
+    Parameters and buffers have the network as first dimension and keep their names,
+    with ``_`` for each dot.
 
     >>> two = Stacked([nn.Linear(3, 1), nn.Linear(3, 1)])
     >>> two(torch.ones(2, 5, 3)).shape
@@ -36,13 +36,13 @@ class Stacked(nn.Module):
         for name, values in buffers.items():
             self.register_buffer(_flat(name), values.detach())
         self._parameter_names, self._buffer_names = tuple(parameters), tuple(buffers)
-        # In lists, so that their tensors are not taken for those of the stack.
+        # In lists, so that torch does not register them as submodules.
         self._skeleton = [_with_fast_layers(copy.deepcopy(networks[0]).to("meta"))]
         self._single = [copy.deepcopy(networks[0])]
         self._layers = _layers_of_perceptron(networks[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give each network its own slice of ``x``, or all of it if it is not sliced.
+        """Apply each network to its slice of ``x``, or all to the same 2-D ``x``.
 
         Args:
             x: (networks, examples, features), or (examples, features) for all.
@@ -53,14 +53,14 @@ class Stacked(nn.Module):
 
     @property
     def is_perceptron(self) -> bool:
-        """Whether :meth:`outputs` is one batched product for each layer."""
+        """Whether :meth:`outputs` computes one batched product per layer."""
         return self._layers is not None
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of all networks, each for its own slice of ``x``.
 
-        Perceptrons are computed layer by layer as batched matrix products, which has
-        half of the overhead of a mapped function.
+        Perceptrons are computed layer by layer as batched matrix products, with half
+        the overhead of vmap.
 
         Args:
             x: (networks, examples, ...).
@@ -81,9 +81,9 @@ class Stacked(nn.Module):
         """Compute ``function(network, argument)`` for all networks at once.
 
         Args:
-            function: may do with the network only what can be done with a callable.
-            argument: a tensor, or a nest of tensors, with the networks as first
-                dimension; each network gets its slice.
+            function: may only call the network, not use it as a module.
+            argument: a tensor, or nested tensors, with the network as first dimension;
+                each network gets its slice.
         """
 
         def one(
@@ -100,7 +100,7 @@ class Stacked(nn.Module):
     def alone(self, index: int) -> nn.Module:
         """Return one network as an ordinary module that shares the stack's memory.
 
-        The same module is returned at each call, with other tensors in it.
+        Every call returns the same module, pointed at different tensors.
         """
         network = self._single[0].train(self.training)
         tensors = dict(network.named_parameters()) | dict(network.named_buffers())
@@ -109,7 +109,7 @@ class Stacked(nn.Module):
         return network
 
     def state_of(self, state: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
-        """Return the part of a stack's state dict that is one network's."""
+        """Return one network's part of a stack's state dict."""
         names = (*self._parameter_names, *self._buffer_names)
         found = {name: state.get(_flat(name)) for name in names}
         return {name: t[index] for name, t in found.items() if t is not None}
@@ -121,11 +121,11 @@ class Stacked(nn.Module):
         return self
 
     def make_optimizer(self, make: Callable[[nn.Module], Optimizer]) -> Optimizer:
-        """Make an optimizer as for one network, with the stack's parameters in it.
+        """Create an optimizer for one network, then give it the stack's parameters.
 
-        So that groups of parameters, which may depend on names and numbers of
-        dimensions, are those of a network that trains alone. The optimizer must treat
-        each element by itself and make its state at the first step.
+        Parameter groups may depend on names and numbers of dimensions; this way they
+        are those of a network trained alone. The optimizer must be element-wise and
+        create its state at the first step.
         """
         network = self._single[0]
         optimizer = make(network)
@@ -150,13 +150,13 @@ class Stacked(nn.Module):
         buffers: dict[str, Tensor],
         inputs: tuple[Any, ...],
     ) -> Any:
-        # The fast kernels of attention cannot be stacked.
+        # vmap does not support the fused attention kernels.
         with sdpa_kernel(SDPBackend.MATH):
             return functional_call(self._skeleton[0], (parameters, buffers), inputs)
 
 
 def _layers_of_perceptron(network: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """List the layers of a multi-layer perceptron, by name; None for other networks."""
+    """List the layers of a multi-layer perceptron by name; None for other networks."""
     found: list[tuple[str, nn.Module]] = []
     for name, layer in network.named_modules():
         has_bias = any(
@@ -172,11 +172,11 @@ def _layers_of_perceptron(network: nn.Module) -> list[tuple[str, nn.Module]] | N
 
 
 _FEW_CHANNELS = 8
-"""With fewer, the matrix products of single places of a kernel are too small."""
+"""With fewer channels, a matrix product per kernel position is too small."""
 
 
 def _with_fast_layers(network: nn.Module) -> nn.Module:
-    """Give layers that are slow in a stack another way to compute the same."""
+    """Replace the forward of layers that are slow in a stack by an equivalent one."""
     for layer in network.modules():
         if type(layer) is nn.Conv1d and _is_plain(layer):
             layer.forward = MethodType(_convolve, layer)  # type: ignore[method-assign]
@@ -193,30 +193,30 @@ def _is_plain(layer: nn.Conv1d) -> bool:
 
 
 def _convolve(layer: nn.Conv1d, x: Tensor) -> Tensor:
-    """Convolve as a sum of matrix products, one for each place of the kernel.
+    """Convolve as a sum of matrix products, one per kernel position.
 
-    Stacked convolutions become one with groups, which is slow; stacked matrix products
-    become one batched product. Takes (examples, channels, length).
+    vmap turns stacked convolutions into one slow grouped convolution, but stacked
+    matrix products into one batched product. Takes (examples, channels, length).
     """
     padding, stride = cast(tuple[int], layer.padding)[0], layer.stride[0]
     outputs, channels, width = layer.weight.shape
     x = pad(x, (padding, padding)).transpose(1, 2)
     length = (x.shape[1] - width) // stride + 1
     bias: Tensor | float = 0.0 if layer.bias is None else layer.bias
-    if channels < _FEW_CHANNELS:  # one product for all places
+    if channels < _FEW_CHANNELS:  # one product for all positions
         windows = x.unfold(1, width, stride).reshape(-1, channels * width)
         total = windows @ layer.weight.flatten(1).T + bias
     else:
         total = cast(Tensor, bias)
-        for place in range(width):
-            seen = x[:, place : place + stride * (length - 1) + 1 : stride]
-            total = total + seen.reshape(-1, channels) @ layer.weight[:, :, place].T
+        for offset in range(width):
+            seen = x[:, offset : offset + stride * (length - 1) + 1 : stride]
+            total = total + seen.reshape(-1, channels) @ layer.weight[:, :, offset].T
     return total.view(-1, length, outputs).transpose(1, 2)
 
 
 @torch.no_grad()
 def clip_each_(parameters: Iterable[nn.Parameter], largest: float) -> None:
-    """Scale each network's gradients down to a largest norm, as if it were alone."""
+    """Clip the gradient norm of each network separately, as if it trained alone."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if gradients:
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]

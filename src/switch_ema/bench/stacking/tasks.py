@@ -1,4 +1,4 @@
-"""Several seeds of an ordinary task, trained at once as one stacked model."""
+"""Trains several seeds of an ordinary task as one stacked model."""
 
 import math
 import random
@@ -27,12 +27,11 @@ from switch_ema.bench.task import (
 
 
 class StackedTask(SeedBatchTask):
-    """Trains the seeds of a task as one model; each as it would train alone.
+    """Trains the seeds of a task as one model, each as if it trained alone.
 
-    Each seed has its own data, order of batches and initial weights, which are those of
-    a training alone. Dropout draws other numbers than alone. A seed whose loss is no
-    longer finite stops: its weights are set to zero and its values are NaN, and the
-    others go on.
+    Each seed has the data, batch order and initial weights of a training alone; only
+    dropout draws different numbers. A seed whose loss is no longer finite stops: its
+    weights become zero and its values NaN, while the others continue.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -42,15 +41,15 @@ class StackedTask(SeedBatchTask):
         self.has_stopped = torch.zeros(len(tasks), dtype=torch.bool)
 
     def trivial(self) -> Mapping[str, Any]:
-        """Return the values of the first seed's trivial predictors."""
+        """Return the scores of the first seed's trivial predictors."""
         return self.tasks[0].trivial()
 
     def samples(self, model: nn.Module) -> Any:
-        """Make the pictures of the first seed."""
+        """Return the sample images of the first seed."""
         return self.tasks[0].samples(cast(Stacked, unwrap(model)).alone(0))
 
     def model(self) -> nn.Module:
-        """Stack one network per seed, each made from its own random numbers."""
+        """Stack one network per seed, each created with its own seed."""
         networks = []
         for task in self.tasks:
             set_seed(task.seed)
@@ -58,11 +57,11 @@ class StackedTask(SeedBatchTask):
         return Stacked(networks)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make the task's optimizer for the stack."""
+        """Create the task's optimizer for the stack."""
         return cast(Stacked, model).make_optimizer(self.tasks[0].optimizer)
 
     def train_loader(self, epoch: int) -> Loader:
-        """Put the batches of all seeds side by side."""
+        """Stack the batches of all seeds."""
         loaders = [task.train_loader(epoch) for task in self.tasks]
         in_memory = [loader for loader in loaders if type(loader) is Batches]
         if len(in_memory) == len(loaders):
@@ -74,15 +73,17 @@ class StackedTask(SeedBatchTask):
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Sum the seeds' losses, so that each gets the gradient of its own."""
+        """Sum the seeds' losses, so each seed gets the gradient of its own loss."""
         stack = cast(Stacked, unwrap(model))
         losses = self.tasks[0].stacked_losses(stack, batch)
         finite = losses.detach().isfinite()
         self.has_stopped |= ~finite.cpu()
+        # A mean would divide every gradient by the number of seeds. A diverged seed
+        # counts 0: its NaN would make the loss of the whole stack NaN.
         return losses.where(finite, 0.0).sum()
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Measure every metric of each seed, all at once if the task can do that."""
+        """Measure every metric of each seed, at once if the task supports it."""
         stack = cast(Stacked, unwrap(model))
         nothing = {metric.name: math.nan for metric in self.metrics}
         measured = self.tasks[0].stacked_values(stack, self.tasks)
@@ -103,9 +104,10 @@ class StackedTask(SeedBatchTask):
         optimizer: Optimizer,
         averagers: Iterable[Averager | None],
     ) -> None:
-        """Set to zero what belongs to seeds that have stopped, so that nothing spreads.
+        """Zero the weights, gradients, optimizer state and averages of stopped seeds.
 
-        Called before each optimizer step while there is such a seed.
+        Called before each optimizer step while any seed has stopped, so that no
+        NaN reaches a sum or a check over the whole stack.
         """
         stopped = self.has_stopped
         parameters = list(model.parameters())
@@ -123,16 +125,17 @@ class StackedTask(SeedBatchTask):
                         parameter[stopped] = 0
 
     def watch_weights(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Stop seeds whose weights a step has made infinite, right after that step.
+        """Stop seeds right after a step that made their weights infinite or NaN.
 
-        Call it before averagers are attached, for methods that may write their average
-        into the model within a step: they refuse one that is not finite, and with it
-        the step of all seeds.
+        Call it before averagers are attached. Methods that write their average into the
+        model during a step refuse one that is not finite, which would fail the step of
+        all seeds.
         """
         parameters = list(model.parameters())
 
         @torch.no_grad()
         def after_step(*_: Any) -> None:
+            # One sum over everything is cheap; seeds are looked at only if it is bad.
             total = torch.stack([parameter.sum() for parameter in parameters]).sum()
             if not total.isfinite():
                 self.note_unusable(model)
@@ -142,14 +145,14 @@ class StackedTask(SeedBatchTask):
         optimizer.register_step_post_hook(after_step)
 
     def note_unusable(self, model: nn.Module) -> None:
-        """Stop seeds whose weights are no longer finite."""
+        """Mark seeds whose weights are no longer finite as stopped."""
         for parameter in model.parameters():
             finite = parameter.detach().flatten(1).isfinite().all(1)
             self.has_stopped |= ~finite.cpu()
 
 
 def stack_tasks(make: Callable[[int], Task], seeds: Sequence[int]) -> StackedTask:
-    """Make one task per seed, each with the random numbers that it would have alone."""
+    """Create one task per seed, each with the random numbers it would have alone."""
     tasks = []
     for seed in seeds:
         set_seed(seed)
@@ -158,10 +161,10 @@ def stack_tasks(make: Callable[[int], Task], seeds: Sequence[int]) -> StackedTas
 
 
 class StackedBatches:
-    """Batches of several seeds, side by side.
+    """Stacked batches of several seeds.
 
-    Each seed's batches are made with its own random numbers, those of a training alone
-    without dropout: augmentations may draw from the global ones.
+    Augmentations may draw from the global random state, so each seed's batches are made
+    with a state of its own, that of a training alone without dropout.
     """
 
     def __init__(self, loaders: Sequence[Loader], seeds: Sequence[int]) -> None:
@@ -180,7 +183,7 @@ class StackedBatches:
 
 
 def _with_own_randomness(loader: Loader, seed: int) -> Iterator[Any]:
-    """Yield batches that are made with random numbers of their own."""
+    """Yield a loader's batches, drawn with a separate random state."""
     common = _random_state()
     set_seed(seed)
     own = _random_state()
@@ -210,7 +213,7 @@ def _set_random_state(state: tuple[Any, Any, Tensor]) -> None:
 
 
 class GatheredBatches:
-    """The same for batches in memory, gathered from all seeds in one operation."""
+    """Stacked batches of data in memory, gathered for all seeds in one operation."""
 
     def __init__(self, loaders: Sequence[Batches]) -> None:
         held = zip(*(loader.tensors for loader in loaders), strict=True)
