@@ -141,16 +141,22 @@ def test_a_large_file_counts_by_its_size_and_time(monkeypatch):
         ("python train.py", ["Watched for edits: train.py, "]),
         (
             "python -m no.such.module",
-            ["The module no.such.module was not found, so", "No code of the command"],
+            [
+                "The module no.such.module was not found, so",
+                "Found no code of the command",
+            ],
         ),
         (
             "my-trainer",
-            ["No code of the command my-trainer {seed} was found, so edits"],
+            ["Found no code of the command my-trainer {seed}, so edits"],
         ),
-        ("bash -c 'cd x; python y.py'", ["No code of the command bash -c"]),
-        ("bash run.sh", ["Watched for edits: run.sh, ", "run.sh starts programs by"]),
+        ("bash -c 'cd x; python y.py'", ["Found no code of the command bash -c"]),
+        (
+            "bash run.sh",
+            ["Watched for edits: run.sh, ", "run.sh starts programs: edits"],
+        ),
         ("python train.py -m resnet50", ["Watched for edits: train.py, "]),
-        ("python train.py src", ["Watched for", "Edits in src are not noticed."]),
+        ("python train.py src", ["Watched for", "Edits in src are not detected."]),
     ],
 )
 def test_where_edits_are_not_noticed_is_said(command, sentences):

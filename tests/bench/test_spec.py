@@ -72,7 +72,7 @@ def test_methods_may_change_the_optimizer(text, changes):
     "text", ["ema@", "ema@lr", "ema@lr*", "ema@lr*0", "ema@lr=-1", "ema@lr*x", "ema@2"]
 )
 def test_changes_that_cannot_be_read(text):
-    with pytest.raises(UsageError, match="behind @ stand settings of the optimizer"):
+    with pytest.raises(UsageError, match="expected optimizer settings after @"):
         parse_method_spec(text)
 
 

@@ -139,7 +139,7 @@ def test_trials_are_trained_once_for_all_that_read(tiny):
         ({"tune": 9}, "tune must be at most 4, got 9"),
         (
             {"methods": ("plain", "ema", "ema:decay=0.99")},
-            "would try ema:decay=0.99 both for ema and for ema:decay=0.99; leave one",
+            "would try ema:decay=0.99 for both ema and ema:decay=0.99; leave one",
         ),
     ],
 )

@@ -1,6 +1,7 @@
-"""One comparison from its configuration to its summary.
+"""Runs one comparison, from its configuration to its summary.
 
-Plan, execute, store and summarise; nothing is shown here, a :class:`Watcher` is told.
+Plans, trains, stores and summarises. Displays nothing; a :class:`Watcher` receives the
+progress.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,34 +47,34 @@ from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that has ended, or has been stopped."""
+    """A comparison that has finished or was stopped."""
 
     folder: Path
     summary: ComparisonSummary
-    """Of what has been trained."""
+    """Summary of what has been trained."""
     error: BaseException | None = None
-    """Why not everything has been trained: trainings that failed, or Ctrl-C."""
+    """Why training is incomplete: failed trainings, or Ctrl-C."""
 
 
 class Watcher:
-    """Is told how a comparison goes on. This one does nothing."""
+    """Receives progress events of a comparison; this one ignores them."""
 
     @contextmanager
     def training(self, cells: Sequence[Cell], done: int) -> Iterator[OnEpoch]:
-        """Surround a round of trainings; yield what is told of each epoch.
+        """Surround a round of trainings; yield the callback for finished epochs.
 
         Args:
-            cells: what is going to be trained; empty if all is stored already.
-            done: how many other trainings of the round are stored already.
+            cells: cells to train; empty if all are stored already.
+            done: number of the round's cells that are stored already.
         """
         yield lambda cell, epoch, latest: None
 
     def tuned(self, task: str, methods: Sequence[str]) -> None:
-        """Hear which options tuning has chosen for a task."""
+        """Receive the methods that tuning chose for a task."""
 
 
 def plan_comparison(config: CompareConfig) -> list[Cell]:
-    """Plan a comparison, and refuse what cannot be trained or tuned."""
+    """Plan a comparison; refuse settings that cannot be trained or tuned."""
     cells = plan_points(config, sweep_points(config))
     if config.tune:
         check_tuning(config, cells)
@@ -89,20 +90,20 @@ def run_comparison(
     keeps_trajectory: bool = True,
     saves_every: float = 0.0,
 ) -> Comparison:
-    """Train what is left of a comparison and summarise what there is.
+    """Train the unfinished cells of a comparison and summarise all results.
 
-    One training that fails does not stop the others. Failures and interrupts end the
-    training, not the summary: they are in the result.
+    A failed training does not stop the others. Failures and interrupts are returned in
+    the result, together with the summary.
 
     Args:
-        config: what is compared.
-        options: how it is run.
-        cells: the plan, as :func:`plan_comparison` makes it.
-        watcher: is told how it goes on.
-        keeps_trajectory: whether the weights of every epoch are kept where those of
-            the last epoch are.
-        saves_every: seconds between two checkpoints of a training, at least, where
-            epochs are so short that writing them takes long.
+        config: the comparison.
+        options: how to run it.
+        cells: the plan made by :func:`plan_comparison`.
+        watcher: receives progress events.
+        keeps_trajectory: whether to save the weights of every epoch, for cells that
+            keep their last weights.
+        saves_every: minimum seconds between checkpoints of a training, for epochs
+            shorter than it takes to write one.
 
     Raises:
         UsageError: the run folder cannot be used, or the plan cannot be trained.
@@ -142,7 +143,7 @@ def run_comparison(
 
 
 def summarize_run(folder: Path) -> ComparisonSummary:
-    """Summarise what is stored of a run."""
+    """Summarise the stored results of a run."""
     config, results = open_run(folder)
     with closing(results):
         return summarize(config, results, folder.name)
@@ -150,7 +151,7 @@ def summarize_run(folder: Path) -> ComparisonSummary:
 
 @dataclass(frozen=True)
 class _Runner:
-    """Trains what a run has not finished yet."""
+    """Trains the unfinished cells of a run."""
 
     config: CompareConfig
     results: Results
@@ -158,15 +159,15 @@ class _Runner:
     options: RunOptions
     watcher: Watcher
     sources: str
-    """Fingerprints of the tasks' files when the run began."""
+    """Fingerprints of the task files when the run started."""
     inputs: str
-    """Those of other files that a script is given."""
+    """Fingerprints of a script's other input files."""
     keeps_trajectory: bool
     saves_every: float
     arithmetic: Arithmetic
 
     def tune(self, cells: list[Cell]) -> list[SweepPoint]:
-        """Choose, and return what is compared: the methods as typed, and as chosen."""
+        """Tune, and return the points to compare: methods as typed and as chosen."""
         chosen = tune(self.config, cells, self.results, self.train)
         points = tuned_points(self.config, chosen)
         note_tuned(self.results, trained(self.config, points), points)
@@ -175,14 +176,14 @@ class _Runner:
         return points
 
     def train(self, cells: list[Cell]) -> None:
-        """Train the cells that are not finished and store each as it comes.
+        """Train the unfinished cells and store each one as it finishes.
 
         Raises:
-            UsageError: some have failed; it names them.
+            UsageError: trainings failed; the message names them.
         """
         statuses = self.results.statuses()
         todo = [cell for cell in cells if statuses.get(cell.id) not in FINISHED]
-        # Reversed, so that the first cell of a task is the one that stays.
+        # Reversed, so that the first cell of each task wins.
         firsts = {
             cell.task: cell.id for cell in reversed(cells) if self._is_first(cell)
         }
@@ -214,9 +215,11 @@ class _Runner:
                 elif not self._is_kept(cell):
                     forget(self.folder, cell)
         if failures:
-            told = _tell_failures(failures, len(todo))
+            message = _describe_failures(failures, len(todo))
             kept = self.folder / FAILURES
-            raise UsageError(f"{told} (tracebacks: {kept})" if kept.is_dir() else told)
+            if kept.is_dir():
+                message = f"{message} (tracebacks: {kept})"
+            raise UsageError(message)
 
     def _context(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
         return RunContext(
@@ -243,13 +246,13 @@ class _Runner:
         return self.options.keep_checkpoints == "all"
 
 
-def _tell_failures(failures: Mapping[str, Sequence[Cell]], trained: int) -> str:
-    """Name what failed, trainings with the same message once."""
-    told = []
+def _describe_failures(failures: Mapping[str, Sequence[Cell]], trained: int) -> str:
+    """List the failed trainings, each message once."""
+    reasons = []
     for message, cells in failures.items():
         more = f" and {counted(len(cells) - 1, 'other')}" if len(cells) > 1 else ""
-        told.append(f"{cells[0]}{more}: {message}")
+        reasons.append(f"{cells[0]}{more}: {message}")
     number = sum(map(len, failures.values()))
     if trained == 1:
-        return told[0]
-    return f"{number} of {counted(trained, 'training')} failed: {'; '.join(told)}"
+        return reasons[0]
+    return f"{number} of {counted(trained, 'training')} failed: {'; '.join(reasons)}"

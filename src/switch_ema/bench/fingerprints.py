@@ -1,9 +1,9 @@
-"""Which files the results of a run depend on, so that edits are noticed.
+"""Fingerprints the files that a run's results depend on, to detect edits.
 
-A task in the user's file is that file. A command may name its code in many ways:
-``python train.py``, ``python -m pkg.train``, ``bash run.sh``, a program of an installed
-package. Its Python files are read for the modules that they import, and shell scripts
-for the files that they name. Nothing is imported or run for it.
+For a task in a user's file that is the file. A command may name its code in many ways:
+``python train.py``, ``python -m pkg.train``, ``bash run.sh``, or a program of an
+installed package. We parse its Python files for imports and its shell scripts for file
+names; nothing is imported or run.
 """
 
 import ast
@@ -31,12 +31,12 @@ from switch_ema.bench.spec import (
 from switch_ema.bench.text import counted, listed
 
 LARGEST = 64 << 20
-"""Bytes of a file up to which its content counts; of a larger one, size and time do."""
+"""Files up to this many bytes are hashed; larger ones count by size and mtime."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*|torchrun|accelerate|deepspeed")
 _LAUNCHERS = {"torch", "accelerate", "deepspeed", "switch_ema"}
-"""Packages that start the user's code, or are imported by it, and are not it."""
+"""Packages that launch the user's code or that it imports, but never are that code."""
 _SHELL_WORD = re.compile(r"[^\s;|&()<>\"'`]+")
 _SYSTEM = (("/", "proc"), ("/", "sys"), ("/", "dev"))
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -44,18 +44,18 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @dataclass(frozen=True)
 class ScriptFiles:
-    """The files of a command, as far as they are found."""
+    """The files of a command that were found."""
 
     code: tuple[Path, ...]
-    """What is run: programs, scripts, and the modules that they import."""
+    """Programs, scripts, and the modules that they import."""
     others: tuple[Path, ...]
-    """Other files that the command names, such as its configuration."""
+    """Other files in the command, such as its configuration."""
     unseen: tuple[str, ...]
-    """Where edits cannot be noticed, in words."""
+    """Warnings about files whose edits go unnoticed."""
 
 
 def fingerprint(task: str) -> str:
-    """Hash the user's code as it is now; nothing of one of our tasks."""
+    """Hash the user's current code; empty for built-in tasks."""
     if is_script(task):
         digests = [_digest(path) for path in files_of_script(task).code]
         return sha1("".join(digests).encode()).hexdigest() if digests else ""
@@ -67,10 +67,9 @@ def fingerprint(task: str) -> str:
 
 
 def inputs_of(tasks: Iterable[str], seeds: Iterable[int]) -> dict[str, str]:
-    """Fingerprint the other files that commands name, by the name as it is typed.
+    """Fingerprint the other files in commands, by name as typed.
 
-    These do not name a run: a file that appears later may be one that the script
-    writes.
+    They are not part of a run's name, as a script may create such a file itself.
     """
     found: dict[str, str] = {}
     for task in filter(is_script, tasks):
@@ -83,10 +82,10 @@ def inputs_of(tasks: Iterable[str], seeds: Iterable[int]) -> dict[str, str]:
 
 
 def changed_inputs(stored: str | None) -> list[str]:
-    """Name the files that are not as they were.
+    """List the files that have changed.
 
     Args:
-        stored: what :func:`inputs_of` has found, as JSON.
+        stored: earlier result of :func:`inputs_of`, as JSON.
     """
     before: Mapping[str, str] = json.loads(stored or "{}")
     return [
@@ -97,7 +96,7 @@ def changed_inputs(stored: str | None) -> list[str]:
 
 
 def described(task: str) -> str:
-    """Name the code of a task in a message."""
+    """Describe the code of a task for messages."""
     if not is_script(task):
         return str(file_of(parse_task(task)))
     first, *others = map(str, files_of_script(task).code)
@@ -107,12 +106,12 @@ def described(task: str) -> str:
 
 
 def watched(task: str) -> list[str]:
-    """Say which edits of a command's files are noticed, and which are not."""
+    """Describe which edits of a command's files are detected, and which are not."""
     files = files_of_script(task)
-    told = []
+    seen = []
     if files.code:
-        told.append(f"Watched for edits: {_enumerated([*files.code, *files.others])}.")
-    return [*told, *files.unseen]
+        seen.append(f"Watched for edits: {_enumerated([*files.code, *files.others])}.")
+    return [*seen, *files.unseen]
 
 
 def _enumerated(paths: Sequence[Path]) -> str:
@@ -127,7 +126,7 @@ def files_of_script(task: str) -> ScriptFiles:
 
 
 class _Search:
-    """Looks for the files of one command, on the file system alone."""
+    """Finds the files of one command, without running anything."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._code: dict[Path, None] = {}
@@ -143,11 +142,11 @@ class _Search:
     def found(self) -> ScriptFiles:
         unseen = list(self._unseen)
         if self._folders:
-            unseen.append(f"Edits in {listed(self._folders)} are not noticed.")
+            unseen.append(f"Edits in {listed(self._folders)} are not detected.")
         if not self._code:
             unseen.append(
-                f"No code of the command {' '.join(self._words)} was found, so edits "
-                "of it are not noticed; choose another --name after one."
+                f"Found no code of the command {' '.join(self._words)}, so edits are "
+                "not detected; choose another --name after an edit."
             )
         return ScriptFiles(tuple(self._code), tuple(self._others), tuple(unseen))
 
@@ -163,7 +162,7 @@ class _Search:
             elif starts_modules and re.fullmatch(r"-m\w[\w.]*", word):
                 self._read_module(word[2:], True)
                 starts_modules = False
-            elif re.search(r"\s", word):  # as behind bash -c
+            elif re.search(r"\s", word):  # a quoted command, as after bash -c
                 self._read(_SHELL_WORD.findall(word))
             else:
                 for path in _files_in(word):
@@ -187,8 +186,8 @@ class _Search:
             if path not in self._code:
                 self._code[path] = None
                 self._unseen.append(
-                    f"{path} starts programs by itself: edits are noticed in files "
-                    "that it names and in what these import, not in others."
+                    f"{path} starts programs: edits are detected only in the files "
+                    "that it names and in their imports."
                 )
                 self._read(_SHELL_WORD.findall(_text(path)))
         else:
@@ -205,8 +204,8 @@ class _Search:
                 return
         if is_sure:
             self._unseen.append(
-                f"The module {name} was not found, so edits of it are not noticed; "
-                "choose another --name after one."
+                f"The module {name} was not found, so its edits are not detected; "
+                "choose another --name after an edit."
             )
 
     def _read_program(self, name: str) -> None:
@@ -218,7 +217,7 @@ class _Search:
                     self._read_python(file)
 
     def _read_python(self, path: Path, roots: Sequence[Path] = ()) -> None:
-        """Take a file, and all files of the user's that it imports."""
+        """Add a file and all of the user's files that it imports."""
         waiting = [path]
         while waiting:
             path = waiting.pop()
@@ -229,7 +228,7 @@ class _Search:
                 waiting += self._imported(name, path, [*roots, *self._roots])
 
     def _imported(self, name: str, path: Path, roots: Sequence[Path]) -> Sequence[Path]:
-        """Return the files of the user's that an import runs."""
+        """Return the user's files that an import executes."""
         module = name.lstrip(".")
         level = len(name) - len(module)
         if level:
@@ -246,25 +245,25 @@ class _Search:
 
 
 def _files_in(word: str) -> list[Path]:
-    """Return the file that a word is, or has behind an equals sign."""
+    """Return the file that a word names, also after an equals sign."""
     values = filter(None, (word, word.partition("=")[2]))
     return [path for path in map(Path, values) if _is(_is_plain_file, path)]
 
 
 def _is_plain_file(path: Path) -> bool:
-    """Tell files from those of the system, which may have no end."""
+    """Whether a path is a file outside /proc, /sys and /dev, which may be endless."""
     return path.is_file() and path.resolve().parts[:2] not in _SYSTEM
 
 
 def _is(check: Callable[[Path], bool], path: Path) -> bool:
     try:
         return check(path)
-    except (OSError, ValueError):  # too long for a name, or none
+    except (OSError, ValueError):  # too long, or not a valid name
         return False
 
 
 def _python_path(words: Iterable[str]) -> Iterator[str]:
-    """Yield where Python looks for modules besides the current folder."""
+    """Yield the folders of PYTHONPATH, in the command or the environment."""
     for word in words:  # env PYTHONPATH=src python ...
         if word.startswith("PYTHONPATH="):
             yield from filter(None, word.partition("=")[2].split(os.pathsep))
@@ -272,46 +271,46 @@ def _python_path(words: Iterable[str]) -> Iterator[str]:
 
 
 def _find(name: str, roots: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Find the files that ``import name`` runs, packages on the way included.
+    """Find the files that ``import name`` executes, including parent packages.
 
     Returns:
-        The files and, of a package, its folders. Later parts of the name may be names
-        within a module.
+        The files and, for a package, its folders. The last parts of the name may be
+        attributes of a module.
     """
     files: list[Path] = []
-    places = list(roots)
+    parents = list(roots)
     for index, part in enumerate(filter(None, name.split("."))):
         folders = []
-        for place in places:
-            package, module = place / part / "__init__.py", place / f"{part}.py"
+        for parent in parents:
+            package, module = parent / part / "__init__.py", parent / f"{part}.py"
             if package.is_file():
                 files.append(package)
                 folders = [package.parent]
                 break
             if module.is_file():
                 return [*files, module], []
-            if (place / part).is_dir():
-                folders.append(place / part)
+            if (parent / part).is_dir():  # a namespace package
+                folders.append(parent / part)
         if not folders:
-            return (files, places) if index else ([], [])
-        places = folders
-    return files, places
+            return (files, parents) if index else ([], [])
+        parents = folders
+    return files, parents
 
 
 def _find_installed(name: str) -> tuple[list[Path], list[Path]]:
-    """Find a module among the packages of this Python, without importing it."""
+    """Find a module among the installed packages, without importing it."""
     try:
         spec = importlib.util.find_spec(name.partition(".")[0])
     except (ImportError, ValueError, AttributeError):
         return [], []
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if spec is not None and not places and spec.origin is not None:
-        places = [spec.origin]
-    return _find(name, [Path(place).parent for place in places])
+    paths = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is not None and not paths and spec.origin is not None:
+        paths = [spec.origin]
+    return _find(name, [Path(path).parent for path in paths])
 
 
 def _is_own(path: Path) -> bool:
-    """Tell the user's code from that of libraries."""
+    """Whether a file is the user's code rather than a library's."""
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     return not _INSTALLED & set(path.parts) and stdlib not in path.parents
 
@@ -325,7 +324,7 @@ def _is_shell(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> bytes:
-    """Return the line that says what runs a file, if it has one."""
+    """Return the shebang line of a file, if it has one."""
     try:
         with path.open("rb") as file:
             start = file.read(200)
@@ -340,7 +339,7 @@ def _text(path: Path) -> str:
 
 
 def _imports_of(path: Path) -> Sequence[str]:
-    """List the modules that a Python file imports, relative ones with their dots."""
+    """List the modules that a Python file imports, relative ones with leading dots."""
     try:
         state = path.stat()
         return _read_imports(path, state.st_mtime_ns, state.st_size)
@@ -350,7 +349,7 @@ def _imports_of(path: Path) -> Sequence[str]:
 
 @lru_cache(maxsize=4096)
 def _read_imports(path: Path, changed: int, size: int) -> tuple[str, ...]:
-    del changed  # so that an edited file is read again
+    del changed  # only part of the cache key, so that an edited file is read again
     try:
         tree = ast.parse(_text(path) if size <= LARGEST else "")
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -362,7 +361,7 @@ def _read_imports(path: Path, changed: int, size: int) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             dot = "." if node.module else ""
-            # What is imported from a package may be a module of it.
+            # A name imported from a package may be a submodule.
             names |= dict.fromkeys(f"{base}{dot}{alias.name}" for alias in node.names)
     return tuple(name for name in names if name.strip(".*"))
 

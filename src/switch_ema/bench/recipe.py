@@ -1,8 +1,7 @@
-"""What is measured and how a task is trained: words that need no torch.
+"""``Metric`` and ``Recipe``: what a task measures and how it is trained, without torch.
 
-``Metric`` and ``Recipe`` are part of a configuration, so listing tasks and planning a
-comparison import this module and nothing heavy. Tasks import both from
-``switch_ema.bench.task``.
+Both are part of a configuration, so listing tasks and planning comparisons import only
+this light module. Tasks import them from ``switch_ema.bench.task``.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.bench.errors import UsageError
 
 LATER = {"later": True}
-"""Metadata of a field that was added after runs had been stored without it."""
+"""Marks a field that stored runs may not have."""
 
 
 _LOWER = {"loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll"}
@@ -24,7 +23,7 @@ _LOWER |= {"fid", "fvd", "wer", "cer", "eer", "bpb", "bpc"}
 
 
 def is_lower_better(metric: str) -> bool:
-    """Tell by its name whether a metric is better when it is lower.
+    """Whether lower values of a metric are better, judged by its name.
 
     >>> is_lower_better("eval_loss"), is_lower_better("val/Acc@1")
     (True, False)
@@ -35,11 +34,11 @@ def is_lower_better(metric: str) -> bool:
 
 
 LARGEST = 1e150
-"""Beyond it squares, and so standard deviations, are infinite: as good as diverged."""
+"""Squares of larger values overflow, and so do standard deviations: diverged."""
 
 
 def is_usable(value: float) -> bool:
-    """Tell a value that means and spreads can be made of.
+    """Whether a value can enter means and standard deviations.
 
     >>> is_usable(3.0), is_usable(float("nan")), is_usable(-1e200)
     (True, False, False)
@@ -49,14 +48,14 @@ def is_usable(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number that tells how good a model is."""
+    """A measure of a model's quality."""
 
     name: str
     higher_is_better: bool
     unit: str = ""
-    """Shown behind the value, such as "%"."""
+    """Shown after the value, such as "%"."""
     decimals: int | None = None
-    """Decimals of the values in tables; None: as many as the intervals deserve."""
+    """Decimals in tables; None: chosen from the width of the intervals."""
 
     def __post_init__(self) -> None:
         if self.decimals is not None:
@@ -68,23 +67,23 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a task is trained, unless the command line says otherwise."""
+    """How to train a task; the command line may override it."""
 
     epochs: int = 30
     schedule: str = "constant"
-    """Schedule of the learning rate, per step: constant, step, cosine or one-cycle."""
+    """Learning rate schedule, per step: constant, step, cosine or one-cycle."""
     warmup_epochs: float = 0.0
-    """Linear warm-up of the learning rate at the beginning."""
+    """Epochs of linear learning rate warm-up."""
     clip: float | None = None
-    """Largest norm of the gradients."""
+    """Maximum gradient norm."""
     accumulate: int = 1
     """Batches per optimizer step."""
     precision: str = "no"
     """Autocast: no, bf16 or fp16."""
     layer_decay: float | None = None
-    """Factor of the learning rate per layer, counted from the output."""
+    """Learning rate factor per layer, counted from the output."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options of averaging methods that suit the task, by method name."""
+    """Averaging options that suit the task, by method."""
     evaluate_every: int = field(default=1, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
 
@@ -106,7 +105,7 @@ class Recipe:
                 raise UsageError(f"{name} must be {wanted}, got {value!r}.")
 
     def is_evaluated(self, epoch: int) -> bool:
-        """Tell whether the model is evaluated after an epoch, counted from 1.
+        """Whether the model is evaluated after an epoch, counted from 1.
 
         >>> recipe = Recipe(epochs=7, evaluate_every=3)
         >>> [epoch for epoch in range(1, 8) if recipe.is_evaluated(epoch)]
@@ -116,16 +115,15 @@ class Recipe:
 
     @property
     def evaluations(self) -> int:
-        """How often the model is evaluated in a whole training."""
+        """Number of evaluations in a whole training."""
         return math.ceil(self.epochs / self.evaluate_every)
 
 
 def stored_fields(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dict, without later fields that have their default.
+    """Return a dataclass as a dict, without ``LATER`` fields at their defaults.
 
-    Names of cells and of runs are hashes of this dict. A field that is added later is
-    marked with the metadata ``LATER`` and is left out while it has its default, so that
-    runs that were stored before the field existed keep their names.
+    Names of cells and runs are hashes of this dict. Leaving out new fields at their
+    defaults keeps the names of runs that were stored before the fields existed.
 
     >>> "evaluate_every" in stored_fields(Recipe())
     False

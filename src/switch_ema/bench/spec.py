@@ -1,7 +1,7 @@
-"""Names with options, as they are typed: ``ema:decay=0.99,update_every=2``.
+"""Parses names with options, such as ``ema:decay=0.99,update_every=2``.
 
-A task is a name with options, too, or a class in a file of the user's. A method may
-change the optimizer that it is trained with: ``ema@lr*0.5:decay=0.99``.
+A task is a name with options or a class in a user's file. A method may change its
+optimizer: ``ema@lr*0.5:decay=0.99``.
 """
 
 import ast
@@ -25,16 +25,16 @@ KINDS: dict[type, str] = {
     str: "text",
     NoneType: "None",
 }
-"""What the values of options are called in messages."""
+"""Names of option types in messages."""
 
 
 SHARE = "f"
-"""As a factor of the learning rate: the share of its progress that a switch keeps."""
+"""Learning rate factor that stands for the share of progress a switch keeps."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a method changes in the optimizer: ``lr=0.05``, or ``lr*0.5``."""
+    """A method's change of an optimizer setting: ``lr=0.05``, or ``lr*0.5``."""
 
     option: str
     value: Any
@@ -42,7 +42,7 @@ class Change:
     is_factor: bool = False
 
     def __str__(self) -> str:
-        """Spell it as it would be typed."""
+        """Format it as typed."""
         return f"{self.option}{'*' if self.is_factor else '='}{self.value}"
 
 
@@ -53,10 +53,10 @@ class Spec:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
-    """What a method changes in the optimizer, in this order."""
+    """Optimizer changes of a method, in order."""
 
     def __str__(self) -> str:
-        """Spell it as it would be typed, options sorted, so that equal means equal."""
+        """Format it as typed, with sorted options: equal specs give equal texts."""
         name = "@".join(filter(None, (self.name, ",".join(map(str, self.changes)))))
         if not self.options:
             return name
@@ -64,12 +64,12 @@ class Spec:
         return f"{name}:{','.join(given)}"
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> "Spec":
-        """Add the options that are not given."""
+        """Add default values for options that are not given."""
         return replace(self, options={**defaults, **self.options})
 
 
 def parse_spec(text: str) -> Spec:
-    """Read a name with options.
+    """Parse a name with options.
 
     Numbers, booleans, None and tuples are recognised; anything else is text.
 
@@ -92,7 +92,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def parse_method_spec(text: str) -> Spec:
-    """Read a method with what it changes in the optimizer, and its options.
+    """Parse a method with its optimizer changes and options.
 
     >>> parse_method_spec("ema@lr*0.5:decay=0.9").changes
     (Change(option='lr', value=0.5, is_factor=True),)
@@ -122,7 +122,7 @@ def _change(text: str, part: str) -> Change:
 
 
 def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Read an option and several values of it.
+    """Parse an option with several values.
 
     >>> parse_variation("lr=0.0125,0.05,0.2")
     ('lr', (0.0125, 0.05, 0.2))
@@ -131,7 +131,7 @@ def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
     values = tuple(dict.fromkeys(read_value(part.strip()) for part in _split(rest)))
     if not option.strip().isidentifier() or len(values) < 2:
         raise UsageError(
-            f"{text!r}: an option and at least two different values are written as "
+            f"{text!r}: expected an option with at least two different values, such as "
             "lr=0.0125,0.05,0.2."
         )
     return option.strip(), values
@@ -139,13 +139,13 @@ def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
 
 def _wrong_change(text: str, part: str) -> UsageError:
     return UsageError(
-        f"{text!r}: behind @ stand settings of the optimizer such as lr=0.05, lr*0.5 "
-        f"or lr*{SHARE}, rates and factors above 0, got {part!r}."
+        f"{text!r}: expected optimizer settings after @, such as lr=0.05, lr*0.5 or "
+        f"lr*{SHARE}, with rates and factors above 0, got {part!r}."
     )
 
 
 def parse_task(text: str) -> Spec:
-    """Read a task's name, or file and class, with options.
+    """Parse a task's name, or file and class, with options.
 
     >>> parse_task("my/task.py:Wine:size=50")
     Spec(name='my/task.py:Wine', options={'size': 50}, changes=())
@@ -161,22 +161,22 @@ def parse_task(text: str) -> Spec:
 
 
 SCRIPT = "script:"
-"""Beginning of a task that is a command of the user's."""
+"""Prefix of a task that is a user's command."""
 SEED = "{seed}"
-"""Where the seed goes in such a command."""
+"""Placeholder for the seed in such a command."""
 FOLDER = "{folder}"
-"""Where an empty folder goes that each training has for itself."""
+"""Placeholder for an empty folder, one for each training."""
 
 
 def is_script(task: str) -> bool:
-    """Tell a command of the user's from a task."""
+    """Whether a task is a user's command."""
     return task.startswith(SCRIPT)
 
 
 def command_of(
     task: str, seed: int | str = SEED, folder: Path | str = FOLDER
 ) -> list[str]:
-    """Split a command into program and arguments, with seed and folder in their places.
+    """Split a command into words, with seed and folder filled in.
 
     >>> command_of("script:python train.py --seed {seed} --out {folder}", 3, "here")
     ['python', 'train.py', '--seed', '3', '--out', 'here']
@@ -197,7 +197,7 @@ def task_slug(*tasks: str) -> str:
     'task-images-noise-0'
     """
     stems = [Path(_file_or_name(task)).stem for task in tasks]
-    # Letters of all scripts: a name that has no Latin ones is a name, too.
+    # Keeps letters of all alphabets.
     return re.sub(r"[\W_]+", "-", "-".join(stems)).strip("-")[:40] or "run"
 
 
@@ -209,23 +209,23 @@ def _file_or_name(task: str) -> str:
 
 
 def is_file(spec: Spec) -> bool:
-    """Tell a task in the user's file from one of ours."""
+    """Whether a task is in a user's file rather than built in."""
     return file_of(spec) is not None
 
 
 def file_of(spec: Spec) -> str | None:
-    """Return the user's file as it was typed, or None for one of our tasks."""
+    """Return the user's file as typed, or None for a built-in task."""
     found = None if is_script(spec.name) else IN_FILE.fullmatch(spec.name)
     return None if found is None else found["path"]
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside of brackets."""
+    """Split at commas outside brackets."""
     return re.findall(r"(?:[^,([]|\([^)]*\)|\[[^]]*\])+", text)
 
 
 def read_value(text: str) -> Any:
-    """Read a number, boolean, None or tuple; anything else is text."""
+    """Parse a number, boolean, None or tuple; anything else is text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

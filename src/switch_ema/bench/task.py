@@ -1,4 +1,4 @@
-"""What a task is: data, model, optimizer, loss and metrics, in one readable file."""
+"""The interface of a task: data, model, optimizer, loss and metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,26 +27,26 @@ __all__ = [
 CONTROL_PURPOSE = 2**31
 """Purpose of the control's random numbers: see ``epoch_seed``."""
 CONTROL_EPOCHS = 500_000
-"""The control's epochs count from here, which gives it other orders of the data.
+"""Offset of the control's epoch numbers, which gives it different data orders.
 
-A task that does something at a certain epoch takes the remainder of this.
+A task that acts at a certain epoch must use the epoch modulo this number.
 """
 
 
 def epoch_seed(seed: int, epoch: int, purpose: int = 0) -> int:
-    """Return the seed of an epoch's random numbers, as the training loop sets it.
+    """Return the seed that the training loop sets for an epoch.
 
     Args:
-        seed: the task's.
-        epoch: counted from 0.
-        purpose: a number for what they are used for: far apart, so that no epoch's
-            seed is another's.
+        seed: seed of the task.
+        epoch: epoch, counted from 0.
+        purpose: offset for the use of the random numbers; offsets are far apart, so
+            that seeds of different purposes do not overlap.
     """
     return (seed * 100_003 + epoch + 1 + purpose) % 2**32
 
 
 class Loader(Protocol):
-    """Batches of one epoch, whose number is known."""
+    """Batches of one epoch, with a known length."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -56,33 +56,32 @@ class Loader(Protocol):
 
 
 class Task(ABC):
-    """A training problem, made anew for each seed.
+    """A training problem; each seed gets a new instance.
 
-    The constructor takes the seed and, as keywords, the options that may be given
-    behind the name (``images:dataset=cifar10,noise=0.3``). What it draws at random
-    (subset, label noise) comes from the seed alone. The loop seeds random numbers
-    before the constructor, ``model()``, each epoch and each ``evaluate``, so that every
-    method sees the same data, initial weights, batches, augmentation and dropout.
+    The constructor takes the seed and, as keywords, the options that users write after
+    the name (``images:dataset=cifar10,noise=0.3``). Random choices in it (subset, label
+    noise) depend only on the seed. The loop seeds random numbers before the
+    constructor, ``model()``, each epoch and each ``evaluate``, so every method sees the
+    same data, initial weights, batches, augmentation and dropout.
 
-    A task that can be tuned takes the keyword ``split``: with "validation" it
-    evaluates on a part of the training data that it then does not train on.
+    A tunable task takes the keyword ``split``: with "validation" it holds out part of
+    the training data and evaluates on it.
     """
 
     metrics: tuple[Metric, ...]
-    """What ``evaluate`` measures; the first one decides."""
+    """Metrics that ``evaluate`` returns; the first one decides."""
     recipe: Recipe = Recipe()
     loss_in_training_only: ClassVar[bool] = False
     """Whether ``loss`` needs the model in training mode, as torchvision's detectors do.
 
-    Analyses that ask for the loss of a model in evaluation mode then say that there is
-    none.
+    Analyses that need the loss in evaluation mode report that it is unavailable.
     """
 
     undivided: ClassVar[str] = ""
-    """Why several workers cannot train one model of it, in words after "because".
+    """Why data-parallel training is impossible, as a clause after "because".
 
-    Empty where ``loss`` is the mean over the examples of a batch, which lie along the
-    first dimension of its tensors: then every worker takes its part of each batch.
+    Empty if ``loss`` is the mean over the examples of a batch and examples are along
+    the first dimension of its tensors: then each worker takes its part of each batch.
     """
 
     def __init__(self, seed: int) -> None:
@@ -90,57 +89,57 @@ class Task(ABC):
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
-        """Return the recipe that suits the options given behind the name."""
+        """Return the recipe for a task with these options."""
         return cls.recipe
 
     @classmethod
     def seeds_at_once(cls, options: Mapping[str, Any]) -> int:
-        """Return how many seeds are best trained at once, as one stacked model.
+        """Return the best number of seeds to train as one stacked model.
 
-        More than 1 is a promise: ``loss`` depends on its arguments alone and only calls
-        the model, batches are tensors (or tuples or dicts of them) of one shape for all
-        seeds, and the number was measured to be fast. Networks with recurrent layers,
-        and those whose steps are not mostly overhead, are better trained one by one.
+        More than 1 is a promise: ``loss`` depends only on its arguments and only calls
+        the model, batches are tensors (or tuples or dicts of tensors) with the same
+        shapes for all seeds, and the number was measured to be fast. Recurrent
+        networks, and those whose steps are not mostly overhead, train faster alone.
         """
         return 1
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
-        """Return the metrics that a task with these options measures.
+        """Return the metrics of a task with these options.
 
-        Where they depend on the options, the constructor has to set ``metrics``, too.
+        If they depend on the options, the constructor must set ``metrics`` as well.
         """
         return cls.metrics
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Make the network with fresh weights."""
+        """Create the network with fresh weights."""
 
     @abstractmethod
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make the optimizer with the task's usual settings."""
+        """Create the optimizer with the task's default settings."""
 
     @abstractmethod
     def train_loader(self, epoch: int) -> Loader:
-        """Return the batches of an epoch, in an order that depends on the epoch."""
+        """Return the batches of an epoch, shuffled differently in each epoch."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the training loss of a batch."""
 
     def stacked_losses(self, stack: Stacked, batch: Any) -> Tensor:
-        """Return the losses of many networks at once, for as many batches.
+        """Return the losses of many networks at once, each for its own batch.
 
-        Only for tasks whose seeds are trained at once; by default :meth:`loss` of each.
+        Only for tasks whose seeds are stacked; by default :meth:`loss` of each.
         """
         return stack.each(self.loss, batch)
 
     def stacked_values(
         self, stack: Stacked, tasks: Sequence["Task"]
     ) -> dict[str, list[float]] | None:
-        """Measure every metric of many networks at once: one value for each task.
+        """Measure every metric of many networks at once, with one value per task.
 
-        None, as by default: each network is measured alone by :meth:`evaluate`.
+        None, the default: :meth:`evaluate` measures each network separately.
         """
         return None
 
@@ -148,59 +147,58 @@ class Task(ABC):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure every metric; the model is in evaluation mode, without gradients.
 
-        Data that the task holds has to be moved to the model's device here.
+        The task must move its data to the model's device here.
         """
 
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor] | None:
-        """Return the outputs (logits) and labels of all that is evaluated.
+        """Return the logits and labels of all evaluation examples.
 
-        Only for tasks that classify: calibration is measured with them.
+        Only for classification tasks; used to measure calibration.
         """
         return None
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str] | None:
-        """Return weights to start from and a phrase that says where they come from.
+        """Return initial weights and a short text on their origin.
 
-        The weights are entries of the model's state dict, loaded into what ``model()``
-        has made; entries that are left out keep their fresh values, so ``{}`` is
-        training from scratch. Every method starts from them. The origin is printed
-        with the results, for instance "from scratch" or "ImageNet weights from
-        r50.pth". None: the origin is not worth a word.
+        The weights are entries of the model's state dict, loaded into the model that
+        ``model()`` returns; missing entries keep their fresh values, so ``{}`` means
+        training from scratch. Every method starts from them. The origin is printed with
+        the results, for example "from scratch" or "ImageNet weights from r50.pth".
+        None: fresh weights, and no origin is printed.
         """
         return None
 
     def trivial(self) -> Mapping[str, float] | Mapping[str, Mapping[str, float]]:
-        """Return what a trivial predictor reaches, printed beside the results.
+        """Return the scores of trivial predictors, printed next to the results.
 
-        Either values by metric (``{"mse": 29.0}``) or several named predictors
+        Either scores by metric (``{"mse": 29.0}``) or several named predictors
         (``{"mean image": {"mse": 29.0}, "last frame": {"mse": 41.5}}``); metrics may be
-        left out. It is called once for a task, with the first seed of the comparison.
+        left out. Called once per task, with the first seed of the comparison.
         """
         return {}
 
     def samples(self, model: nn.Module) -> Tensor | Mapping[str, Tensor] | None:
-        """Return pictures that a model makes, shown side by side for the methods.
+        """Return sample images of a model, shown side by side for the methods.
 
-        The pictures have the shape N x C x H x W with C = 1 or 3 and values in [0, 1];
-        a dict gives several rows of pictures, each with its caption, such as "truth"
-        and "prediction". It is called once for each method, at the end of the training
-        of the first seed, in the way that ``evaluate`` is called: in evaluation mode,
-        without gradients, inside ``averaged()``, and with the same random numbers for
-        every method. None: there are no pictures.
+        Images have the shape N x C x H x W with C = 1 or 3 and values in [0, 1]; a dict
+        gives several rows of images with captions, such as "truth" and "prediction".
+        Called once per method after training the first seed, like ``evaluate``: in
+        evaluation mode, without gradients, inside ``averaged()``, and with the same
+        random numbers for every method. None: no images.
         """
         return None
 
 
 class SeedBatchTask(Task):
-    """A task so small that all its seeds are trained at once, as one stacked model.
+    """A task so small that all its seeds are trained as one stacked model.
 
     The constructor takes the seeds. ``model()`` returns a module whose parameters have
-    the seeds as first dimension, the loss is the sum over seeds of their own losses,
-    and ``evaluate`` gives one value per seed. Optimizers and averaging methods work
-    element by element, so each seed trains as it would alone.
+    the seed as first dimension, the loss is the sum of the seeds' losses, and
+    ``evaluate`` returns one value per seed. Optimizers and averaging methods work
+    element-wise, so each seed trains as it would alone.
     """
 
-    undivided: ClassVar[str] = "it trains all seeds at once, as one stacked model"
+    undivided: ClassVar[str] = "it trains all seeds as one stacked model"
 
     def __init__(self, seeds: tuple[int, ...]) -> None:
         super().__init__(seeds[0])
@@ -212,10 +210,9 @@ class SeedBatchTask(Task):
 
 
 class PlaneTask(SeedBatchTask):
-    """A task of two classes of points in the plane, whose boundaries can be drawn.
+    """A task with two classes of points in the plane, to plot decision boundaries.
 
-    The constructor sets the points and their classes, each with the seeds as first
-    dimension.
+    The constructor sets the points and their classes, with the seed as first dimension.
     """
 
     x: Tensor
@@ -230,42 +227,42 @@ class PlaneTask(SeedBatchTask):
 class SelfTeachingTask(Task):
     """A task whose targets come from the averaged model, as in MoCo and BYOL.
 
-    The average decides the training, so every method trains alone. The loop gives the
-    averager to ``teach``; ``loss`` asks ``self.teacher(model)`` for the targets. A
-    method's decay rises along a cosine to ``final_decay`` over the training.
+    The average affects the training, so methods cannot share one. The loop passes the
+    averager to ``teach``, and ``loss`` gets its targets from ``self.teacher(model)``.
+    The decay of a method rises along a cosine to ``final_decay``.
     """
 
-    undivided: ClassVar[str] = "the average of its weights makes the targets of a batch"
+    undivided: ClassVar[str] = "its averaged weights compute the targets of a batch"
     final_decay: ClassVar[float] = 1.0
     memory: ClassVar[tuple[str, ...]] = ()
-    """Names of what ``loss`` writes into the model, such as a queue of old targets.
+    """Names of tensors that ``loss`` writes into the model, such as a queue of targets.
 
-    It is saved with the model, never averaged, and refuses optimizers that ask for the
-    loss of a batch twice.
+    They are saved with the model but never averaged. Optimizers that compute the loss
+    of a batch twice are refused.
     """
     averager: Averager | None = None
 
     def teach(self, averager: Averager | None) -> None:
-        """Let an average teach; without one the student teaches itself."""
+        """Use an average as the teacher; without one the student teaches itself."""
         self.averager = averager
 
     def teacher(self, model: nn.Module) -> Teacher:
-        """Return the teacher that makes the targets for a student."""
+        """Return the teacher that computes a student's targets."""
         averager = self.averager
         return Teacher(model, averager.averaged_tensors) if averager else Teacher(model)
 
 
 class Batches:
-    """Shuffled mini-batches of tensors in memory, faster than a DataLoader for them.
+    """Shuffled mini-batches of tensors in memory; faster than a DataLoader.
 
     Args:
-        tensors: Inputs, labels and so on, with the same number of examples.
-        size: Examples per batch.
-        seed: Decides, with the epoch, about the order.
-        epoch: The epoch, counted from 0.
-        drop_last: Leave out a last batch that is not full: batch normalisation cannot
-            work with one example, and is noisier with few. A size above the number of
-            examples then means one batch of all of them.
+        tensors: inputs, labels and so on, with the same number of examples.
+        size: examples per batch.
+        seed: seed of the order, together with the epoch.
+        epoch: epoch, counted from 0.
+        drop_last: drop a last batch that is not full: batch normalisation fails on one
+            example and is noisy on few. A size above the number of examples then gives
+            one batch of all of them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How counts, lists and foreign text are written, in messages and in reports."""
+"""Formats counts and lists, and reads text of unknown origin."""
 
 import difflib
 import json
@@ -10,7 +10,7 @@ from switch_ema.bench.errors import UsageError
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number of things.
+    """Format a number with its noun.
 
     >>> counted(1, "seed"), counted(3, "seed")
     ('1 seed', '3 seeds')
@@ -19,7 +19,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:
-    """Enumerate in words.
+    """Join names as an English list.
 
     >>> listed(["ema", "swa", "lawa"])
     'ema, swa and lawa'
@@ -29,7 +29,7 @@ def listed(names: Iterable[str], word: str = "and") -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UsageError:
-    """Refuse a name that is none of those known, with the one that looks like it.
+    """Return the error for an unknown name, with the closest known one.
 
     >>> print(unknown("method", "switch_ema", ["ema", "switch-ema"]))
     unknown method 'switch_ema'; did you mean switch-ema? Known are ema, switch-ema.
@@ -41,7 +41,7 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> Usage
 
 
 def read_utf8(path: Path) -> str:
-    """Read a text file of unknown origin; whatever is wrong with it is one sentence."""
+    """Read a text file of unknown origin; any problem is a one-sentence error."""
     if not path.is_file():
         raise UsageError(f"{path} does not exist.")
     try:
@@ -51,7 +51,7 @@ def read_utf8(path: Path) -> str:
 
 
 def read_json(text: str | bytes, where: str) -> Any:
-    """Read JSON of unknown origin; whatever is wrong with it is one sentence.
+    """Parse JSON of unknown origin; any problem is a one-sentence error.
 
     >>> read_json("[" * 100_000, "this")
     Traceback (most recent call last):
@@ -61,12 +61,12 @@ def read_json(text: str | bytes, where: str) -> Any:
         return json.loads(text)
     except (RecursionError, MemoryError):
         raise UsageError(f"{where} is nested too deeply.") from None
-    except ValueError as error:  # also numbers of thousands of digits
+    except ValueError as error:  # includes numbers with thousands of digits
         raise UsageError(f"{where} is not JSON: {error}.") from None
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, which could move a terminal's cursor.
+    r"""Escape control characters, which could move a terminal's cursor.
 
     >>> printable("loss is nan\x1b[2J")
     'loss is nan\\x1b[2J'

@@ -1,4 +1,4 @@
-"""Tuning on a validation split, with the same budget for each method."""
+"""Tunes methods on a validation split, each with the same budget."""
 
 import math
 import statistics
@@ -30,18 +30,18 @@ _KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "lookahead": ("k", (100, 5, 20, 500)),
     "pswa": ("period", (5, 2, 10, 20)),
 }
-"""The main option of each method, likeliest values first.
+"""The main option of each method, with the most promising values first.
 
-SWA's are shares of the training, which become whole epochs.
+SWA's values are shares of the training, converted to epochs.
 """
 
 FACTORS = (1, 0.5, 2, 0.25, 4)
-"""Factors of the learning rate that are tried if no rates are given."""
+"""Learning rate factors to try if no rates are given."""
 
 SEEDS, STACKED_SEEDS = 3, 8
-"""Seeds of tuning: more where they are trained at once, and cost little."""
+"""Seeds used for tuning; stacked seeds are cheap, so there are more of them."""
 _OFFSET = 100_000
-"""Tuning has seeds of its own, far from those of the comparison."""
+"""Offset of the tuning seeds, which must not overlap those of the comparison."""
 
 
 def tune(
@@ -50,14 +50,14 @@ def tune(
     results: Results,
     train: Callable[[list[Cell]], None],
 ) -> dict[str, tuple[str, ...]]:
-    """Choose for each task a setting of each method, on validation data.
+    """Choose a setting of each method for each task, on validation data.
 
-    The best mean at the last epoch is chosen. Every method has the same candidates.
+    The best mean at the last epoch wins. Every method has the same candidates.
 
     Args:
-        config: what is compared.
-        plan: the cells of the comparison.
-        results: where ``train`` stores what it has trained.
+        config: the comparison.
+        plan: cells of the comparison.
+        results: store that ``train`` writes to.
         train: trains cells.
     """
     cells = plan_trials(config, plan)
@@ -66,7 +66,7 @@ def tune(
     for task in config.tasks:
         candidates = _all_candidates(config, plan, task)
         losses = _losses(task, results, cells)
-        # Of equal ones the first is chosen, which is the likeliest.
+        # min() returns the first of equal candidates, which is the most promising.
         chosen[task] = tuple(
             min(found, key=lambda candidate: losses.get(candidate, math.inf))
             for found in candidates.values()
@@ -77,7 +77,7 @@ def tune(
 def tuned_points(
     config: CompareConfig, chosen: Mapping[str, tuple[str, ...]]
 ) -> list[SweepPoint]:
-    """Return what is compared: the methods as they were typed, and as chosen."""
+    """Return the points to compare: methods as typed and as chosen."""
     return [
         point
         for task in config.tasks
@@ -89,7 +89,7 @@ def tuned_points(
 
 
 def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
-    """Return the trainings of tuning, which come before those of the comparison."""
+    """Plan the tuning trials, which run before the comparison."""
     cells: list[Cell] = []
     for task in config.tasks:
         candidates = _all_candidates(config, plan, task).values()
@@ -107,7 +107,7 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
 
 
 def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
-    """Refuse what cannot be tuned, before anything is trained."""
+    """Refuse settings that cannot be tuned, before anything is trained."""
     if isinstance(config.tune, str) and config.tune != LEARNING_RATE:
         check_varied(config, parse_variation(config.tune)[0])
     for task in config.tasks:
@@ -120,21 +120,21 @@ def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
 
 
 def _check_candidates(candidates: Mapping[str, list[str]]) -> None:
-    """Refuse a candidate of two methods, whose curves would be one."""
+    """Refuse a candidate shared by two methods, whose results would collide."""
     owners: dict[str, str] = {}
     for text, found in candidates.items():
         for candidate in map(str, map(parse_method_spec, found)):
             if owners.setdefault(candidate, text) != text:
                 raise UsageError(
-                    f"tuning would try {candidate} both for {owners[candidate]} and "
-                    f"for {text}; leave one of them out."
+                    f"tuning would try {candidate} for both {owners[candidate]} and "
+                    f"{text}; leave one of them out."
                 )
 
 
 def _all_candidates(
     config: CompareConfig, plan: list[Cell], task: str
 ) -> dict[str, list[str]]:
-    """List what is tried for each method on a task."""
+    """List the candidates of each method on a task."""
     methods, tuned = config.methods, config.tune
     if isinstance(tuned, int):
         epochs = next(cell.recipe.epochs for cell in plan if cell.task == task)
@@ -152,7 +152,7 @@ def _all_candidates(
 
 
 def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:
-    """List values of a method's main option."""
+    """List candidates for a method's main option."""
     spec = parse_method_spec(text)
     option, values = _KNOBS.get(spec.name, ("", ()))
     if not values or option in spec.options:
@@ -180,7 +180,7 @@ def _losses(task: str, results: Results, cells: list[Cell]) -> dict[str, float]:
 
 
 def _loss(values: list[float], sign: int) -> float:
-    """Return the mean, turned so that lower is better; without one, the worst."""
+    """Return the mean, signed so that lower is better; infinity if one is missing."""
     if not all(map(is_usable, values)):
         return math.inf
     return sign * statistics.fmean(values)

@@ -158,9 +158,9 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
     ("task", "message"),
     [
         ("Whole", "because its loss needs the whole batch"),
-        ("moons", "because it trains all seeds at once, as one stacked model"),
+        ("moons", "because it trains all seeds as one stacked model"),
         ("simclr", "because its loss compares the images of a batch with each other"),
-        ("moco-v2", "because the average of its weights makes the targets"),
+        ("moco-v2", "because its averaged weights compute the targets"),
         ("lm", "because its network carries its state over from the previous batch"),
     ],
 )

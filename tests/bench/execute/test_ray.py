@@ -195,7 +195,7 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused():
     nodes, share = [node(4), node(1), node(9, alive=False)], executor.Share(1, 0)
     assert executor.trainings_at_once(nodes, share, 2) == 2
     with pytest.raises(
-        UsageError, match=r"a training of 8 workers does not fit: .* 5,"
+        UsageError, match=r"a training with 8 workers does not fit: .* for 5 with"
     ):
         executor.trainings_at_once(nodes, share, 8)
     with pytest.raises(UsageError, match="room for 0, each with a GPU of its own"):

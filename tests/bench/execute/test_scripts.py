@@ -302,7 +302,7 @@ def test_a_program_that_is_not_there(script, tmp_path):
     cell = Cell("script:no-such-program {seed}", None, Recipe(), ("plain",), (0,))
     with pytest.raises(UsageError, match="no-such-program cannot be started: No such"):
         run_script(cell, RunContext(tmp_path / "run"))
-    with pytest.raises(UsageError, match="is a script, of which a run has the values"):
+    with pytest.raises(UsageError, match="is a script: its run has only values"):
         load_task_class(cell.task)
 
 

@@ -114,4 +114,4 @@ def test_what_the_command_does_not_name_is_refused(
     with pytest.raises(Left):
         torchrun.follow()
     assert trained == []
-    assert capsys.readouterr().err.startswith("switch-ema: torchrun's store holds no")
+    assert capsys.readouterr().err.startswith("switch-ema: torchrun's store has an inv")

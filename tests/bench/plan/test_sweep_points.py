@@ -72,7 +72,7 @@ def test_points_are_read_back():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sweep": "speed=1,2"}, "no option 'speed' of the tasks, the methods or the"),
+        ({"sweep": "speed=1,2"}, "the tasks, the methods nor the optimizer have an"),
         ({"sweep": "speed=1,2", "optimizer": "sgd"}, "sgd has no option speed"),
         (
             {"sweep": "noise=0,1", "tasks": ("digits:noise=0.5",)},

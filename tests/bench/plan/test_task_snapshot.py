@@ -49,7 +49,7 @@ def shown(run=Path("runs/run")):
 
 
 def without_problem(text):
-    return re.sub(r"\* Problem: The file .* as it was then\. ", "", text)
+    return re.sub(r"\* Problem: The file .* original file\. ", "", text)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_pictures_that_were_deleted_are_left_out(rich_task, tmp_path):
         ("trivial", "3.0", r"Tiny.trivial must return a dict, got a float"),
         ("trivial", '{"loss": 1.0}', "may have values for error, slope, got 'loss'"),
         ("trivial", '{"error": "x"}', "must give one number for 'error', got a str"),
-        ("initial_weights", "{}", "must return None, or a state dict and a phrase"),
+        ("initial_weights", "{}", "must return None, or a state dict and a text"),
         ("initial_weights", '({"w": torch.ones(1)}, "x")', "has 1 entries that .* w"),
         (
             "initial_weights",
