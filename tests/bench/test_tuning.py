@@ -135,7 +135,10 @@ def test_trials_are_trained_once_for_all_that_read(tiny):
     ("options", "message"),
     [
         ({"tune": "speed=1,2"}, "have an option 'speed'"),
-        ({"tune": "lr", "methods": ("ema", "ema@lr*2")}, r"would try ema@lr\*2 both"),
+        (
+            {"tune": "lr", "methods": ("ema", "ema@lr*2")},
+            r"would try ema@lr\*2 for both",
+        ),
         ({"tune": 9}, "tune must be at most 4, got 9"),
         (
             {"methods": ("plain", "ema", "ema:decay=0.99")},
@@ -156,5 +159,5 @@ def test_a_task_without_a_split_is_refused_beforehand(tiny):
     with open(path, "w") as file:
         file.write(text.replace(', split="test"', ""))
     config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), tune=1)
-    with pytest.raises(UsageError, match="cannot be tuned: its constructor takes no"):
+    with pytest.raises(UsageError, match="cannot be tuned: its constructor has no"):
         check(config)

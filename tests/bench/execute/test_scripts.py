@@ -289,7 +289,7 @@ def test_what_goes_wrong_is_told(script, text, options, sentence):
         ),
         ({"methods": ("plain-again",)}, "plain-again does not work with a script"),
         ({"tasks": ("digits",), "metric": "loss"}, "are for scripts; tasks define"),
-        ({"lower_is_better": True, "higher_is_better": True}, "not both"),
+        ({"lower_is_better": True, "higher_is_better": True}, "exclude each other"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(options, sentence):
