@@ -1,8 +1,8 @@
-"""Switch EMA under DDP: scikit-learn's digits, on as many processes as torchrun starts.
+"""Switch EMA under DDP: scikit-learn's digits, with any number of processes.
 
     torchrun --nproc-per-node 2 examples/ddp.py
 
-Started without torchrun, it starts two processes by itself.
+Without torchrun, the script starts two processes itself.
 """
 
 import os
@@ -37,7 +37,7 @@ def main() -> None:
     )
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    # On every rank, with the wrapped model: that is all that DDP asks for.
+    # Create it on every rank, from the wrapped model: DDP needs nothing else.
     sema = SwitchEMA(model, optimizer, decay=count_warmup(0.99))
 
     for _ in range(EPOCHS):

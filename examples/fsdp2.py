@@ -1,8 +1,8 @@
-"""Switch EMA of a model that FSDP2 shards: each rank averages its own shards.
+"""Switch EMA of a model sharded by FSDP2: each rank averages its own shards.
 
     torchrun --nproc-per-node 2 examples/fsdp2.py
 
-Started without torchrun, it starts two processes by itself.
+Without torchrun, the script starts two processes itself.
 """
 
 import os
@@ -25,7 +25,7 @@ EPOCHS, BATCH = 10, 32
 def build() -> tuple[nn.Module, torch.optim.Optimizer, SwitchEMA]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    fully_shard(model)  # first shard, then make the optimizer and the averager
+    fully_shard(model)  # shard first, then create optimizer and averager
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     return model, optimizer, SwitchEMA(model, optimizer, decay=count_warmup(0.95))
 
@@ -47,7 +47,7 @@ def main(folder: str) -> None:
             optimizer.zero_grad()
         sema.end_epoch()
 
-    # Any number of processes can load this; model and optimizer go along with it.
+    # Any number of processes can load this; save model and optimizer with it.
     dcp.save({"sema": sema}, checkpoint_id=folder)
     model, optimizer, sema = build()
     dcp.load({"sema": sema}, checkpoint_id=folder)

@@ -1,8 +1,8 @@
-"""A training script of the usual kind, with three lines for switch-ema.
+"""An ordinary training script, with three lines for switch-ema.
 
     python examples/own_script.py
 
-trains as ever: the three lines do nothing. These compare methods on it:
+trains as usual: the three lines do nothing. These commands compare methods on it:
 
     switch-ema compare --script "python examples/own_script.py --seed {seed}" --seeds 3
     switch-ema compare --seeds 3 --script \

@@ -9,7 +9,7 @@ from switch_ema.bench.task import Batches, Metric, Recipe, Task
 
 
 class Wine(Task):
-    """Three kinds of wine, told apart by 13 chemical measurements."""
+    """Classify three kinds of wine by 13 chemical measurements."""
 
     metrics = (Metric(name="accuracy", higher_is_better=True, unit="%"),)
     recipe = Recipe(epochs=20, methods={"switch-ema": {"decay": 0.9}})
@@ -25,15 +25,15 @@ class Wine(Task):
         self.train, self.test = (x[:size], y[:size]), (x[size:], y[size:])
 
     def model(self):
-        """Make the network; torch is seeded before."""
+        """Create the network; torch is already seeded."""
         return nn.Sequential(nn.Linear(13, 32), nn.ReLU(), nn.Linear(32, 3))
 
     def optimizer(self, model):
-        """Make the optimizer."""
+        """Create the optimizer."""
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def train_loader(self, epoch):
-        """Return the batches of an epoch: these, or a DataLoader."""
+        """Return the batches of an epoch: `Batches` or a DataLoader."""
         return Batches(self.train, 10, self.seed, epoch=epoch)
 
     def loss(self, model, batch):
@@ -41,7 +41,7 @@ class Wine(Task):
         return cross_entropy(model(batch[0]), batch[1])
 
     def evaluate(self, model):
-        """Measure every metric."""
+        """Compute every metric."""
         x, y = (part.to(next(model.parameters()).device) for part in self.test)
         return {"accuracy": (model(x).argmax(1) == y).float().mean().item() * 100}
 

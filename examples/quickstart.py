@@ -1,7 +1,7 @@
-"""Train a small classifier plainly, with EMA and with Switch EMA, and compare.
+"""Train a small classifier without averaging, with EMA and with Switch EMA; compare.
 
-The task is one where averaging matters: scikit-learn's digits, 1,000 training images
-of which 30% have a label drawn at random, and a constant learning rate.
+Averaging matters on this task: scikit-learn's digits, 1,000 training images of which
+30% have a label drawn at random, and a constant learning rate.
 """
 
 import statistics

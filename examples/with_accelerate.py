@@ -31,7 +31,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
         averager.end_epoch()
-        accelerator.save_state("state")  # the averager is in it
+        accelerator.save_state("state")  # includes the averager
         with averager.averaged(), torch.no_grad():
             model.eval()
             right = (model(images[1000:]).argmax(1) == labels[1000:]).float().mean()

@@ -2,7 +2,7 @@
 
 from sklearn.datasets import load_digits
 
-from switch_ema.integrations.keras import SwitchEMACallback  # chooses the backend
+from switch_ema.integrations.keras import SwitchEMACallback  # selects the backend
 
 import keras  # isort: skip
 

@@ -1,4 +1,4 @@
-"""Switch EMA in MMEngine: a hook, with the argument names of the paper's."""
+"""Switch EMA in MMEngine: a hook with the argument names of the paper's hook."""
 
 import logging
 import warnings
@@ -33,7 +33,7 @@ class Classifier(BaseModel):
 
 
 class Accuracy(BaseMetric):
-    """The share of right answers."""
+    """Accuracy."""
 
     default_prefix = "digits"
 

@@ -1,4 +1,4 @@
-"""Switch EMA where timm has ModelEmaV3, with layers and an optimizer of timm's."""
+"""Switch EMA in place of timm's ModelEmaV3, with timm's layers and optimizer."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -15,7 +15,7 @@ BATCH, TRAINED = 50, 1000
 
 
 def accuracy(model: nn.Module) -> float:
-    model.eval()  # of the averaged model: this ends an epoch, and switches
+    model.eval()  # on the averaged model: this ends an epoch and switches
     with torch.no_grad():
         right = model(images[TRAINED:]).argmax(1) == labels[TRAINED:]
     return right.float().mean().item()

@@ -1,4 +1,4 @@
-"""Switch EMA in the Trainer of Transformers, on a tiny model of letters."""
+"""Switch EMA in Transformers' Trainer, with a tiny character model."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -16,7 +16,7 @@ LENGTH = 32
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
-    """Windows of letters, each of which predicts its next ones."""
+    """Windows of characters for next-character prediction."""
     letters = sorted(set(TEXT))
     codes = torch.tensor([letters.index(letter) for letter in TEXT])
     windows = codes.unfold(0, LENGTH, 4)

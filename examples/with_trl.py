@@ -1,4 +1,4 @@
-"""An average as the reference model of DPO in TRL, beside TRL's own second model."""
+"""An average as DPO's reference model in TRL, compared with TRL's own second model."""
 
 import tempfile
 from typing import Any
@@ -40,7 +40,7 @@ class Reference(nn.Module):
         self.averaging, self.config = averaging, policy.config
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        assert self.averaging.averager is not None  # made when training begins
+        assert self.averaging.averager is not None  # created when training starts
         return self.averaging.averager.call(*inputs, **keywords)
 
 

@@ -1,8 +1,8 @@
-"""A Lightning script of the usual kind, with one line for switch-ema.
+"""An ordinary Lightning script, with one line for switch-ema.
 
     python examples/scripts/lightning_script.py
 
-trains as ever. This compares methods on it, each training in a folder of its own:
+trains as usual. This compares methods on it, each training in its own folder:
 
     cd examples/scripts
     switch-ema compare --metric val_acc --script \
@@ -57,7 +57,7 @@ def main() -> None:
         default_root_dir=args.out,
         enable_progress_bar=False,
     )
-    switch_ema.trial(trainer)  # ends epochs, and measures at each validation
+    switch_ema.trial(trainer)  # ends epochs and evaluates at each validation
     trainer.fit(Digits(), DataLoader(train, 50, shuffle=True), DataLoader(test, 200))
     print(f"accuracy {trainer.callback_metrics['val_acc'].item():.3f}")
 

@@ -2,7 +2,7 @@
 
     python examples/scripts/timm_script.py
 
-trains as ever. These compare methods on it, in one process and in two:
+trains as usual. These commands compare methods on it, with one process and two:
 
     cd examples/scripts
     switch-ema compare --metric top1 --script \

@@ -1,8 +1,8 @@
-"""A Transformers script of the usual kind, with one line for switch-ema.
+"""An ordinary Transformers script, with one line for switch-ema.
 
     python examples/scripts/transformers_script.py --output_dir counting
 
-trains as ever. This compares methods on it, each training in a folder of its own:
+trains as usual. This compares methods on it, each training in its own folder:
 
     cd examples/scripts
     switch-ema compare --script \
@@ -25,7 +25,7 @@ LENGTH, WORDS = 16, 23
 
 
 def rows(first: int, last: int) -> list[dict[str, torch.Tensor]]:
-    """Sequences that count by 1, 2, ...: the model has to see by how much."""
+    """Sequences that count by 1, 2, ...: the model must infer the step."""
     found = []
     for number in range(first, last):
         words = (number + torch.arange(LENGTH) * (1 + number % 5)) % WORDS
@@ -54,7 +54,7 @@ def main() -> None:
         train_dataset=rows(0, 80),
         eval_dataset=rows(80, 115),
     )
-    switch_ema.trial(trainer)  # ends epochs, and measures at each evaluation
+    switch_ema.trial(trainer)  # ends epochs and evaluates at each evaluation
     trainer.train()
     trainer.save_model()
     print(f"loss {trainer.evaluate()['eval_loss']:.3f}")
