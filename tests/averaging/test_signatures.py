@@ -2,33 +2,61 @@
 
 import inspect
 import re
+import typing
 
 import pytest
 from torch import nn
 
-from switch_ema import METHODS, Averager, SwitchEMA, constant, create_averager
+from switch_ema import EMA, METHODS, Averager, SwitchEMA, constant, create_averager
 from switch_ema.averaging.registry import MethodOptions
 
-SHARED = inspect.signature(Averager.__init__).parameters.keys() - {"self"}
+SHARED = inspect.signature(Averager).parameters
+COPIES = {"lookahead", "snoo", "literal-eq3"}
+"""Methods whose default is ``buffers="copy"``."""
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_every_option_is_in_the_signature_with_its_default(method):
     parameters = inspect.signature(method).parameters
-    assert parameters.keys() >= SHARED
+    assert parameters.keys() >= SHARED.keys()
     assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     own = [p for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     required = [p.name for p in own if p.default is p.empty]
     assert required == (["folder"] if method.name == "posthoc-ema" else [])
 
 
-@pytest.mark.parametrize("method", [Averager, *METHODS.values()])
-def test_every_argument_is_documented(method):
+def documented(method) -> dict[str, str]:
+    """The arguments that a docstring lists, with their descriptions."""
     text = inspect.getdoc(method)
     assert text is not None
     section = text.split("Args:\n")[1].split("\n\n")[0]
-    documented = re.findall(r"^    (\w+): ", section, flags=re.MULTILINE)
-    assert documented == list(inspect.signature(method).parameters)
+    parts = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)[1:]
+    return {
+        n: " ".join(d.split()) for n, d in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("method", [Averager, *METHODS.values()])
+def test_every_argument_is_documented(method):
+    assert list(documented(method)) == list(inspect.signature(method).parameters)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_shared_options_are_those_of_the_base_class(method):
+    """Editors show defaults only if each constructor repeats them; they stay equal."""
+    parameters = inspect.signature(method).parameters
+    differ = [n for n, one in SHARED.items() if parameters[n] != one]
+    assert differ == (["buffers"] if method.name in COPIES else [])
+    assert parameters["buffers"].annotation == SHARED["buffers"].annotation
+    if differ:
+        assert parameters["buffers"].default == "copy"
+    assert [n for n in parameters if n in SHARED] == list(SHARED)
+    options = list(SHARED)[2:]
+    assert list(parameters)[-len(options) :] == options
+    texts, model = documented(method), documented(EMA)
+    assert {n: texts[n] for n in options} == {n: model[n] for n in options}
+    types = typing.get_type_hints(MethodOptions)
+    assert {n: types[n] for n in options} == {n: SHARED[n].annotation for n in options}
 
 
 def test_an_averager_says_what_it_is_and_how_far_it_has_come():
