@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class MethodOptions(TypedDict, total=False):
-    """The options of all methods, so that type checkers find a wrong name.
+    """The options of all methods, for type checkers.
 
-    Which of them a method takes, and what they mean, its own signature says.
+    A method's signature shows which of them it takes.
     """
 
     decay: DecayLike
@@ -83,7 +83,7 @@ def create_averager(
     optimizer: Optimizers = None,
     **options: "Unpack[MethodOptions]",
 ) -> Averager:
-    """Make an averager by its name.
+    """Create an averager by name.
 
     Args:
         name: a name in ``METHODS``.

@@ -15,7 +15,7 @@ def test_a_switch_that_the_next_step_undoes_is_told():
         sema.update()
     assert sema.end_epoch()
     training.step()
-    with pytest.raises(RuntimeError, match=r"was undone: .* nn\.ParameterList"):
+    with pytest.raises(RuntimeError, match=r"undid the switch: .* nn\.ParameterList"):
         sema.update()
 
 

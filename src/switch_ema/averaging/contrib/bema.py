@@ -1,4 +1,4 @@
-"""An EMA whose lag is corrected: BEMA (Block and Zhang, 2025)."""
+"""BEMA: an EMA corrected for its lag (Block and Zhang, 2025)."""
 
 import torch
 from torch import Tensor, nn
@@ -13,31 +13,31 @@ from switch_ema.averaging.step.rounds import Count
 
 
 class BEMA(Derived):
-    """Average exponentially, and add a share of the way from the initial weights.
+    """EMA with its lag corrected by the displacement from the initial weights.
 
     At the t-th step, with ``age = rho + gamma * t``::
 
         average += age ** -kappa * (live - average)
         shadow   = average + age ** -eta * (live - initial)
 
-    The second term makes up for the lag of the average behind the live weights.
+    The second term compensates the lag of the average behind the live weights.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        kappa: how the weight of the newest weights falls with the steps.
-        eta: how the correction falls with the steps.
-        rho: the age at the beginning, at least 1.
-        gamma: how fast it grows.
+        kappa: exponent of the newest weights' share, which falls with the steps.
+        eta: exponent of the correction, which falls with the steps.
+        rho: the initial age, at least 1.
+        gamma: growth of the age per step.
         update_every: average only every k-th step, with ``(1 - weight) ** k``.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> bema = BEMA(nn.Linear(1, 1))
     >>> bema.update()

@@ -1,6 +1,6 @@
-"""The base of methods that show something made of an average and the live weights.
+"""Base of methods that show a combination of an average and the live weights.
 
-The shadow is what is shown; the average itself is kept beside it.
+The shadow is the combination; the average is kept beside it.
 """
 
 from abc import abstractmethod
@@ -16,20 +16,20 @@ from switch_ema.averaging.shadow.shadow import Shadow
 
 
 class Derived(Averager):
-    """Averages exponentially and shows what :meth:`_derive` makes of it."""
+    """Averages exponentially and shows what :meth:`_derive` returns."""
 
     _update_every: int
 
     def _keep_average(self) -> None:
-        """Begin the average itself; a method calls this at the end of its ``__init__``.
+        """Start the average; a method calls this at the end of its ``__init__``.
 
-        It is taken from the shadow, so that both begin at the same weights.
+        It copies the shadow, so both start at the same weights.
         """
         self._average = self._new_shadow()
 
     @abstractmethod
     def _derive(self, index: int, live: Tensor, average: Tensor) -> Tensor:
-        """Return what is shown for one parameter, in a tensor of its own."""
+        """Return the combination for one parameter as a new tensor."""
 
     def load_average(
         self,
@@ -39,7 +39,7 @@ class Derived(Averager):
         epochs: int = 0,
         **extra: Any,
     ) -> None:
-        """Take over an average; see :class:`Averager`."""
+        """Load an average; see :class:`Averager`."""
         super().load_average(weights, steps=steps, epochs=epochs, **extra)
         self._average.copy_(self._shadow)
 

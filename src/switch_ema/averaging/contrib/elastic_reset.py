@@ -18,11 +18,11 @@ DEFAULT_EVERY = Steps(260)
 
 
 class ElasticReset(SwitchEMA):
-    """Switch as Switch EMA does; then the shadow goes back to the initial weights.
+    """Switch like Switch EMA, then reset the shadow to the initial weights.
 
-    The average pulls towards where the training began, which keeps a fine-tuned model
-    near it: ``live = shadow; shadow = initial``. Since the shadow is no model to
-    evaluate, the live weights are shown and saved as the averaged ones.
+    ``live = shadow; shadow = initial``: the average pulls towards the initial weights,
+    which keeps a fine-tuned model near them. Since the shadow is not a model to
+    evaluate, ``averaged()`` shows and saves the live weights.
 
     Args:
         model: see :class:`Averager`.
@@ -31,18 +31,18 @@ class ElasticReset(SwitchEMA):
         update_every: average only every k-th step, with ``d ** k``.
         switch_every: epochs between two resets, ``Steps(n)``, or a callable of the
             number of finished epochs.
-        switch_start: no reset up to here, in the unit of ``switch_every``.
-        switch_stop: no reset after this.
+        switch_start: resets start after this, in the unit of ``switch_every``.
+        switch_stop: resets stop after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a reset.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> elastic = ElasticReset(nn.Linear(1, 1), decay=0.5, switch_every=Steps(2))
     >>> for _ in range(4):
@@ -99,7 +99,7 @@ class ElasticReset(SwitchEMA):
 
     @property
     def has_average(self) -> bool:
-        """False: the shadow comes from the initial weights, so live ones are shown."""
+        """False: the shadow restarts at the initial weights; live ones are shown."""
         return False
 
     def _switch(self) -> None:

@@ -1,7 +1,7 @@
 """Fast geometric ensembling (Garipov et al., 2018): cycles, and averaged predictions.
 
-Snapshots are taken by :class:`LAWA` in the middle of each cycle of the learning rate,
-where it is lowest; their *predictions* are averaged, not their weights.
+:class:`LAWA` takes a snapshot in the middle of each cycle of the learning rate, where
+it is lowest; the *predictions* of the snapshots are averaged, not their weights.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,14 +27,14 @@ class MidCycle(Schedule):
     """
 
     steps: int
-    """Optimizer steps of a cycle, an even number."""
+    """Optimizer steps per cycle, an even number."""
 
     def __post_init__(self) -> None:
         if check_count("steps", self.steps, 2) % 2:
             raise ValueError(f"steps must be an even number, got {self.steps}.")
 
     def due_after_step(self, position: Position) -> bool:
-        """Whether half a cycle has passed since its beginning."""
+        """Whether the step is in the middle of a cycle."""
         return position.steps % self.steps == self.steps // 2
 
     def progress(self, position: Position) -> float:
@@ -47,14 +47,14 @@ class MidCycle(Schedule):
 
 
 class CyclicRate(LRScheduler):
-    """Move the learning rate down and up again in straight lines, once per cycle.
+    """Lower and raise the learning rate linearly, once per cycle.
 
     At the i-th step, with ``t = ((i - 1) mod c + 1) / c``, the rate is ``(1 - 2t) *
     high + 2t * low`` in the first half and ``(2 - 2t) * low + (2t - 1) * high`` in the
     second. Call ``step()`` after each step of the optimizer.
 
     Args:
-        optimizer: whose learning rate is set.
+        optimizer: the optimizer to schedule.
         steps: ``c``, the length of a cycle, an even number.
         high: the rate at the end of a cycle.
         low: the rate in its middle.
@@ -77,7 +77,7 @@ class CyclicRate(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """Return the rate of the coming step, for each group."""
+        """Return the rate of the next step for each group."""
         t = (self.last_epoch % self._cycle + 1) / self._cycle
         if t <= 0.5:
             rate = (1 - 2 * t) * self._high + 2 * t * self._low
@@ -89,10 +89,10 @@ class CyclicRate(LRScheduler):
 def average_predictions(
     members: Iterable[nn.Module], call: Callable[[nn.Module], Tensor]
 ) -> Tensor:
-    """Average what the members of an ensemble predict.
+    """Average the predictions of an ensemble.
 
     Args:
-        members: models one after the other, such as ``LAWA.members()`` or
+        members: an iterable of models, such as ``LAWA.members()`` or
             ``SWAG.samples(30)``.
         call: ``call(model)`` returns its predictions: probabilities, not logits.
     """

@@ -13,7 +13,7 @@ from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = constant(0.9)
-"""Equation 3 has a constant; with a warm-up its first steps would be others."""
+"""Equation 3 has a constant; a warm-up would change its first steps."""
 DEFAULT_EVERY = Steps(100)
 
 
@@ -22,23 +22,24 @@ class LiteralEq3(Averager):
 
     With ``new`` the optimizer's iterate from the weights ``old``:
     ``live = new`` if the step is a multiple of T, else ``d * old + (1 - d) * new``.
-    For SGD that is SGD with its learning rate times ``1 - d``, and a full step every
-    T; with the decays of the paper's tables training almost stands still.
-    Live weights and shadow are the same after each step.
+    SGD then has its learning rate times ``1 - d``, with a full step every T steps; with
+    the decays of the paper's tables, training almost stops. Live weights and shadow are
+    equal after each step.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old weights in [0, 1), as for :class:`EMA`.
-        every: T as ``Steps(n)``: a step is averaged or not, so an epoch cannot count.
+        every: T as ``Steps(n)``; epochs are not possible, since each step is averaged
+            or not.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
     """
 
     name = "literal-eq3"
@@ -83,7 +84,7 @@ class LiteralEq3(Averager):
 
     @property
     def current_decay(self) -> float:
-        """The decay of the latest step, or of the first before there was one."""
+        """The decay of the latest step; before any step, that of the first."""
         counters = self._counters
         return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 

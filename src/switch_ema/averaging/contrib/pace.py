@@ -31,23 +31,24 @@ class PACE(Averager):
         live   = w' + pull * (shadow - w)
         shadow += weight * (live - shadow)
 
-    An optimizer without a second moment, such as SGD, has ``pull = min(1, lr * strength
-    * weight)`` for all coordinates. It keeps a copy of the weights before each step.
+    With an optimizer without a second moment, such as SGD, ``pull = min(1, lr *
+    strength * weight)`` for all coordinates. PACE keeps a copy of the weights before
+    each step.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        strength: ``c``, how hard the average pulls.
-        kappa: how the weight of the newest weights falls with the steps.
+        strength: ``c``, the strength of the pull.
+        kappa: exponent of the newest weights' share, which falls with the steps.
         rate: the learning rate in the pull; None: that of the optimizer's groups.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> model = nn.Linear(1, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters())
@@ -124,8 +125,8 @@ class PACE(Averager):
             rate, root = settings.get(id(slot.tensor), (self._rate, None))
             if rate is None:
                 raise RuntimeError(
-                    f"PACE knows no learning rate for {slot.name}: give it the "
-                    "optimizer, or a rate."
+                    f"PACE has no learning rate for {slot.name}; pass the optimizer "
+                    "or rate=..."
                 )
             pull: Any = rate * self._strength * self._weight
             if root is not None:

@@ -28,25 +28,25 @@ class Snoo(Averager):
         v = momentum * v + g;    p -= alpha * (g + momentum * v);    w = p
 
     A momentum of 0 is Lookahead. Kallusky et al. (2025) call it Snoo; it is DiLoCo
-    (Douillard et al., 2023) with one worker, whose settings are alpha 0.7 and momentum
-    0.9. It is computed with the last weights before the momentum, ``y``, in the place
-    of ``v``: ``y' = p + alpha * (w - p); p = y' + momentum * (y' - y)``.
+    (Douillard et al., 2023) with one worker, which uses alpha 0.7 and momentum 0.9. The
+    code stores ``y``, the last weights before the momentum, instead of ``v``:
+    ``y' = p + alpha * (w - p); p = y' + momentum * (y' - y)``.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        k: steps between two outer steps.
+        k: steps between outer steps.
         alpha: the outer learning rate.
-        momentum: of the outer step, in [0, 1).
+        momentum: the momentum of the outer step, in [0, 1).
         optimizer_state: "keep" or "reset" the moments at an outer step.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> snoo = Snoo(nn.Linear(1, 1), k=2)
     >>> for _ in range(4):
@@ -109,13 +109,13 @@ class Snoo(Averager):
         epochs: int = 0,
         **extra: Any,
     ) -> None:
-        """Take over slow weights, without a velocity.
+        """Load slow weights, with zero velocity.
 
         Args:
-            weights: slow weights by plain name; those not given keep their value.
-            steps: how many optimizer steps it has seen, which a warm-up goes on from.
-            epochs: how many epochs it has seen.
-            extra: what else the method counts.
+            weights: slow weights by plain name; missing ones keep their values.
+            steps: optimizer steps it has seen; a warm-up continues from there.
+            epochs: epochs it has seen.
+            extra: other counters of the method.
         """
         super().load_average(weights, steps=steps, epochs=epochs, **extra)
         self._before_momentum.copy_(self._shadow)

@@ -26,32 +26,32 @@ from switch_ema.averaging.view.stage import Block
 
 
 class SWAG(SWA):
-    """Average equally as SWA does, with a Gaussian around the mean to sample from.
+    """SWA with a Gaussian around the mean to sample from.
 
     Beside the mean it keeps the variance of each weight and the last ``rank``
-    deviations ``D`` of the weights from the mean as it was then. A sample is, with
-    standard normal ``z`` for each weight and ``y`` for each deviation::
+    deviations ``D`` of the weights from the mean at that time. With standard normal
+    ``z`` for each weight and ``y`` for each deviation, a sample is::
 
         mean + sqrt(variance / 2) * z + D y / sqrt(2 * (rank - 1))
 
-    ``averaged()`` shows the mean; :meth:`sampled` and :meth:`samples` show samples,
-    whose predictions are averaged. It needs ``rank + 2`` times the memory of an EMA.
+    ``averaged()`` shows the mean; :meth:`sampled` and :meth:`samples` show samples, to
+    average their predictions. It takes ``rank + 2`` times the memory of an EMA.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        start: nothing is averaged up to here, in the unit of ``every``.
+        start: averaging starts after this, in the unit of ``every``.
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
-        rank: how many deviations are kept, at least 2.
+        rank: the number of deviations to keep, at least 2.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> swag = SWAG(nn.Linear(2, 1), rank=2)
     >>> for _ in range(3):
@@ -96,15 +96,15 @@ class SWAG(SWA):
             steps_per_epoch=steps_per_epoch,
             count=count,
         )
-        self._variance = self._new_shadow()  # has no meaning before the first weights
+        self._variance = self._new_shadow()  # meaningless before the first weights
 
     def sampled(self, seed: int, *, scale: float = 1.0) -> Block[nn.Module]:
-        """Hold a sample in the model for the length of a ``with`` block.
+        """Hold a sample in the model during a ``with`` block.
 
         Recalibrate the statistics of batch norm for each sample.
 
         Args:
-            seed: draws the sample.
+            seed: the seed of the sample.
             scale: factor of the covariance.
         """
         check_positive("scale", scale)
@@ -115,12 +115,12 @@ class SWAG(SWA):
     def samples(
         self, count: int, *, seed: int = 0, scale: float = 1.0
     ) -> Iterator[nn.Module]:
-        """Yield the model with one sample after the other in it.
+        """Yield the model holding each sample in turn.
 
         Args:
-            count: how many.
-            seed: of the first sample; each next one has the next seed.
-            scale: of the covariance, as for :meth:`sampled`.
+            count: the number of samples.
+            seed: the seed of the first sample; the others take the next seeds.
+            scale: factor of the covariance, as for :meth:`sampled`.
         """
         for index in range(check_count("count", count)):
             with self.sampled(seed + index, scale=scale) as model:
@@ -147,7 +147,7 @@ class SWAG(SWA):
         return sample
 
     def refresh(self) -> None:
-        """Look at the model again: new tensors start at their present values."""
+        """Re-read the model's structure; new tensors start at their current values."""
         super().refresh()
         for deviation in self._deviations:
             deviation.renew(self._structure.slots)
@@ -187,7 +187,9 @@ class SWAG(SWA):
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         kept, most = state["snapshots"], self._deviations.maxlen or 0
         if not isinstance(kept, (list, tuple)) or len(kept) > most:
-            raise StateMismatch(f"The state's snapshots are no list of at most {most}.")
+            raise StateMismatch(
+                f"The state's snapshots are not a list of at most {most}."
+            )
         for one in kept:
             check_shadow_state(self._shadow, one, "snapshots")
         super()._load_extra_state(state)

@@ -14,25 +14,25 @@ from switch_ema.averaging.step.rounds import Count
 
 
 class TailEMA(Derived):
-    """Average exponentially, and show a mixture of the live weights and the average.
+    """EMA read out as a mixture of the live weights and the average.
 
-    ``shadow = (1 - share) * live + share * average``: how far the model that is read
-    out at the end goes from the live weights to their average.
+    ``shadow = (1 - share) * live + share * average``: the read-out lies between the
+    live weights and their average.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        share: of the average, in [0, 1]; 1 is :class:`EMA`.
+        share: the share of the average, in [0, 1]; 1 is :class:`EMA`.
         decay: the weight of the old average, as for :class:`EMA`.
         update_every: average only every k-th step, with ``d ** k``.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> TailEMA(nn.Linear(1, 1), share=0.6).name
     'tail-ema'
@@ -78,7 +78,7 @@ class TailEMA(Derived):
 
     @property
     def current_decay(self) -> float:
-        """The decay of the latest step, or of the first before there was one."""
+        """The decay of the latest step; before any step, that of the first."""
         counters = self._counters
         return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
 

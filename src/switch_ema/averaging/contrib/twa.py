@@ -1,4 +1,4 @@
-"""Trained weights of the snapshots: TWA (Li et al., 2023)."""
+"""TWA: a trained average of snapshots (Li et al., 2023)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,25 +19,25 @@ def trained_average(
     lr: float,
     momentum: float = 0.9,
 ) -> dict[str, Tensor]:
-    """Train how snapshots of a run are combined, and return the combined parameters.
+    """Train the coefficients of an average of snapshots; return its parameters.
 
-    Training begins at the mean of the snapshots and stays in the space that they span:
-    with the columns of ``P`` an orthonormal basis of it and ``g`` the gradient of the
-    whole model, one number per snapshot is trained with the gradient ``P' g``. So few
-    numbers can be trained on held-out data. All snapshots are in memory at once.
+    Training starts at the mean of the snapshots and stays in the space they span: with
+    an orthonormal basis of it as the columns of ``P`` and the model's gradient ``g``,
+    one coefficient per snapshot is trained with the gradient ``P' g``. So few numbers
+    can be trained on held-out data. All snapshots are in memory at once.
 
     Args:
-        model: runs with the combination, and holds its own weights again afterwards.
+        model: evaluates the average; its own weights are restored afterwards.
         snapshots: state dicts of one architecture, such as those of the last epochs;
-            the parameters that require a gradient are combined.
+            only parameters that require a gradient are averaged.
         loss: ``loss(model, batch)``.
-        batches: one step of SGD for each.
-        lr: the learning rate of the coordinates in the basis.
-        momentum: of this SGD.
+        batches: one SGD step each.
+        lr: the learning rate of the coefficients.
+        momentum: the momentum of SGD.
 
     Returns:
-        The parameters by plain name; buffers are not combined, so recalibrate the
-        statistics of batch norm.
+        The parameters by plain name. Buffers are not averaged, so recalibrate batch
+        norm.
     """
     check_positive("lr", lr)
     named = {
@@ -47,7 +47,7 @@ def trained_average(
     }
     points = torch.stack([_vector(named, snapshot) for snapshot in snapshots])
     start = points.mean(0)
-    # Directions that the snapshots do not span are rounding, and left out.
+    # Directions outside the span of the snapshots are rounding noise: drop them.
     _, sizes, basis = torch.linalg.svd(points, full_matrices=False)
     basis = basis[sizes > sizes[0] * 1e-6]
     coordinates = nn.Parameter(basis.new_zeros(len(basis)))

@@ -1,4 +1,4 @@
-"""The averager's part of an adaptive rule: measure, keep the best average, go back."""
+"""Adaptive switching inside the averager: measure, keep the best average, go back."""
 
 import math
 import warnings
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from switch_ema.averaging.averager import Averager
 
 KEY = "adaptive"
-"""Its name in a state dict."""
+"""Its key in a state dict."""
 
 
 class AdaptiveSwitching:
-    """Decides after each epoch whether to switch, as :class:`Adaptive` says."""
+    """Decides after each epoch whether to switch, by the rule of :class:`Adaptive`."""
 
     def __init__(self, rule: Adaptive) -> None:
         self._rule = rule
         self._seen = Observations()
         self._best: dict[str, Tensor] = {}
-        self._has_said = False
+        self._has_warned = False
 
     def decide(self, averager: "Averager") -> tuple[bool, Mapping[str, Tensor] | None]:
         """Return whether to switch, and the average to go back to before, if any."""
@@ -42,7 +42,7 @@ class AdaptiveSwitching:
         return True, best
 
     def _measure(self, averager: "Averager") -> tuple[float, float]:
-        """Ask the probe; NaN, said once, where it fails."""
+        """Run the probe; if it fails, return NaN and warn once."""
         try:
             with averager.averaged() as model, torch.no_grad():
                 was_training = model.training
@@ -55,22 +55,22 @@ class AdaptiveSwitching:
         except Exception as failure:
             nll = error = math.nan
             problem = f"raised {type(failure).__name__}: {failure}"
-        if problem and not self._has_said:
-            self._has_said = True
+        if problem and not self._has_warned:
+            self._has_warned = True
             warnings.warn(
-                f"The probe of Adaptive {problem}; epochs without its values are not "
-                "decided about.",
+                f"The probe of Adaptive {problem}; no switch is decided in those "
+                "epochs.",
                 stacklevel=2,
             )
         return nll, error
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen, and the best average while it may be needed."""
+        """Return the observations, and the best average while it may be needed."""
         best = {name: tensor.clone() for name, tensor in self._best.items()}
         return {"seen": self._seen.state(), "best": best}
 
     def load(self, state: Any, averager: "Averager") -> None:
-        """Take back what :meth:`state` returned; if it does not fit, raise first."""
+        """Restore what :meth:`state` returned; an invalid state changes nothing."""
         if not isinstance(state, Mapping) or state.keys() != {"seen", "best"}:
             raise StateMismatch("The state has no observations of an adaptive rule.")
         try:

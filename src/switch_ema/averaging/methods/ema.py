@@ -20,29 +20,29 @@ from switch_ema.averaging.step.rounds import Count
 class EMA(Averager):
     """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
 
-    Where ``1 - d`` is below 8e-5, several such updates are taken as one, which rounding
+    Where ``1 - d`` is below 8e-5, several updates are merged into one, which rounding
     cannot discard (see docs/long-runs.md).
 
     Args:
-        model: see :class:`Averager`, which also says more about the options from
-            ``buffers`` on.
+        model: see :class:`Averager`, which describes the options from ``buffers`` on
+            in full.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old shadow, in [0, 1). "auto", the default, is
             ``fraction(0.1)``: a weight's share halves within a tenth of the steps so
-            far, so that nothing has to be known of the run. A number is warmed up by
-            count, ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is the
-            constant. Other schedules are ``half_life``, ``power``, ``cosine`` and the
-            warm-ups, also as a text such as "half_life(500it)"; a callable gets the
-            step (0 is the first).
+            far, which needs no knowledge of the run. A number is warmed up by count,
+            ``min(d, (1 + n) / (10 + n))`` at step n; ``constant(d)`` is not. Other
+            schedules are ``half_life``, ``power``, ``cosine`` and the warm-ups, also
+            as strings such as "half_life(500it)"; a callable receives the step (0 is
+            the first).
         update_every: average only every k-th step, with ``d ** k``.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> from switch_ema.averaging.schedules.decay import constant
     >>> model = nn.Linear(1, 1, bias=False)
@@ -91,7 +91,7 @@ class EMA(Averager):
         )
 
     def _auto_decay(self) -> DecaySchedule:
-        """Return what ``decay="auto"`` stands for."""
+        """Return the schedule of ``decay="auto"``."""
         return fraction()
 
     def _connect(self, optimizers: list[Any]) -> None:
@@ -101,7 +101,7 @@ class EMA(Averager):
 
     @property
     def current_decay(self) -> float:
-        """The decay ``d`` of the latest step, or of the first before there was one.
+        """The decay ``d`` of the latest step; before any step, that of the first.
 
         With ``update_every=k`` the weight of the old shadow is ``d ** k``.
         """
@@ -116,11 +116,11 @@ class EMA(Averager):
         self._in_step = None
 
     def _kept_share(self, since: int) -> float:
-        """Return how much of a straight drift since a step the shadow has followed.
+        """Return the share of a constant drift since a step that the shadow followed.
 
-        Where the live weights have moved by the same amount at each of K steps, the
-        shadow has moved by this share of all of it: with a constant decay about
-        ``1 - (1 - e**-x) / x`` for ``x = (1 - d) * K``.
+        If the live weights move by the same amount at each of K steps, the shadow
+        moves by this share of the total: about ``1 - (1 - e**-x) / x`` with
+        ``x = (1 - d) * K`` for a constant decay.
         """
         moved = 0.0
         for step in range(since + 1, self.steps + 1):
@@ -135,7 +135,7 @@ class EMA(Averager):
         return merged_weight(1 - decay**every, step // every)
 
     def _next_average(self) -> StepAverage | None:
-        """Say what the coming step is to average, if the optimizer can do that."""
+        """Return the average for the coming step, if the optimizer can compute it."""
         self._in_step = None
         if (self.steps + 1) % self._update_every == 0:
             weight = self._weight_at(self.steps + 1)

@@ -33,18 +33,18 @@ class LAWA(Averager):
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        k: how many snapshots are averaged.
+        k: the number of snapshots to average.
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs.
-        start: no snapshot up to here, in the unit of ``every``.
+        start: snapshots start after this, in the unit of ``every``.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> lawa = LAWA(nn.Linear(1, 1), k=2)
     >>> for _ in range(3):
@@ -92,7 +92,7 @@ class LAWA(Averager):
 
     @property
     def averaged_models(self) -> int:
-        """How many snapshots the average is made of."""
+        """Number of snapshots in the average."""
         return len(self._snapshots)
 
     @property
@@ -106,17 +106,17 @@ class LAWA(Averager):
         return 1 - 1 / max(len(self._snapshots), 1)
 
     def members(self) -> Iterator[nn.Module]:
-        """Yield the model with one snapshot after the other in it, the oldest first.
+        """Yield the model holding each snapshot in turn, the oldest first.
 
-        This is for ensembles, which average predictions in the place of weights; see
-        :mod:`.fge`.
+        Ensembles average the predictions of these instead of the weights; see
+        ``contrib.average_predictions``.
         """
         for snapshot in list(self._snapshots):
             with self._showing_copy(shadow_state(snapshot)) as model:
                 yield model
 
     def refresh(self) -> None:
-        """Look at the model again: new tensors start at their present values."""
+        """Re-read the model's structure; new tensors start at their current values."""
         super().refresh()
         for snapshot in self._snapshots:
             snapshot.renew(self._structure.slots)
@@ -150,7 +150,7 @@ class LAWA(Averager):
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state["snapshots"], (list, tuple)):
-            raise StateMismatch("The state's snapshots are no list.")
+            raise StateMismatch("The state's snapshots are not a list.")
         for kept in state["snapshots"]:
             check_shadow_state(self._shadow, kept, "snapshots")
         k = self._snapshots.maxlen

@@ -1,7 +1,7 @@
 """Post-hoc EMA: choose the length of the average after training (Karras et al., 2024).
 
-During training, a few power-function averages are kept and written to a folder now
-and then. Afterwards :func:`~switch_ema.averaging.offline.synthesis.synthesize`
+During training, it keeps a few power-function averages and writes snapshots of them to
+a folder. Afterwards :func:`~switch_ema.averaging.offline.synthesis.synthesize`
 combines these snapshots into the average that another profile would have given.
 
 The paper: https://arxiv.org/abs/2312.02696, section 3.
@@ -42,31 +42,31 @@ class PostHocEMA(Averager):
         beta = (1 - 1/t) ** (gamma + 1)
         average = beta * average + (1 - beta) * live
 
-    so that the average grows longer with training, and the initial weights have no
-    weight in it. The averaged model is that of the first ``sigma_rel``.
+    The average grows longer with training and gives the initial weights no weight. The
+    averaged model is that of the first ``sigma_rel``.
 
     A snapshot is one safetensors file per ``sigma_rel``, in the dtype of the shadow.
-    The folder belongs to one training: files that this training has not written, such
-    as those of steps after the checkpoint that it resumed from, are renamed to
-    ``*.stale`` at the next snapshot. With torch.distributed, rank 0 writes.
+    The folder belongs to one training: the next snapshot renames files that this
+    training has not written, such as those of steps after the checkpoint it resumed
+    from, to ``*.stale``. With torch.distributed, rank 0 writes.
 
     Args:
         model: see :class:`Averager`. Its dtypes must be ones that safetensors can
             store: all real ones and complex64, not complex128.
         optimizer: see :class:`Averager`.
-        folder: where snapshots go; made at the first one.
-        sigma_rel: widths of the averages, as shares of the training so far: different
+        folder: where snapshots go; created at the first one.
+        sigma_rel: widths of the averages, as shares of the training so far: distinct
             numbers in (0, 0.2886]. Two are enough.
         every: epochs between snapshots, ``Steps(n)``, or a callable of the number of
             finished epochs. More snapshots allow narrower profiles.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> import tempfile
     >>> from switch_ema.averaging.offline.profiles import power_profile
@@ -102,7 +102,7 @@ class PostHocEMA(Averager):
         steps_per_epoch: int | None = None,
         count: Count = "round",
     ) -> None:
-        # Better now than at the first snapshot, when an epoch has been trained.
+        # Fail now rather than at the first snapshot, after an epoch of training.
         require_safetensors("PostHocEMA")
         self._folder = Path(folder)
         self._gammas = _gammas(sigma_rel)
@@ -130,13 +130,13 @@ class PostHocEMA(Averager):
 
     @property
     def current_decay(self) -> float:
-        """The decay of the latest step, or of the first before there was one."""
+        """The decay of the latest step; before any step, that of the first."""
         return self._decay(next(iter(self._gammas.values())))
 
     def snapshot(self) -> None:
-        """Write the averages as they are now, beside the snapshots that are due.
+        """Write a snapshot now, in addition to the scheduled ones.
 
-        This serves the end of a training whose last step is no multiple of ``every``.
+        Use it at the end of a training whose last step is not a multiple of ``every``.
         """
         if self.steps == 0:
             raise RuntimeError("snapshot() has nothing to write before the first step.")
@@ -156,11 +156,11 @@ class PostHocEMA(Averager):
     ) -> dict[str, Tensor]:
         """Return the average of another profile from the snapshots of this training.
 
-        Just after a resume, the folder may still have later ones; they are not used.
+        Later snapshots, which the folder may still have after a resume, are ignored.
 
         Args:
-            profile: the wanted one, as for :func:`synthesize`.
-            step: at which the average is wanted; None is the last.
+            profile: the profile to synthesise, as for :func:`synthesize`.
+            step: the step of the average; None is the last.
         """
         found = synthesis.find_snapshots(self._folder)
         own = [snapshot for snapshot in found if snapshot.step in self._snapshots]
@@ -196,7 +196,7 @@ class PostHocEMA(Averager):
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         steps, widths = state["snapshots"], state["sigma_rel"]
         if not isinstance(steps, list) or not all(isinstance(s, int) for s in steps):
-            raise StateMismatch(f"The state's snapshots are no steps: {steps!r}.")
+            raise StateMismatch(f"The state's snapshots are not steps: {steps!r}.")
         if not isinstance(widths, list) or widths != list(self._gammas):
             raise StateMismatch(
                 f"The state dict is of sigma_rel={state['sigma_rel']}, not "
@@ -205,7 +205,7 @@ class PostHocEMA(Averager):
         self._snapshots = list(state["snapshots"])
 
     def _contents(self, shadow: Shadow) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Return what a shadow's file holds: tensors, and how to read them."""
+        """Return the contents of a shadow's file: tensors, and how to read them."""
         model = self._model
         persistent = {plain_name(model, name) for name in model.state_dict()}
         tensors: dict[str, Tensor] = {}

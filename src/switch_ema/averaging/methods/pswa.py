@@ -18,24 +18,24 @@ from switch_ema.averaging.step.rounds import Count
 class PSWA(SWA):
     """Average equally within a period; continue training from the mean at its end.
 
-    Each period begins a new mean. Between periods the last period's mean is shown
-    until the new one has its first weights.
+    Each period starts a new mean. Until that has its first weights, ``averaged()``
+    shows the last period's mean.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        period: epochs, ``Steps(n)`` or a callable: when the mean is written back.
-        every: epochs, ``Steps(n)`` or a callable: when weights join the mean.
-        start: nothing is averaged up to here, in the unit of ``every``.
+        period: epochs, ``Steps(n)`` or a callable: when to write the mean back.
+        every: epochs, ``Steps(n)`` or a callable: when to add weights to the mean.
+        start: averaging starts after this, in the unit of ``every``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a write-back.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> pswa = PSWA(nn.Linear(1, 1), period=2)
     >>> [pswa.end_epoch() for _ in range(4)]
@@ -84,7 +84,7 @@ class PSWA(SWA):
 
     @property
     def has_average(self) -> bool:
-        """Whether anything has been averaged yet, in this period or before."""
+        """Whether anything has been averaged, in this period or before."""
         return self._count > 0 or self.switches > 0
 
     def _after_step(self) -> None:

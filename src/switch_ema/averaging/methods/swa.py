@@ -19,25 +19,25 @@ from switch_ema.averaging.step.rounds import Count
 
 
 class SWA(Averager):
-    """Average equally: the mean of the live weights at the due points after a start.
+    """Average equally: the mean of the live weights at fixed intervals after a start.
 
-    Until the first due point the average shown is the live model itself, so that a run
-    that ends early keeps its trained weights.
+    Until the first of them the live model is the average, so a run that ends early
+    keeps its trained weights.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
-        start: nothing is averaged up to here, in the unit of ``every``.
+        start: averaging starts after this, in the unit of ``every``.
         every: epochs between the weights averaged, ``Steps(n)``, or a callable of the
             number of finished epochs.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> model = nn.Linear(1, 1)
     >>> swa = SWA(model, start=1)
@@ -83,7 +83,7 @@ class SWA(Averager):
 
     @property
     def averaged_models(self) -> int:
-        """How many sets of weights the average is made of."""
+        """Number of sets of weights in the average."""
         return self._count
 
     @property
@@ -125,11 +125,11 @@ def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:
     """Plan the paper's SWA: train as usual, then average for the rest of the budget.
 
     Args:
-        epochs: of the usual training.
-        budget: epochs in all, as a multiple of them, above 1.
+        epochs: epochs of the usual training.
+        budget: total epochs as a multiple of ``epochs``, above 1.
 
     Returns:
-        The epochs in all and the ``start`` for :class:`SWA`.
+        The total epochs, and the ``start`` for :class:`SWA`.
 
     >>> swa_budget(200)
     (250, 200)
@@ -143,11 +143,11 @@ def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:
 class ConstantAfter(LRScheduler):
     """Follow another schedule up to ``start`` epochs, then keep a constant rate.
 
-    SWA averages weights that a constant, rather large learning rate moves about.
+    SWA averages weights that a constant, rather large learning rate explores.
 
     Args:
-        optimizer: whose learning rate is set.
-        scheduler: the schedule to follow before; step only this one.
+        optimizer: the optimizer to schedule.
+        scheduler: the schedule until then; do not step it yourself.
         start: the number of ``step`` calls after which the rate is constant.
         lr: the constant rate, for all groups or one per group.
 
@@ -180,7 +180,7 @@ class ConstantAfter(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """Return the rates for the present epoch."""
+        """Return the rates of the current epoch."""
         if self.last_epoch >= self._start:
             return self._rates
         if self.last_epoch > 0:
@@ -196,7 +196,7 @@ class ConstantAfter(LRScheduler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned."""
         self.last_epoch = state_dict["last_epoch"]
         self._last_lr = state_dict["last_lr"]
         self._scheduler.load_state_dict(state_dict["scheduler"])

@@ -1,4 +1,4 @@
-"""Switch EMA: the average goes back into training (Li et al., 2024)."""
+"""Switch EMA: training continues from the average (Li et al., 2024)."""
 
 import math
 import warnings
@@ -31,15 +31,15 @@ from switch_ema.averaging.step.rounds import Count
 
 DEFAULT_DECAY = 0.999
 LEAST_KEPT = 0.1
-"""A switch that keeps less of the progress since the last one warns."""
+"""A switch that keeps less of the progress since the last switch warns."""
 _LEAST_LAG = 8
-"""Steps by which a switch must go back to tell, by the next step, if it was undone."""
+"""Steps a switch must go back for the next step to show whether it was undone."""
 
 _UNDONE = (
-    "The step after the last switch went on from the weights before it, so the switch "
-    "was undone: the optimizer keeps float32 copies of the weights and writes them "
-    "into the model. Average these: give the averager a nn.ParameterList of the copies "
-    "in the place of the model, and the optimizer."
+    "The step after the last switch continued from the weights before it, which undid "
+    "the switch: the optimizer keeps float32 copies of the weights and writes them "
+    "into the model. Average the copies: pass an nn.ParameterList of them to the "
+    "averager instead of the model, with the optimizer."
 )
 
 
@@ -47,31 +47,31 @@ class SwitchEMA(EMA):
     """Average exponentially; at the end of every T epochs continue from the average.
 
     After each step ``shadow = d * shadow + (1 - d) * live``; after every T epochs
-    ``live = shadow``, and the shadow stays as it is. This is the text and
-    Algorithm 1 of the paper; docs/fidelity.md tells the other readings apart.
+    ``live = shadow``, and the shadow keeps its value. This follows the text and
+    Algorithm 1 of the paper; docs/fidelity.md compares other readings.
 
     Args:
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
         decay: the weight ``d`` of the old shadow, as for :class:`EMA`, but "auto" is
             ``1 - 5 / n`` with n steps between two switches, which keeps 80% of the
-            progress; the length of an epoch is learned in the first. It needs n > 5.
+            progress; the first epoch shows how long an epoch is. It needs n > 5.
         update_every: average only every k-th step, with ``d ** k``.
         switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, a callable
-            of the number of finished epochs that says whether to switch, or, as an
-            experiment, ``Adaptive(probe)``.
-        switch_start: no switch up to here, in the unit of ``switch_every``.
-        switch_stop: no switch after this.
+            of the number of finished epochs that returns whether to switch, or the
+            experimental ``contrib.Adaptive(probe)``.
+        switch_start: switching starts after this, in the unit of ``switch_every``.
+        switch_stop: switching stops after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
         optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
-        device: the device of the shadow; None: beside the model.
+        device: the device of the shadow; None: the model's.
         include: names, globs or a predicate: average only these tensors.
         exclude: names, globs or a predicate: do not average these tensors.
-        flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        count: which steps count, where there are several optimizers.
+        flat: move the model into one block of memory for the fastest update.
+        steps_per_epoch: steps per epoch, if needed before the first epoch ends.
+        count: which steps count if there are several optimizers.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -142,7 +142,7 @@ class SwitchEMA(EMA):
         )
 
     def _check_uncounted_step(self) -> None:
-        """Refuse a step that went on from the weights before the last switch."""
+        """Raise if a step continued from the weights before the last switch."""
         switched, self._switched = self._switched, None
         if switched is not None:
             slot, before, after = switched
@@ -154,13 +154,13 @@ class SwitchEMA(EMA):
     def switch(self) -> None:
         """Continue training from the average, now.
 
-        A switch that keeps less than a tenth of the progress since the last one warns,
-        once: training then hardly moves. With a model on an accelerator the host waits
-        for it once, to learn whether the average is finite.
+        Warns once if a switch keeps less than a tenth of the progress since the last
+        one, since training then hardly moves. With a model on an accelerator, the host
+        synchronises once to check that the average is finite.
 
         Raises:
-            FloatingPointError: the average is not finite; nothing has changed.
-            RankMismatch: under DDP or FSDP2, other ranks have counted otherwise.
+            FloatingPointError: the average is not finite; nothing was changed.
+            RankMismatch: under DDP or FSDP2, the ranks' counters differ.
         """
         self._refuse_while_shown("switch()")
         self._compare_ranks("switch()")
@@ -168,14 +168,14 @@ class SwitchEMA(EMA):
 
     @property
     def kept_share(self) -> float | None:
-        """The share of the progress since the switch before that the latest one kept.
+        """The share of the progress since the previous switch that the latest kept.
 
-        None before the first switch, and where a state was loaded in between.
+        None before the first switch, and if a state was loaded in between.
         """
         return self._kept
 
     def _switch(self) -> None:
-        # Only a step that is not hooked can be one of an optimizer with copies.
+        # Only steps without a hook can come from an optimizer with its own copies.
         half = None if self._hook is not None else self._shadow.largest_half()
         before = None if half is None else half.local.detach().clone()
         self._write_live(self._live_share, self._resets)
@@ -192,7 +192,7 @@ class SwitchEMA(EMA):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned; see :class:`Averager`."""
         super().load_state_dict(state)
-        self._last_switch = self._switched = None  # the state does not say when it was
+        self._last_switch = self._switched = None  # a state does not store it
 
     def reset(self) -> None:
         """Start again from the live weights."""
@@ -204,7 +204,7 @@ class SwitchEMA(EMA):
             self._has_warned = True
             warnings.warn(
                 f"This switch keeps {kept:.1%} of the progress of the last {steps} "
-                f"steps, so that training hardly moves: decay is "
+                f"steps, so training hardly moves: decay is "
                 f"{self.current_decay:.6g}, and at most {_largest_decay(steps)} "
                 f"would keep {LEAST_KEPT:.0%}. Lower the decay or switch less often.",
                 stacklevel=5,
@@ -226,7 +226,7 @@ class SwitchEMA(EMA):
             due, best = self._adaptive.decide(self)
             if best is not None:
                 load_shadow_state(self._shadow, best)
-                self._last_switch = None  # what is kept since then says nothing
+                self._last_switch = None  # going back makes its kept share meaningless
         if due:
             self._switch()
         return due
@@ -242,7 +242,7 @@ class SwitchEMA(EMA):
 def _largest_decay(steps: int) -> float:
     """Return the largest constant decay with which a switch keeps ``LEAST_KEPT``.
 
-    Rounded down, so that it is never more.
+    Rounded down, since rounding up would keep less.
     """
     low, high = 0.0, 1.0
     for _ in range(60):

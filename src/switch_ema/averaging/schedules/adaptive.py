@@ -1,4 +1,4 @@
-"""Switch once held-out values say that the run over-trains. Experimental."""
+"""Switch once held-out values show that the run over-trains. Experimental."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,16 +22,16 @@ class Adaptive(Schedule):
     After each epoch ``probe`` measures the average on held-out data. Once its negative
     log-likelihood is 3% above the best so far and its error has not improved for 4
     epochs, training goes back to the average with the least error, and switches after
-    every epoch from then on. A probe that raises, or returns a number that is not
-    finite, skips the decision of that epoch, which is said once. With several processes
+    every epoch from then on. If the probe raises or returns a number that is not
+    finite, no switch is decided in that epoch, with one warning. With several processes
     all of them call the probe, and rank 0's numbers count.
 
-    This is experimental: it is meant to gain where a run over-trains, and may cost
-    something where it does not. :class:`Best` leaves the training as it is.
+    This is experimental: it should help a run that over-trains, and may hurt one that
+    does not. :class:`Best` does not change training.
 
     Args:
-        probe: ``probe(model)`` returns the negative log-likelihood and the error, of a
-            model that holds the average and is in evaluation mode, without gradients.
+        probe: ``probe(model)`` returns the negative log-likelihood and the error of
+            the average, which the model holds in evaluation mode without gradients.
         patience: epochs without a lower error.
         tolerance: the relative rise of the negative log-likelihood.
 
@@ -51,7 +51,7 @@ class Adaptive(Schedule):
 
     @property
     def acts_on_steps(self) -> bool:
-        """Only the ends of epochs count."""
+        """False: it decides only at the end of an epoch."""
         return False
 
     def progress(self, position: Position) -> float:
@@ -61,7 +61,7 @@ class Adaptive(Schedule):
 
 @dataclass
 class Observations:
-    """What an adaptive rule has seen."""
+    """Observations of an adaptive rule."""
 
     best_nll: float = math.inf
     best_error: float = math.inf
@@ -71,11 +71,11 @@ class Observations:
     is_switching: bool = False
 
     def is_best(self, nll: float, error: float) -> bool:
-        """Whether this average has the least error so far; the lower NLL of equals."""
+        """Whether this average has the least error so far; ties go to the lower NLL."""
         return (error, nll) < (self.best_error, self.nll_of_best)
 
     def note(self, rule: Adaptive, nll: float, error: float) -> bool:
-        """Take an epoch's values; return whether to go back and begin to switch."""
+        """Record an epoch's values; return whether to go back and start switching."""
         improves = error < self.best_error
         if self.is_best(nll, error):
             self.best_error, self.nll_of_best = error, nll
@@ -88,12 +88,12 @@ class Observations:
         return self.is_switching
 
     def state(self) -> dict[str, Any]:
-        """Return all of it by name."""
+        """Return all fields by name."""
         return asdict(self)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Observations":
-        """Take back what :meth:`state` returned; raise TypeError if it is not that."""
+        """Restore what :meth:`state` returned; raise TypeError if it is invalid."""
         found = cls(**state)
         for name, value in asdict(found).items():
             wanted = {"is_switching": bool, "epochs_since_best": int}.get(name, float)
