@@ -29,6 +29,15 @@ from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
 Weights = dict[str, Tensor]
 RATE = 0.5
+LENGTH = 14
+BFLOAT16_EPS = torch.finfo(torch.bfloat16).eps
+NOT_SHOWN = {"lawa": "taken", "bema": "mean", "tail-ema": "mean"}
+"""The weights of a method that a look does not use."""
+DTYPES = (None, None, None, torch.float64, torch.bfloat16)
+UNITS = 100
+"""How many units of rounding the averager may be from the oracle."""
+BFLOAT16_UNITS = 8
+"""The same for bfloat16; a hundred of its units would hide missed updates."""
 OPTIMIZERS = (torch.optim.SGD, partial(torch.optim.SGD, fused=True), FusedSGD)
 
 
@@ -82,14 +91,12 @@ class Oracle:
     mark: list[float] | None = None
     begin: Weights = field(default_factory=dict)
     """The weights that an average that has not started is of."""
-    anew: set[str] = field(default_factory=set)
-    """Buffers of another shape, which begin anew."""
     step_in_epoch: int = 0
 
-    def sets(self) -> Iterator[Weights]:
-        """All sets of weights of the method, without differences."""
+    def sets(self, without: str = "") -> Iterator[Weights]:
+        """Yield all sets of weights of the method, without differences."""
         for name, value in vars(self.method).items():
-            if name not in ("velocity", "roots"):
+            if name not in ("velocity", "roots", without):
                 values = value if isinstance(value, list) else [value]
                 yield from (v for v in values if isinstance(v, dict))
 
@@ -121,18 +128,28 @@ def kernels(kind: str) -> Iterator[None]:
         library.library = before
 
 
-def run_sequence(method: str, kind: str, seed: int, length: int = 14) -> None:
-    """Try one sequence; raise Difference, with what was done, where it goes wrong."""
+def run_sequence(
+    method: str, kind: str, seed: int, *operations: str, **options: Any
+) -> None:
+    """Try one sequence; raise Difference, with what was done, where it goes wrong.
+
+    Args:
+        method: its name.
+        kind: of the kernels.
+        seed: draws everything that is not given.
+        operations: what to do; by default 14 operations are drawn.
+        options: ``buffers``, ``flat`` and ``dtype`` of the averager.
+    """
     with (
         kernels(kind),
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        sequence = Sequence(method, seed, Path(folder))
+        sequence = Sequence(method, seed, Path(folder), **options)
         try:
-            for _ in range(length):
-                sequence.operate()
+            for name in operations or [sequence.draw() for _ in range(LENGTH)]:
+                sequence.operate(name, then_look=not operations)
             sequence.finish()
         except Exception as error:
             raise Difference(
@@ -144,7 +161,7 @@ def run_sequence(method: str, kind: str, seed: int, length: int = 14) -> None:
 class Sequence:
     """A model with an averager, and the oracle of both."""
 
-    def __init__(self, method: str, seed: int, folder: Path) -> None:
+    def __init__(self, method: str, seed: int, folder: Path, **options: Any) -> None:
         self.rng = random.Random(f"{method} {seed}")
         self.generator = torch.Generator().manual_seed(seed)
         self.method, self.folder, self.log = method, folder, []
@@ -152,19 +169,22 @@ class Sequence:
         self.options, self.make_method, self.acts = self._draw_method()
         filters, self.keeps = self.rng.choice(FILTERS)
         self.options |= filters
-        self.options["buffers"] = self.rng.choice(("average", "copy"))
+        self.options["buffers"] = self.rng.choice(("statistics", "average", "copy"))
         self.options["flat"] = self.rng.random() < 0.2 and method != "posthoc-ema"
-        self.options["dtype"] = self.rng.choice((None, None, None, torch.float64))
+        self.options["dtype"] = self.rng.choice(DTYPES)
+        self.options |= options
         self.optimizer = self.rng.choice(OPTIMIZERS)
         self.first = self.rng.choice((0, 0, 2))
         self.model = Network(self.generator)
-        self.worst = torch.finfo(torch.float64).eps
+        self.worst = torch.finfo(self.options["dtype"] or torch.float64).eps
         self.cast_to(self.rng.choice((torch.float32, torch.float32, torch.float64)))
         self.saved: Any = None
         hooked = self.rng.random() < 0.6
         self.optimizers = self._new_optimizers()
         self._construct(self.optimizers if hooked else None)
         self.oracle = self._begin()
+        self.buffers = {n for n, (_, b) in self.named().items() if b}
+        """The buffers that the averager knows of."""
 
     # What is drawn.
 
@@ -295,7 +315,14 @@ class Sequence:
     def is_averaged(self, name: str, tensor: Tensor, is_buffer: bool) -> bool:
         if not tensor.is_floating_point():
             return False
-        return not is_buffer or self.options["buffers"] == "average"
+        if not is_buffer or self.options["buffers"] == "average":
+            return True
+        return self.options["buffers"] == "statistics" and name.startswith("norm.")
+
+    def kept_dtype(self, parameter: Tensor) -> torch.dtype:
+        """In which dtype the shadow should keep a parameter."""
+        own = torch.promote_types(parameter.dtype, torch.float32)
+        return self.options["dtype"] or own
 
     # The oracle.
 
@@ -310,7 +337,11 @@ class Sequence:
             averaged,
             {n: live[n] for n in kept if n not in averaged},
             mark=self._mark(),
-            begin={n: live[n] for n, (_, b) in kept.items() if not b},
+            begin={
+                n: live[n].to(self.kept_dtype(live[n]))
+                for n, (_, b) in kept.items()
+                if not b
+            },
         )
 
     def _mark(self) -> list[float]:
@@ -324,8 +355,10 @@ class Sequence:
         """Before an optimizer's first step, the average is that of loaded weights."""
         if self.oracle.has_started or not self.is_hooked:
             return
+        self._adapt()
         live = self.live()
-        if any(not torch.equal(live[n], old) for n, old in self.oracle.begin.items()):
+        begin = self.oracle.begin.items()
+        if any(not torch.equal(live[n].to(old.dtype), old) for n, old in begin):
             mark = self.oracle.mark
             self.oracle = self._begin()
             self.oracle.mark = mark
@@ -334,6 +367,9 @@ class Sequence:
         """Buffers that were added begin at their present values."""
         oracle, named = self.oracle, self.named()
         known = oracle.averaged | oracle.copied.keys()
+        if {n for n, (_, b) in named.items() if b} != self.buffers:
+            self._adapt()
+            self.buffers = {n for n, (_, b) in named.items() if b}
         for name in known - named.keys():
             oracle.drop(name)
         for name, (tensor, is_buffer) in named.items():
@@ -347,21 +383,27 @@ class Sequence:
                         oracle.method.velocity[name] = 0 * tensor.double()
                 oracle.put(name, tensor)
                 if not is_buffer:
-                    oracle.begin[name] = tensor.clone()
+                    oracle.begin[name] = tensor.to(self.kept_dtype(tensor), copy=True)
             else:
                 oracle.copied[name] = tensor.clone()
         for name in list(oracle.begin):
             if name not in named:
                 del oracle.begin[name]
 
-    def _adapt(self) -> None:
-        live = self.live()
-        for name in self.oracle.anew & live.keys():
-            if name in self.oracle.averaged:
-                self.oracle.put(name, live[name])
-            elif name in self.oracle.copied:
-                self.oracle.copied[name] = live[name]
-        self.oracle.anew = set()
+    def _adapt(self, without: str = "") -> None:
+        """Begin anew where a buffer has another shape, in the averages used now.
+
+        Each average does so when it is next used, and saving uses them all. A cast of
+        the model is followed as well: it loads no other weights.
+        """
+        live, oracle = self.live(), self.oracle
+        for name, old in oracle.begin.items():
+            if name in live:
+                oracle.begin[name] = old.to(self.kept_dtype(live[name]))
+        for weights in (*oracle.sets(without), oracle.copied):
+            for name, value in weights.items():
+                if name in live and value.shape != live[name].shape:
+                    weights[name] = live[name].to(value.dtype)
 
     def _take(self, how: str | None, live: Weights) -> None:
         """Follow what a step or an epoch has done to copied tensors."""
@@ -375,7 +417,7 @@ class Sequence:
             oracle.is_stale = True
 
     def _look(self) -> None:
-        self._adapt()
+        self._adapt(without=NOT_SHOWN.get(self.method, ""))
         if self.oracle.is_stale:
             live = self.live()
             self.oracle.copied = {name: live[name] for name in self.oracle.copied}
@@ -409,7 +451,8 @@ class Sequence:
             if tensor.shape != value.shape:
                 raise Difference(f"{what}: {name} is {tensor.shape}, not {value.shape}")
             eps = max(self.worst, torch.finfo(_float(tensor)).eps)
-            limit = 100 * eps * (1 + value.double().abs())
+            units = BFLOAT16_UNITS if eps == BFLOAT16_EPS else UNITS
+            limit = units * eps * (1 + value.double().abs())
             if not bool(((tensor.double() - value.double()).abs() <= limit).all()):
                 raise Difference(f"{what}: {name} is {tensor}, not {value}")
 
@@ -431,13 +474,15 @@ class Sequence:
 
     # Operations.
 
-    def operate(self) -> None:
-        """Do something, and look at what came of it half of the time."""
-        name = self.rng.choice(OPERATIONS)
+    def draw(self) -> str:
+        return self.rng.choice(OPERATIONS)
+
+    def operate(self, name: str, then_look: bool) -> None:
+        """Do something, and often look at what came of it."""
         self.log.append(name)
         getattr(self, name)()
         self.check_counts()
-        if self.rng.random() < 0.4:
+        if then_look and self.rng.random() < 0.4:
             self.log.append("look")
             self.look()
 
@@ -465,7 +510,7 @@ class Sequence:
         if callable(how):
             how = how(oracle.method.steps + 1, oracle.method.epochs)
             if how is not None:
-                self._adapt()
+                self._adapt(without="" if self._resets_now() else "initial")
         else:
             how = None
         after = self._after(oracle.method.after_step, live)
@@ -529,6 +574,13 @@ class Sequence:
         if has_written is not is_due:
             raise Difference(f"end_epoch() returned {has_written}")
         self.compare("live", self.live(), after)
+
+    def _resets_now(self) -> bool:
+        """Whether this step uses the initial weights, too."""
+        method = self.oracle.method
+        if self.method == "elastic-reset":
+            return bool((method.steps + 1) % method.switch_every == 0)
+        return True
 
     def _is_multiple(self, of: int) -> bool:
         return (self.oracle.method.epochs + 1) % of == 0
@@ -600,6 +652,7 @@ class Sequence:
         self.look()
         self._follow()
         self._look()
+        self._adapt()
         state: dict[str, Any] = self.averager.state_dict()
         if not self.shows_live:
             shadow = self.shown()
@@ -713,14 +766,7 @@ class Sequence:
                 setattr(owner, key, buffer + self.noise(buffer))
 
     def grow_cache(self) -> None:
-        if self.method in ("elastic-reset", "bema", "tail-ema"):
-            return  # each of their averages begins anew at its own next use
         self.model.cache = self.noise(self.model.cache.new_empty(self.rng.randrange(5)))
-        known = self.oracle.method.shadow | self.oracle.copied
-        if "cache" in known and known["cache"].shape != self.model.cache.shape:
-            self.oracle.anew.add("cache")
-        else:
-            self.oracle.anew.discard("cache")
 
     def add_buffer(self) -> None:
         self.number += 1

@@ -111,6 +111,20 @@ def test_longer_sentences_are_averaged_over_epochs(buffers):
     averager.load_state_dict(averager.state_dict())
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_look_leaves_the_older_snapshots_of_a_grown_buffer(looks):
+    model = Cached()
+    model.cache = torch.zeros(2)
+    averager = LAWA(model, k=3, buffers="average")
+    averager.end_epoch()
+    model.cache = torch.ones(4)
+    for _ in range(looks):
+        assert torch.equal(averager.averaged_state_dict()["cache"], torch.ones(4))
+    model.cache = torch.full((4,), 3.0)
+    averager.end_epoch()
+    assert torch.equal(averager.averaged_state_dict()["cache"], torch.full((4,), 3.0))
+
+
 def test_switches_follow_longer_sentences():
     model = program.Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
