@@ -159,8 +159,16 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
     [
         ("Whole", "because its loss needs the whole batch"),
         ("moons", "because it trains all seeds as one stacked model"),
-        ("simclr", "because its loss compares the images of a batch with each other"),
-        ("moco-v2", "because its averaged weights compute the targets"),
+        pytest.param(
+            "simclr",
+            "because its loss compares the images of a batch with each other",
+            marks=pytest.mark.zoo,
+        ),
+        pytest.param(
+            "moco-v2",
+            "because its averaged weights compute the targets",
+            marks=pytest.mark.zoo,
+        ),
         ("lm", "because its network carries its state over from the previous batch"),
     ],
 )

@@ -101,7 +101,15 @@ def test_a_file_that_a_run_names_is_never_run_to_show_it(folder, note, message):
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize("task", ["noisy-digits", "moons", "byol", "images:size=320"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "noisy-digits",
+        "moons",
+        pytest.param("byol", marks=pytest.mark.zoo),
+        "images:size=320",
+    ],
+)
 def test_a_plan_from_stored_facts_has_the_same_cells(task):
     config = CompareConfig(tasks=(task,), seeds=2, epochs=2, optimizer="sgd:lr=0.1")
     facts = load_facts({FACTS: dump_facts(config.tasks)}, config.tasks)

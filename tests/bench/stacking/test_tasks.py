@@ -30,8 +30,10 @@ ALL = (
     "rotation:size=100,batch=10",
     "images:size=100,batch=10,augment=True",
     "images:network=mlp,size=100,batch=10",
-    "classification:network=resnet18,size=100,batch=25",
-    "classification:network=deit-t,size=100",
+    pytest.param(
+        "classification:network=resnet18,size=100,batch=25", marks=pytest.mark.zoo
+    ),
+    pytest.param("classification:network=deit-t,size=100", marks=pytest.mark.zoo),
 )
 STEPS = 50
 

@@ -43,8 +43,12 @@ def run(tmp_path, monkeypatch, capsys):
     [
         ("lightning_script.py", (), "val_loss", [1, 2]),
         # It evaluates once more in the end.
-        ("transformers_script.py", ("--output_dir", "out"), "eval_loss", [1, 2, 2]),
-        ("timm_script.py", (), "top1", [1, 2]),
+        pytest.param(
+            *("transformers_script.py", ("--output_dir", "out")),
+            *("eval_loss", [1, 2, 2]),
+            marks=pytest.mark.zoo,
+        ),
+        pytest.param("timm_script.py", (), "top1", [1, 2], marks=pytest.mark.zoo),
     ],
 )
 def test_each_method_is_measured_and_the_training_is_left_alone(
