@@ -24,5 +24,5 @@ def test_a_method_has_its_colour_in_every_panel_and_one_place_in_the_legend():
 
 
 def test_nothing_to_draw_is_refused():
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match="at least one curve, got none"):
         draw_convergence([panel("a")])

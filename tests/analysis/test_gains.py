@@ -31,5 +31,5 @@ def test_a_method_has_one_line_and_colour_in_every_panel():
 
 
 def test_nothing_to_draw_is_refused():
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match="at least one method, got none"):
         draw_gains([GainPanel("a", "accuracy", {})])

@@ -189,7 +189,7 @@ def test_mode_losses_add_up():
 
 def test_bad_input():
     model = NoisyQuadratic.diagonal([1.0])
-    with pytest.raises(ValueError, match="start must have shape"):
+    with pytest.raises(ValueError, match="start must have the shape"):
         moments(model, RECIPES[0], RATES[0], [1.0, 2.0])
     with pytest.raises(ValueError, match="multiple of the interval 5"):
         steady_state(model, RECIPES[3], [0.1] * 6)

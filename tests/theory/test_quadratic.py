@@ -86,7 +86,7 @@ def test_the_proofs_sema_is_slow_sgd_also_with_momentum():
         (lambda: NoisyQuadratic([[1, 2], [0, 1]], np.eye(2)), "must be symmetric"),
         (lambda: NoisyQuadratic.diagonal([1.0, 0.0]), "curvature must be positive def"),
         (lambda: NoisyQuadratic.diagonal([1.0], [-1.0]), "gradient_noise must be posi"),
-        (lambda: NoisyQuadratic(np.eye(2), np.eye(3)), "as curvature is"),
+        (lambda: NoisyQuadratic(np.eye(2), np.eye(3)), "must have curvature's shape"),
         (lambda: NoisyQuadratic([[np.nan]], [[1.0]]), "finite"),
         (lambda: SwitchSettings(decay=1.0), "decay must be in"),
         (lambda: SwitchSettings(decay=0.9, momentum=1.5), "momentum must be in"),

@@ -1,1 +1,1 @@
-"""Why averaging helps, or does not: landscapes, sharpness, boundaries, calibration."""
+"""Analyses of averaging: landscapes, sharpness, boundaries, calibration."""

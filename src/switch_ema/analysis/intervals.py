@@ -11,7 +11,7 @@ from scipy.stats import t  # type: ignore[import-untyped]
 class Interval(NamedTuple):
     """A mean over seeds with its confidence interval.
 
-    NaN takes the place of what so few values do not give.
+    Entries that need more values are NaN.
     """
 
     mean: float
@@ -22,7 +22,7 @@ class Interval(NamedTuple):
 
 
 def interval(values: ArrayLike, level: float = 0.05) -> Interval:
-    """Average over seeds; those without a finite value are left out, as n tells.
+    """Average over seeds with a finite value; ``n`` counts them.
 
     Args:
         values: one value per seed.
@@ -45,7 +45,7 @@ def half_width(sd: float, n: int, level: float = 0.05) -> float:
 
     Args:
         sd: the standard deviation of the values, with n - 1 in the denominator.
-        n: how many values, at least 2.
+        n: number of values, at least 2.
         level: one minus the confidence, in (0, 1).
     """
     return sd / sqrt(n) * float(t.isf(level / 2, n - 1))

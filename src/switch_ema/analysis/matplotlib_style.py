@@ -1,4 +1,4 @@
-"""How figures for papers look: fonts, colours that everybody can tell apart, files."""
+"""Style of figures for papers: fonts, colour-blind-safe colours, files."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ COLOURS = (
     *("#22262b", "#1f5a8c", "#cc7420", "#0a9f6d", "#e84cc4"),
     *("#7a2fe0", "#664c19", "#b3202c", "#00808a", "#7d7a00"),
 )
-"""``analysis.method_style`` says whose they are; pages have the same colours."""
+"""Assigned by ``analysis.method_style``; pages use the same colours."""
 DASHES: tuple[Any, ...] = (
     *("-", (0, (7, 3)), (0, (2, 2)), (0, (8, 2, 2, 2))),
     *((0, (4, 1)), (0, (10, 3))),
@@ -27,7 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: one column and the whole page of a two-column paper."""
 _PANELS = 4
-"""How many panels stand in a row at most."""
+"""Maximum panels per row."""
 
 _STYLE: Any = {
     "axes.grid": True,
@@ -45,17 +45,17 @@ _STYLE: Any = {
     "legend.frameon": False,
     "lines.linewidth": 1.5,
     "savefig.dpi": 200,
-    # Text that can be searched and edited, not outlines.
+    # Searchable, editable text instead of outlines.
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
-    # The same figure gives the same file, whenever it is drawn.
+    # Reproducible files: the same figure gives the same bytes.
     "svg.hashsalt": "switch-ema",
 }
 
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw in the common style inside, without changing matplotlib's settings."""
+    """Use the common style inside the block; matplotlib's settings are restored."""
     with mpl.rc_context(_STYLE):
         yield
 
@@ -76,10 +76,10 @@ def panel_grid(
     """Make panels of the same size, at most four in a row, over the width of a page.
 
     Args:
-        count: how many.
+        count: number of panels.
         height: of a row, in inches.
-        below: height of what stands below all of them.
-        share_y: whether all have one vertical axis, which stands on the left.
+        below: extra height below the panels, in inches.
+        share_y: whether all share one vertical axis, on the left.
     """
     rows = -(-count // _PANELS)
     columns = -(-count // rows)
@@ -92,7 +92,7 @@ def panel_grid(
 
 
 def wrapped(title: str, width: int = 26) -> str:
-    """Break a title into lines, so that those of panels do not touch each other.
+    """Break a title into lines, so titles of neighbouring panels do not touch.
 
     >>> wrapped("classification:network=deit-s,scale=fitted").splitlines()
     ['classification:', 'network=deit-s,', 'scale=fitted']

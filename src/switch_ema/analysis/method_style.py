@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from switch_ema._methods import method_facts
 
 COLOURS, DASHES, MARKERS = 10, 6, 7
-"""How many there are of each."""
+"""Number of colours, dashes and markers."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ _KNOWN = {
     "sasam": ("SASAM", 6),
     "adan": ("Adan", 9),
 }
-"""Display name and colour by the name that is typed."""
-_BEST = "+best"  # the end of the name of a method that returns its best average
+"""Display name and colour by the method's name."""
+_BEST = "+best"  # suffix of methods that return their best average
 _ALIASES = {name: method for method, (name, _) in _KNOWN.items()} | {
     "SGD": "plain",
     "Eq. 3": "literal-eq3",

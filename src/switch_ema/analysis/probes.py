@@ -1,4 +1,4 @@
-"""What is measured of a model: numbers that are means over batches."""
+"""Probes: measurements of a model, as means over batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Measure = Callable[[nn.Module, Any], Mapping[str, Union[Tensor, float]]]
 
 
 def batch_size(batch: Any) -> float:
-    """Return the length of the first tensor in a batch of one of the usual shapes.
+    """Return the length of the first tensor in a batch of a common form.
 
     >>> batch_size((torch.zeros(5, 2), torch.zeros(5)))
     5.0
@@ -24,8 +24,8 @@ def batch_size(batch: Any) -> float:
         parts = list(batch.values()) if isinstance(batch, Mapping) else batch
         if not isinstance(parts, (list, tuple)) or not parts:
             raise ValueError(
-                f"a batch must hold tensors, got {type(batch).__name__}; "
-                "for others give the probe a weight."
+                f"a batch must contain tensors, got {type(batch).__name__}; "
+                "pass the probe a weight for other batches."
             )
         batch = parts[0]
     return float(len(batch))
@@ -33,15 +33,15 @@ def batch_size(batch: Any) -> float:
 
 @dataclass(frozen=True)
 class Probe:
-    """What is measured at each point: means over batches."""
+    """A measurement at each point, as means over batches."""
 
     measure: Measure
-    """``measure(model, batch)`` gives means over the batch by name, so that loss and
-    accuracy can come from one forward pass. The model is in evaluation mode."""
+    """``measure(model, batch)`` returns means over the batch by name, so loss and
+    accuracy can share a forward pass. The model is in evaluation mode."""
     batches: Sequence[Any]
     """On the model's device."""
     weight: Callable[[Any], float] = batch_size
-    """How much a batch counts in the mean over all of them."""
+    """Weight of a batch in the mean."""
 
 
 def classification(model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def run_probes(
     run: Callable[[Probe, Any], Mapping[str, Tensor | float]],
     shape: tuple[int, ...],
 ) -> dict[str, Floats]:
-    """Take the means over the batches of all probes.
+    """Average all probes over their batches.
 
     Args:
         probes: what to measure.
@@ -71,7 +71,7 @@ def run_probes(
     for probe in probes:
         weights = np.array([probe.weight(batch) for batch in probe.batches])
         if not weights.size or weights.min() < 0 or not weights.sum() > 0:
-            raise ValueError("a probe must have batches that count, got none.")
+            raise ValueError("a probe must have batches of positive weight, got none.")
         found: dict[str, list[Tensor]] = {}
         for batch in probe.batches:
             for name, value in run(probe, batch).items():
@@ -79,8 +79,10 @@ def run_probes(
         means = {}
         for name, values in found.items():
             if any(value.shape != shape for value in values):
-                raise ValueError(f"measure must give single numbers, {name} is not.")
-            # One transfer from the device, after all batches.
+                raise ValueError(
+                    f"measure must return single numbers, but {name} is not one."
+                )
+            # A single transfer from the device, after all batches.
             column = torch.stack(values).cpu().double().numpy()
             means[name] = (weights / weights.sum()) @ column
         result = merge(result, means)
@@ -88,11 +90,11 @@ def run_probes(
 
 
 def merge(first: dict[str, Floats], second: dict[str, Floats]) -> dict[str, Floats]:
-    """Join what different probes have measured.
+    """Merge the results of different probes.
 
     Raises:
-        ValueError: two probes have measured the same.
+        ValueError: two probes use the same name.
     """
     for name in sorted(first.keys() & second.keys()):
-        raise ValueError(f"probes must measure different things, not {name} twice.")
+        raise ValueError(f"probes must use distinct names, but {name} occurs twice.")
     return first | second

@@ -1,4 +1,4 @@
-"""Closed forms against simulation over a grid: what ``switch-ema theory`` prints."""
+"""Checks of closed forms against simulation, printed by ``switch-ema theory``."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Check:
-    """One number in closed form and from independent chains."""
+    """One number in closed form and from simulation."""
 
     quantity: str
     setting: Setting
@@ -80,14 +80,14 @@ def check_grid(
 ) -> list[Check]:
     """Simulate each setting of the grid and compare with the closed forms.
 
-    Every chain is independent, so the standard errors need no correction. Directions
-    of different curvature run together in one diagonal model, each with noise of its
-    own; the live weights and the shadow of one setting share theirs. Of honest rows
-    about 0.3% lie beyond 3 standard errors.
+    Chains are independent, so the standard errors need no correction. Directions of
+    different curvature run together in one diagonal model with independent noise; live
+    weights and shadow of one setting share theirs. If the closed forms are right, about
+    0.3% of rows lie beyond 3 standard errors.
 
     Args:
         grid: the settings; the default grid if None.
-        progress: told after each simulation.
+        progress: called with done and total after each simulation.
 
     Returns:
         The rows, in the order of the grid.
@@ -138,7 +138,7 @@ class _Run:
         ]
 
     def literal_rows(self, every: int | None, seed: int) -> list[Check]:
-        """Check Equation 3; without an interval it is the SEMA of Proposition 1."""
+        """Check Equation 3; without an interval it is Proposition 1's SEMA."""
         slow = self.rate * (1 - self.decay)
         cycle = [slow] if every is None else [slow] * (every - 1) + [self.rate]
         settings = SwitchSettings(decay=0)
@@ -184,7 +184,7 @@ class _Run:
         return last(switch_ema_steps(self.model, settings, rates, start, noise))
 
     def _burn_in(self, settings: SwitchSettings, cycle: list[float]) -> int:
-        """Return whole periods after which the start no longer shows."""
+        """Return whole periods after which the start is forgotten."""
         factor = contraction(self.model, settings, cycle)
         steps = math.log(_FORGOTTEN) / (2 * math.log(factor))
         return math.ceil(steps / len(cycle)) * len(cycle)

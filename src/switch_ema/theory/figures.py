@@ -1,4 +1,4 @@
-"""Drawings of the theory, for papers and docs/theory.md."""
+"""Figures of the theory, for papers and docs/theory.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Race:
 
 
 def draw_checks(rows: Sequence[Check]) -> Figure:
-    """Draw closed forms as lines and simulation as points over the learning rate.
+    """Draw closed forms (lines) and simulation (points) against the learning rate.
 
     Args:
         rows: of one decay and one curvature; each quantity becomes a line.
@@ -74,7 +74,7 @@ def draw_checks(rows: Sequence[Check]) -> Figure:
 
 
 def draw_races(races: Sequence[Race]) -> Figure:
-    """Draw the expected loss over time, one panel for each interval."""
+    """Draw the expected loss over time, one panel per interval."""
     with paper_style():
         figure = Figure(figsize=(PAGE, 2.9))
         panels = figure.subplots(1, len(races), sharey=True, squeeze=False)[0]
@@ -103,7 +103,7 @@ def draw_races(races: Sequence[Race]) -> Figure:
 
 
 def draw_map(data: SwitchMap) -> Figure:
-    """Draw where Switch EMA ends below EMA and below SGD (blue) or above (red)."""
+    """Draw where Switch EMA ends below (blue) or above (red) EMA and SGD."""
     with paper_style():
         figure = Figure(figsize=(PAGE, 3.3))
         panels = figure.subplots(1, 2, sharey=True)
@@ -146,7 +146,7 @@ def _draw_ratio(axes: Axes, data: SwitchMap, ratio: Array) -> QuadMesh:
 def draw_bounds(
     rates: Array, found: Sequence[Bounds], gains: Mapping[str, tuple[Array, Array]]
 ) -> Figure:
-    """Draw Proposition 3: bounds and errors over the rate, and sigma over T.
+    """Draw Proposition 3: bounds and errors against the rate, and sigma against T.
 
     Args:
         rates: the learning rates of ``found``.
@@ -182,14 +182,14 @@ def draw_bounds(
         right.set(
             xscale="log", xlabel="interval T (steps)", ylabel=r"measured $\sigma_T$"
         )
-        right.set_ylim(0, 2)  # beyond, the fall of EMA's loss passes through 0
+        right.set_ylim(0, 2)  # beyond, the decrease of EMA's loss crosses 0
         right.set_title(r"Gain of the first switch; claimed: $\sigma_T>1$")
         right.legend(title="distance of the start", loc="upper left")
     return figure
 
 
 def _steps_shown(count: int, every: int, most: int = 300) -> NDArray[np.int64]:
-    """Return steps at the end of an interval, about evenly on a logarithmic axis."""
+    """Return ends of intervals, about evenly spaced on a logarithmic axis."""
     steps = np.geomspace(1, count, most)
     whole = np.where(steps < every, steps.round(), (steps // every) * every)
     return np.unique(whole.astype(np.int64))

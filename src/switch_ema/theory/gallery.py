@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md: what is computed for each, and its file name."""
+"""The figures of docs/theory.md: data and file names."""
 
 from collections.abc import Iterator
 
@@ -21,13 +21,13 @@ from switch_ema.theory.simulation import constant_rates
 
 
 def example_model() -> NoisyQuadratic:
-    """Return ten directions with curvatures from 0.01 to 1, noise like curvature."""
+    """Return ten directions with curvatures from 0.01 to 1, and noise in proportion."""
     curvatures = np.geomspace(0.01, 1, 10)
     return NoisyQuadratic.diagonal(curvatures, curvatures)
 
 
 def gallery() -> Iterator[tuple[str, Figure]]:
-    """Yield name and drawing of each figure; takes a few seconds in all."""
+    """Yield the name and drawing of each figure; takes a few seconds in total."""
     yield "theory-variance", _variance()
     yield "theory-time", _time()
     yield "theory-map", draw_map(switch_map())

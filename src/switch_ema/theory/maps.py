@@ -42,8 +42,8 @@ def switch_map(
 
     Args:
         decay: of both averages.
-        horizon: the number of steps; T takes the values below that divide it, so that
-            all end with a switch.
+        horizon: the number of steps; T takes its proper divisors, so all runs end with
+            a switch.
         distance: of the start, in standard deviations of SGD's stationary state.
         steepness: the values of ``h``, each in (0, 2).
     """
@@ -79,7 +79,7 @@ def switch_map(
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best learning rate of a settings, and its expected loss at the end."""
+    """The best learning rate for given settings, and its final expected loss."""
 
     rate: float
     live: float
@@ -93,14 +93,14 @@ def tune_rate(
     candidates: Sequence[float] | Array,
     schedule: Callable[[float], Array],
 ) -> Tuned:
-    """Return the learning rate whose shadow has the lowest expected loss at the end.
+    """Return the learning rate with the lowest final expected loss of the shadow.
 
     Args:
         model: the loss.
         settings: decay 0 makes the shadow the live weights, which is SGD.
         start: the first weights.
         candidates: the learning rates to try.
-        schedule: makes the rates of all steps from the first or highest one.
+        schedule: makes the rates of all steps from the initial or peak rate.
     """
     found = []
     for rate in candidates:

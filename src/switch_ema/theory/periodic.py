@@ -1,11 +1,11 @@
 """Exact means and covariances of Switch EMA for any interval; beyond the paper.
 
 Live weights, velocity and shadow follow a linear recursion with additive noise, so
-their mean and covariance do too. Each eigenvector of the curvature is a problem of
-three numbers of its own, which makes the fast path; ``reference`` has the same on
-whole matrices, also needed for covariances where curvature and noise do not commute.
-Expected losses need only the noise along each eigenvector, so for them the fast path
-is always exact.
+their mean and covariance do too. The fast path solves a separate problem of three
+numbers for each eigenvector of the curvature; ``reference`` does the same on whole
+matrices, which covariances need where curvature and noise do not commute. Expected
+losses need only the noise along each eigenvector, so the fast path is always exact for
+them.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from switch_ema.theory.reference import (
     one_period,
 )
 
-_COMMUTES = 1e-12  # relative size of the noise between eigenvectors that is rounding
+_COMMUTES = 1e-12  # relative noise between eigenvectors that counts as rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Losses:
 def moments(
     model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Moments:
-    """Return mean and covariance after all steps, by the fastest exact way."""
+    """Return mean and covariance after all steps, by the fastest exact method."""
     modes = _Modes.of(model, start)
     if not modes.is_complete:
         return final(dense_moments(model, settings, rates, start))
@@ -63,7 +63,7 @@ def expected_losses(
 def mode_losses(
     model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Losses:
-    """Return the part of each eigenvector in the expected loss: (steps + 1, n)."""
+    """Return each eigenvector's part of the expected loss: (steps + 1, n)."""
     modes = _Modes.of(model, start)
     squares = np.array(
         [mean**2 + c[:, [0, 1, 2], [0, 1, 2]] for mean, c in modes.run(settings, rates)]
@@ -114,7 +114,7 @@ def steady_losses(
 def contraction(
     model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike
 ) -> float:
-    """Return the factor per step by which the slowest part of the mean shrinks."""
+    """Return the contraction per step of the slowest part of the mean."""
     cycle = one_period(settings, rates)
     periods = _Modes.of(model, np.zeros(model.size)).period(settings, cycle)
     radius = np.abs(np.linalg.eigvals(periods)).max()
@@ -123,7 +123,7 @@ def contraction(
 
 @dataclass(frozen=True, eq=False)
 class _Modes:
-    """The model seen along the eigenvectors of its curvature."""
+    """The model in the eigenbasis of its curvature."""
 
     curvatures: Array
     basis: Array

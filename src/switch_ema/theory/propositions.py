@@ -1,15 +1,15 @@
-"""The paper's three propositions, each claim set against what is measured.
+"""The paper's three propositions: claims against measurements.
 
-In this project's words (decay ``d`` weights the OLD average; ``h`` is learning rate
+In this project's notation (decay ``d`` weights the OLD average; ``h`` is learning rate
 times curvature):
 
-1. The SEMA of Proposition 1 is SGD with its learning rate times ``1 - d``, no more.
+1. The SEMA of Proposition 1 is just SGD with its learning rate scaled by ``1 - d``.
    ``V_EMA < V_SGD`` holds for every stable ``h``; ``V_SEMA < V_EMA`` holds for
    ``h < 1`` and for ``h > 1 + d``, and is reversed in between.
 2. SEMA's step follows the gradient at SEMA's own weights. The proposition states it
    for the gradient at SGD's weights, which is true of the first step only.
 3. The statement orders the bounds SEMA < EMA < SGD, its proof ends with SEMA < SGD <
-   EMA. Both cannot be; and an order of upper bounds is no order of errors.
+   EMA. They contradict each other, and ordering upper bounds does not order errors.
 """
 
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ from switch_ema.theory.simulation import (
     switch_ema_steps,
 )
 
-_ROUNDING = 1e-9  # relative differences below this are not counted as one
+_ROUNDING = 1e-9  # smaller relative differences count as rounding
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim: ``holds`` says whether ``measured`` bears ``claimed`` out."""
+    """One claim: ``holds`` is whether ``measured`` supports ``claimed``."""
 
     proposition: int
     claim: str
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def reversed_range(decay: float) -> tuple[float, float]:
-    """Return the open range of ``h`` in which Proposition 1's ``V_SEMA > V_EMA``.
+    """Return the open range of ``h`` where ``V_SEMA > V_EMA`` in Proposition 1.
 
     ``V_SEMA / V_EMA - 1`` has the sign of ``-(h - 1) (h - 1 - d)``.
     """
@@ -57,7 +57,7 @@ def reversed_range(decay: float) -> tuple[float, float]:
 
 
 def proposition_1(model: NoisyQuadratic, rate: float, decay: float) -> list[Verdict]:
-    """Compare stationary losses; each claim is a ratio said to be below 1."""
+    """Compare stationary losses; each claim is a ratio below 1."""
     found = stationary(model, rate, decay)
     scaled = stationary(model, rate * (1 - decay), decay)
     zero = np.zeros(model.size)
@@ -83,10 +83,10 @@ def proposition_2(
     steps: int = 200,
     seed: int = 0,
 ) -> list[Verdict]:
-    """Follow one chain per method, all with the same noise, step by step.
+    """Simulate one chain per method with the same noise.
 
-    Claimed and measured are the smallest cosine over all steps between a step and the
-    stated direction; 1 is exact proportionality.
+    Claimed and measured values are the smallest cosine, over all steps, between a step
+    and the stated direction; 1 is exact proportionality.
     """
     noise = np.array([xi[0] for xi in islice(gradient_noise(model, 1, seed), steps)])
     rates = constant_rates(rate, steps)
@@ -120,16 +120,16 @@ def proposition_2(
 
 @dataclass(frozen=True)
 class Bounds:
-    """Proposition 3 for one setting: upper bounds and what they bound."""
+    """Proposition 3 for one setting: upper bounds and the errors they bound."""
 
     sgd: float
     """The bound of SGD, ``rate * L * M / (2 C)``."""
     ema: float
-    """The bound of EMA with the proofs' letter: ``d`` times that of SGD."""
+    """The bound of EMA with the proofs' notation: ``d`` times that of SGD."""
     ema_tables: float
-    """The same with the tables' letter: ``1 - d`` times that of SGD."""
+    """The same with the tables' notation: ``1 - d`` times that of SGD."""
     sema: float
-    """The bound of SEMA as stated, SGD's over sigma; nan if sigma is not above 0."""
+    """The bound of SEMA as stated, SGD's over sigma; NaN unless sigma is positive."""
     sigma: float
     """The gain of the first switch, measured."""
     errors: tuple[float, float, float]
@@ -171,9 +171,9 @@ def measured_sigma(
 ) -> float:
     """Return the paper's sigma of the first switch, from exact expected losses.
 
-    The fall of EMA's expected loss from T to 2T with a switch at T, over the fall
-    without: above 1 the switch helped. Where EMA's loss does not fall by itself the
-    quotient has no meaning, and nan is returned.
+    The decrease of EMA's expected loss from T to 2T with a switch at T, divided by the
+    decrease without: above 1 the switch helped. NaN where EMA's loss does not decrease
+    without a switch, since the ratio is then meaningless.
     """
     rates = constant_rates(rate, 2 * every)
     plain = expected_losses(model, SwitchSettings(decay=decay), rates, start).shadow
@@ -186,7 +186,7 @@ def measured_sigma(
 def proposition_3(
     model: NoisyQuadratic, rate: float, decay: float, every: int, start: ArrayLike
 ) -> list[Verdict]:
-    """Set the bounds against the errors, and sigma against 1."""
+    """Compare the bounds with the errors, and sigma with 1."""
     found = bounds(model, rate, decay, every, start)
     sgd, ema, sema = found.errors
     return [
@@ -210,7 +210,7 @@ def _below(proposition: int, claim: str, claimed: float, measured: float) -> Ver
 
 def _along(claim: str, cosine: float, claimed: bool = True) -> Verdict:
     is_along = cosine > 1 - _ROUNDING
-    text = claim if claimed else f"{claim}: said not to hold"
+    text = claim if claimed else f"{claim}: claimed not to hold"
     return Verdict(2, text, 1.0, cosine, is_along is claimed)
 
 

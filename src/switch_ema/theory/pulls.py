@@ -1,10 +1,9 @@
-"""How hard an average pulls: periodic and continuous pulls, exactly, by direction.
+"""Exact analysis, by direction, of periodic and continuous pulls towards an average.
 
 On the noisy quadratic every method here is linear, so along an eigenvector of the
-curvature a period of it is one matrix with additive noise. From it follow the loss that
-the returned weights settle at and how fast the start is forgotten. The state is the
-live weight, the returned one (shadow or slow weight), and a third that only momentum
-needs.
+curvature one period is a matrix with additive noise. It determines the steady loss of
+the returned weights and the contraction rate. The state is the live weight, the
+returned one (shadow or slow weight), and a third that only momentum needs.
 """
 
 from collections.abc import Iterator
@@ -57,7 +56,7 @@ class Pulling:
         check_range("pull", self.pull, 0, 1)
 
     def steps(self, curvature: float, rate: float) -> Iterator[Step]:
-        """Yield its only step."""
+        """Yield the only step."""
         matrix, noise = _sgd(curvature, rate)
         matrix[0, :2] += -self.pull, self.pull
         yield _averaged(matrix, noise, 1 - self.decay)
@@ -91,12 +90,12 @@ Method = Switching | Pulling | OuterMomentum
 
 @dataclass(frozen=True)
 class Settled:
-    """What a method settles at along one direction."""
+    """Steady state of a method along one direction."""
 
     loss: float
     """Expected loss of the returned weight at the end of a period."""
     contraction: float
-    """Factor per step of SGD by which the distance from a start shrinks."""
+    """Contraction of the distance from a start, per SGD step."""
 
 
 def settle(
@@ -113,7 +112,7 @@ def settle(
         product = matrix @ product
         covariance = matrix @ covariance @ matrix.T
         covariance += noise_variance * np.outer(spread, spread)
-    # Coordinates that a method leaves alone, or only copies, say nothing about it.
+    # Ignore coordinates that a method leaves alone or only copies.
     used = _used(method)
     steady = solve_stationary(
         product[np.ix_(used, used)], covariance[np.ix_(used, used)]
@@ -127,10 +126,10 @@ def settle(
 def equal_pull(
     wanted: Switching, curvature: float, rate: float, decay: float
 ) -> float | None:
-    """Find the pull with which a method that pulls is as fast as one that switches.
+    """Find the pull at which a pulling method contracts as fast as a switching one.
 
     Returns:
-        The pull by bisection; None where no pull in [0, 1) is.
+        The pull, by bisection; None if no pull in [0, 1) matches.
     """
     aim = settle(wanted, curvature, rate).contraction
 

@@ -3,7 +3,7 @@ r"""The noisy quadratic model, and the stationary covariances of SGD, EMA and SE
 The loss is ``L(w) = w' A w / 2`` with its minimum at 0, and a stochastic gradient is
 ``A w + noise`` with covariance ``G``. The paper draws the minimum instead, from
 ``N(0, Sigma)``; that is ``G = A Sigma A``, see :meth:`NoisyQuadratic.from_targets`.
-Decay ``d`` is the weight of the old shadow: the paper's small letter is ``1 - d``.
+Decay ``d`` is the weight of the old shadow; the paper's alpha is ``1 - d``.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from switch_ema._checks import check_count, check_positive, check_range
 
 Array = NDArray[np.float64]
 
-_TOLERANCE = 1e-12  # relative to the largest entry: a difference below is rounding
+_TOLERANCE = 1e-12  # relative to the largest entry: smaller differences are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class NoisyQuadratic:
             object.__setattr__(self, name, matrix)
         if self.curvature.shape != self.gradient_noise.shape:
             raise ValueError(
-                f"gradient_noise must be {self.curvature.shape} as curvature is, "
+                f"gradient_noise must have curvature's shape {self.curvature.shape}, "
                 f"got {self.gradient_noise.shape}."
             )
 
@@ -65,7 +65,7 @@ class NoisyQuadratic:
     def from_targets(
         cls, curvature: ArrayLike, target_covariance: ArrayLike
     ) -> "NoisyQuadratic":
-        """Make the paper's model, in which the minimum is drawn at each step."""
+        """Make the paper's model, which draws the minimum at each step."""
         matrix = _symmetric("curvature", curvature)
         sigma = _symmetric("target_covariance", target_covariance)
         return cls(matrix, matrix @ sigma @ matrix)
@@ -76,18 +76,18 @@ class NoisyQuadratic:
         return len(self.curvature)
 
     def loss(self, weights: Array) -> Array:
-        """Return the loss above the minimum; the last axis are the weights."""
+        """Return the loss above the minimum; the last axis is the weights."""
         products = np.einsum("...i,ij,...j->...", weights, self.curvature, weights)
         return 0.5 * np.asarray(products)
 
     def expected_loss(self, mean: Array, covariance: Array) -> float:
-        """Return the loss expected of weights with this mean and covariance."""
+        """Return the expected loss of weights with this mean and covariance."""
         return float(self.loss(mean) + 0.5 * np.sum(self.curvature * covariance))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings:
-    """How to train and average; with ``every=None`` nothing is ever switched.
+    """Training and averaging settings; ``every=None`` never switches.
 
     Without a switch the live weights are SGD's and the shadow is EMA's.
 
@@ -111,13 +111,13 @@ class SwitchSettings:
             check_count("every", self.every)
 
     def switches_after(self, step: int) -> bool:
-        """Whether there is a switch after this step; the first step is 1."""
+        """Whether a switch follows this step; the first step is 1."""
         return self.every is not None and step % self.every == 0
 
 
 @dataclass(frozen=True, eq=False)
 class Stationary:
-    """Covariances that the iterates settle at."""
+    """Stationary covariances of the iterates."""
 
     sgd: Array
     ema: Array
@@ -184,7 +184,7 @@ def solve_stationary(step: Array, noise: Array) -> Array:
     """Solve ``P = M P M' + Q``.
 
     Raises:
-        ValueError: a step does not contract, so that there is no stationary state.
+        ValueError: a step does not contract, so no stationary state exists.
     """
     radius = float(np.abs(np.linalg.eigvals(step)).max())
     if radius >= 1:

@@ -1,6 +1,6 @@
 """Exact moments by products of whole matrices: slow and obviously correct.
 
-The oracle of ``periodic``, and its way out where curvature and noise do not commute.
+The oracle of ``periodic``, and its fallback where curvature and noise do not commute.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ class Moments:
 def dense_moments(
     model: NoisyQuadratic, settings: SwitchSettings, rates: Array, start: ArrayLike
 ) -> Iterator[Moments]:
-    """Yield the moments from step 0 on, by products of whole matrices."""
+    """Yield the moments from step 0, by products of whole matrices."""
     n = model.size
     first = check_start(model, start)
     mean = np.concatenate([first, np.zeros(n), first])
@@ -49,10 +49,10 @@ def dense_moments(
 def dense_steady_state(
     model: NoisyQuadratic, settings: SwitchSettings, rates: ArrayLike, phase: int = 0
 ) -> Moments:
-    """Return the same by products of whole matrices."""
+    """Return the steady moments by products of whole matrices."""
     cycle = one_period(settings, rates)
     zero = np.zeros(3 * model.size)
-    # From no spread at all, one period leaves just the noise that it adds.
+    # Starting without spread, one period leaves just its own noise.
     added = final(dense_moments(model, settings, cycle, np.zeros(model.size)))
     period = np.eye(len(zero))
     for step, rate in enumerate(cycle, start=1):
@@ -75,11 +75,11 @@ def one_period(settings: SwitchSettings, rates: ArrayLike) -> Array:
 
 
 def check_start(model: NoisyQuadratic, start: ArrayLike) -> Array:
-    """Return the first weights as an array if they fit the model."""
+    """Return the initial weights as an array, checked against the model."""
     weights = np.asarray(start, dtype=np.float64)
     if weights.shape != (model.size,):
         raise ValueError(
-            f"start must have shape ({model.size},) as the model has weights, "
+            f"start must have the shape ({model.size},) of the model's weights, "
             f"got {weights.shape}."
         )
     return weights

@@ -1,7 +1,7 @@
-"""The noisy quadratic model, played: many independent chains at once.
+"""Simulates the noisy quadratic model: many independent chains at once.
 
 Nothing here uses the matrices of ``quadratic`` or ``periodic``: the steps are written
-out as an optimizer and an averager take them, so that the two can check each other.
+out like an optimizer's and an averager's, so the two can check each other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from switch_ema.theory.quadratic import Array, NoisyQuadratic, SwitchSettings
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where all chains stand after a step and the switch that follows it."""
+    """State of all chains after a step and its switch, if any."""
 
     live: Array
     velocity: Array
@@ -29,7 +29,7 @@ def constant_rates(rate: float, steps: int) -> Array:
 
 
 def cosine_rates(peak: float, steps: int) -> Array:
-    """Return learning rates that fall from ``peak`` towards 0 as half a cosine."""
+    """Return learning rates that decay from ``peak`` towards 0 along half a cosine."""
     phase = np.arange(check_count("steps", steps)) / steps
     return np.asarray(check_positive("peak", peak) * (1 + np.cos(np.pi * phase)) / 2)
 
@@ -41,8 +41,8 @@ def step_rates(
 
     Args:
         peak: the first learning rate.
-        steps: how many.
-        drops: after how many steps the learning rate falls.
+        steps: number of steps.
+        drops: steps after which the learning rate drops.
         factor: above 0.
     """
     done = np.arange(check_count("steps", steps))[:, None] >= np.asarray(drops)
@@ -51,7 +51,7 @@ def step_rates(
 
 
 def gradient_noise(model: NoisyQuadratic, chains: int, seed: int) -> Iterator[Array]:
-    """Draw the noise of one step after another, for all chains, without an end."""
+    """Yield the noise of successive steps for all chains, without end."""
     check_count("chains", chains)
     values, basis = np.linalg.eigh(model.gradient_noise)
     root = basis * np.sqrt(np.maximum(values, 0))
@@ -67,17 +67,17 @@ def switch_ema_steps(
     start: ArrayLike,
     noise: Iterable[Array],
 ) -> Iterator[State]:
-    """Play SGD with EMA and, if the settings has an interval, Switch EMA (reading 1).
+    """Simulate SGD with EMA or, if the settings have an interval, Switch EMA.
 
     Args:
         model: the loss.
         settings: decay, momentum, interval.
         rates: the learning rate of each step.
-        start: the first weights, of live and shadow alike.
+        start: the initial weights, of live and shadow alike.
         noise: of the gradient, one array (chains, weights) per step.
 
     Yields:
-        The state after each step and the switch that follows it.
+        The state after each step and its switch, if any.
     """
     live = shadow = np.asarray(start, dtype=np.float64)
     velocity = np.zeros_like(live)
@@ -101,11 +101,11 @@ def literal_steps(
     noise: Iterable[Array],
     momentum: float = 0.0,
 ) -> Iterator[State]:
-    """Play Equation 3 as it stands (reading 2); live weights and shadow are one.
+    """Simulate Equation 3 literally (reading 2); live weights and shadow are one.
 
-    The optimizer's iterate is averaged with the weights before it and replaces them;
-    at each multiple of ``every`` it is kept as it is. The proofs have no such step:
-    that is ``every=None``.
+    The optimizer's iterate is averaged with the previous weights and replaces them; at
+    each multiple of ``every`` it is kept unaveraged. The proofs have no such step; use
+    ``every=None`` for them.
     """
     check_range("decay", decay, 0, 1)
     live = np.asarray(start, dtype=np.float64)
@@ -125,7 +125,7 @@ def last(states: Iterable[State]) -> State:
         ValueError: there is none.
     """
     state = None
-    for state in states:  # noqa: B007 - the others are passed over
+    for state in states:  # noqa: B007 - the others are skipped
         pass
     if state is None:
         raise ValueError("rates must have at least 1 step, got 0.")
@@ -136,5 +136,7 @@ def mean_and_error(samples: Array) -> tuple[Array, Array]:
     """Return mean and standard error over the first axis, the independent chains."""
     count = len(samples)
     if count < 2:
-        raise ValueError(f"chains must be at least 2 for an error, got {count}.")
+        raise ValueError(
+            f"chains must be at least 2 to estimate an error, got {count}."
+        )
     return samples.mean(0), samples.std(0, ddof=1) / np.sqrt(count)

@@ -105,7 +105,7 @@ def test_strips_show_every_seed_mean_and_interval():
     assert tuple(bar.get_xdata()) == (found.low, found.high)
     shown = below.collections[0].get_offsets()[:, 0]
     np.testing.assert_allclose(shown, expected[1] - expected[0])
-    assert below.get_xlabel() == "difference to plain"
+    assert below.get_xlabel() == "difference from plain"
 
 
 def test_missing_values_are_counted():

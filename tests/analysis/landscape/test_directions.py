@@ -103,7 +103,7 @@ def test_a_line_leads_from_start_to_end():
     for name, step in line.items():
         torch.testing.assert_close(start[name] + step, end[name])
     del end["bias"]
-    with pytest.raises(ValueError, match="bias is in one"):
+    with pytest.raises(ValueError, match="bias is in only one"):
         line_between(start, end)
 
 

@@ -143,6 +143,6 @@ def test_the_caption_of_a_line_tells_points_direction_seed_data_and_gaps():
 def test_the_caption_of_a_surface_tells_what_is_off_the_plane():
     text = caption(a_surface(hole=True))
     assert text.startswith("Loss at 9 x 7 points around EMA, in the plane of two ")
-    assert "lies in the plane: plain 90%." in text
+    assert "from the centre: plain 90%." in text
     assert text.endswith("2 of 63 points are gaps, where the loss is not finite.")
     assert "gaps" not in caption(a_surface())

@@ -125,7 +125,7 @@ def test_steps_show_all_points_and_the_centre():
 
 @pytest.mark.parametrize("steps", [[0.0], [[0.0, 1.0]], [1.0, 0.0], [0.0, np.nan]])
 def test_bad_steps_are_refused(steps):
-    with pytest.raises(ValueError, match="at least 2 rising numbers"):
+    with pytest.raises(ValueError, match="at least 2 increasing numbers"):
         landscape_1d(Bowl(), {"a": point(0.0, 0.0)}, point(1.0, 0.0), BOWL, steps=steps)
 
 

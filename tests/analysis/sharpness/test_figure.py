@@ -49,7 +49,7 @@ def test_strength_of_the_noise_is_named(scale, words):
 
 def test_bad_input():
     curves = {"plain": curve(2.0), "Switch EMA": curve(1.0, "none")}
-    with pytest.raises(ValueError, match="one scale"):
+    with pytest.raises(ValueError, match="the same scale"):
         draw_sharpness(EIGENVALUES, curves)
     with pytest.raises(ValueError, match="same methods"):
         draw_sharpness(EIGENVALUES, {"plain": curve(1.0)})

@@ -1,16 +1,16 @@
-r"""Geometry of contours: length, distance, and two measures of how rough they are.
+r"""Geometry of contours: length, distance, and two measures of roughness.
 
-Both measures come from the angles a_i by which a contour turns between chords of one
-length s, the *scale*. What is finer than the scale is not seen, and a contour shorter
-than four of them is too short to be judged.
+Both measures use the angles a_i by which a contour turns between chords of length s,
+the *scale*. Details finer than the scale are invisible, and contours shorter than four
+chords are too short to measure.
 
-* *Roughness*: turning to and fro, per unit of length. Over all, a contour has to turn
-  by \|sum a_i\|, which is 2 pi if it is closed and 0 if it leaves as it came; roughness
-  is the sum of \|a_i\| beyond that, divided by the length. It is 0 for straight lines,
-  circles and every other curve that turns one way only.
+* *Roughness*: back-and-forth turning per unit of length. In total a contour must turn
+  by \|sum a_i\|, which is 2 pi if it is closed and 0 if it leaves in the direction it
+  came from; roughness is the sum of \|a_i\| beyond that, divided by the length. It is 0
+  for straight lines, circles and every other curve that turns one way only.
 * *Curvature spread*: the standard deviation of the curvature a_i / s along each
   contour. It is 0 for straight lines and for circles of any radius, and unlike
-  roughness it also sees the corners of a convex polygon.
+  roughness it also detects the corners of a convex polygon.
 """
 
 from math import nan, pi, sqrt
@@ -21,18 +21,18 @@ from scipy.spatial import cKDTree  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 Lines = tuple[Floats, ...]
-"""Contours, each (points, 2); a closed one ends where it begins."""
+"""Contours, each (points, 2); a closed one ends where it starts."""
 
-_SHORTEST = 4  # chords of a contour that can be judged
+_SHORTEST = 4  # minimum number of chords of a measurable contour
 
 
 def length_of(line: Floats) -> float:
-    """Add up the pieces of a contour."""
+    """Return the length of a contour."""
     return float(np.linalg.norm(np.diff(line, axis=0), axis=1).sum())
 
 
 def resample(line: Floats, spacing: float) -> Floats:
-    """Place points along a contour, evenly and about so far apart, ends included.
+    """Place evenly spaced points along a contour, including its ends.
 
     >>> resample(np.array([[0.0, 0.0], [0.9, 0.0], [1.0, 0.0]]), 0.5)[:, 0].tolist()
     [0.0, 0.5, 1.0]
@@ -48,12 +48,12 @@ def sample(lines: Lines, spacing: float) -> Floats:
 
 
 def mean_distance(places: Floats, lines: Lines, spacing: float) -> float:
-    """Average the distances from places to the nearest point of the contours.
+    """Average the distances from places to the nearest contour point.
 
     Args:
         places: (n, 2).
-        lines: NaN is returned if there are none.
-        spacing: of the points that stand for the contours. A distance d is too long by
+        lines: the contours; the result is NaN without any.
+        spacing: of the points that represent the contours. A distance d is too long by
             up to ``spacing**2 / (8 * d)``.
     """
     if not lines:
@@ -63,9 +63,9 @@ def mean_distance(places: Floats, lines: Lines, spacing: float) -> float:
 
 
 def turning_angles(line: Floats, scale: float) -> Floats:
-    """Return by how much a contour turns from chord to chord, left is positive.
+    """Return the turning angles between chords of a contour; left is positive.
 
-    Of a closed contour there are as many angles as chords; of an open one, one less.
+    A closed contour has as many angles as chords, an open one has one fewer.
     """
     chords = np.diff(resample(line, scale), axis=0)
     if np.array_equal(line[0], line[-1]):

@@ -1,4 +1,4 @@
-"""Decision boundaries in the plane, and what many seeds say of them."""
+"""Figures of decision boundaries in the plane and of their measures over seeds."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -37,15 +37,15 @@ def draw_boundaries(
     grid: PlaneGrid,
     seed: int = 0,
 ) -> Figure:
-    """Draw one panel per method: points, boundary and confidence, of the same seed.
+    """Draw one panel per method: points, boundary and confidence for one seed.
 
     Args:
-        methods: what was measured, all on the same data.
+        methods: measurements, all on the same data.
         x: labelled points, (seeds, points, 2).
         y: their classes, (seeds, points).
         x_test: the points where ``probabilities`` were computed.
         grid: the window.
-        seed: place of the seed to draw among the seeds, not its number.
+        seed: index of the seed to draw, not its number.
     """
     if not 0 <= seed < len(x):
         raise ValueError(f"seed must be in [0, {len(x)}), got {seed}.")
@@ -84,7 +84,7 @@ def draw_measures(
 ) -> Figure:
     """Draw every seed as a dot, and the mean with its 95% interval, per method.
 
-    Below, where there are several methods, the differences to the first one by seed.
+    With several methods, a second row shows paired differences from the first.
     """
     base, others = methods[0], methods[1:]
     heights = [len(methods), len(others)] if others else [1]
@@ -107,7 +107,7 @@ def draw_measures(
                 shifts = [own - base.values(measure) for own in values[1:]]
                 _draw_strips(below, names[1:], shifts, colours[1:], labels=column == 0)
                 below.axvline(0, color=COLOURS[0], linewidth=0.8, zorder=0)
-                below.set_xlabel(f"difference to {_folded(base.method)}")
+                below.set_xlabel(f"difference from {_folded(base.method)}")
         keys = _strip_keys(len(base.boundaries))
         figure.legend(handles=keys, loc="outside lower center", ncols=2)
     return figure
@@ -153,7 +153,7 @@ def _draw_lines(ax: Axes, method: MethodBoundaries, colour: str, seed: int) -> N
 
 
 def _keys() -> list[Line2D]:
-    """Explain the marks; the colour of the lines is the method's."""
+    """Explain the markers; lines have the method's colour."""
     marks: dict[str, Any] = {"marker": "^", "markeredgecolor": "black", "ls": "none"}
     low, high = f"{1 - CONFIDENCE:g}", f"{CONFIDENCE:g}"
     return [
@@ -174,10 +174,10 @@ def _draw_strips(
     *,
     labels: bool,
 ) -> None:
-    """Draw one row per method: its seeds, and above them mean and interval."""
+    """Draw one row per method: its seeds, with mean and interval above them."""
     for row, own in enumerate(values):
         colour = colours[row % len(colours)]
-        # The same for every method, so that a seed is always at the same height.
+        # The same for every method, so each seed stays at one height.
         heights = row + 0.18 + 0.2 * np.linspace(-1, 1, len(own))[_mixed(len(own))]
         ax.scatter(own, heights, s=7, color=colour, alpha=0.45, linewidths=0)
         found = interval(own)
@@ -211,12 +211,12 @@ def _strip_keys(seeds: int) -> list[Line2D]:
 
 
 def _folded(name: str) -> str:
-    """Break a method's name before its options, and again where it stays long."""
+    """Break a method's name before its options, and again if it is still long."""
     method, _, options = display_name(name).partition(", ")
     lines = wrap(options, 24)
     return "\n".join([f"{method}," if lines else method, *lines])
 
 
 def _mixed(count: int) -> Any:
-    """Return an order in which neighbours are far apart, the same at every call."""
+    """Return a fixed order in which neighbours are far apart."""
     return np.random.default_rng(0).permutation(count)

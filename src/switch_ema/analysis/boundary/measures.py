@@ -1,20 +1,20 @@
-"""Decision boundaries of two-class classifiers in the plane, in numbers.
+"""Measures of the decision boundaries of two-class classifiers in the plane.
 
 A classifier gives each point of the plane the probability of class 1. Its boundary is
 the contour p = 0.5, found on a grid over a window; all lengths are in the units of the
-data, and what lies outside the window does not count.
+data, and anything outside the window is ignored.
 
-* *Width*: from each place of the boundary, the distance to the nearest place of the
-  contour p = 0.25 plus that to the nearest of p = 0.75, averaged along the boundary.
+* *Width*: the distance from a boundary point to the nearest point of the contour
+  p = 0.25 plus that to the nearest point of p = 0.75, averaged along the boundary.
 * *Local width*: logit(0.75) - logit(0.25) = 2.197, divided by the slope of the
-  log-odds at the boundary; the median along it. It exists where a network is so unsure
-  that the window has no contour of p = 0.25 or 0.75, and the two agree where the
+  log-odds at the boundary; the median along it. It exists even where a network is so
+  unsure that the window has no contour of p = 0.25 or 0.75. The two agree where the
   log-odds are close to linear across the boundary.
-* *Roughness* and *curvature spread*: how much the boundary turns to and fro, and how
-  unevenly it turns; see :mod:`switch_ema.analysis.boundary.contours`.
+* *Roughness* and *curvature spread*: how much the boundary turns back and forth, and
+  how unevenly it turns; see :mod:`switch_ema.analysis.boundary.contours`.
 
-Width is not a merit by itself: it shrinks as the weights grow, so that a network that
-has hardly been trained has the widest boundary of all.
+Width is not a merit: it shrinks as the weights grow, so a barely trained network has
+the widest boundary of all.
 """
 
 from collections.abc import Callable
@@ -44,17 +44,17 @@ from switch_ema.analysis.calibration.measures import (
 )
 
 Predict = Callable[[Floats], ArrayLike]
-"""Points (n, 2) to probabilities of class 1: (n,), or (seeds, n) of a stack."""
+"""Maps points (n, 2) to probabilities of class 1: (n,), or (seeds, n) for a stack."""
 
 CONFIDENCE = 0.75
-"""The width is that of the band where neither class reaches this probability."""
+"""The width is measured between the contours of this probability of either class."""
 _GAP = 2 * log(CONFIDENCE / (1 - CONFIDENCE))
 _TINY = 1e-15  # keeps the log-odds of a probability of 0 or 1 finite
 
 
 @dataclass(frozen=True)
 class PlaneGrid:
-    """A window of the plane with regular points in it."""
+    """A regular grid over a window of the plane."""
 
     x: Floats
     y: Floats
@@ -76,7 +76,7 @@ class PlaneGrid:
         low, high = flat.min(0), flat.max(0)
         longer = float((high - low).max())
         if not longer > 0:
-            raise ValueError("points must be finite and not all the same.")
+            raise ValueError("points must be finite and not all equal.")
         low, high = low - margin * longer, high + margin * longer
         step = longer * (1 + 2 * margin) / (size - 1)
         counts = np.maximum(np.rint((high - low) / step).astype(int) + 1, 2)
@@ -90,21 +90,21 @@ class PlaneGrid:
 
     @property
     def step(self) -> float:
-        """Distance between neighbours, the larger of both directions."""
+        """Distance between neighbours, the larger of the two directions."""
         return float(max(self.x[1] - self.x[0], self.y[1] - self.y[0]))
 
     @property
     def scale(self) -> float:
-        """The usual scale of roughness: a sixtieth of the longer side."""
+        """Default scale of roughness: a sixtieth of the longer side."""
         return float(max(np.ptp(self.x), np.ptp(self.y))) / 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """The boundary of one classifier; the module's text defines the numbers.
+    """The boundary of one classifier; the module docstring defines the measures.
 
     Without a boundary in the window, length and components are 0 and the rest is NaN.
-    Of a classifier whose probabilities are not finite, everything is NaN.
+    If probabilities are not finite, everything is NaN.
     """
 
     lines: Lines = ()
@@ -128,8 +128,8 @@ def measure_boundaries(
 
     Args:
         predict: gives the probabilities of class 1 at (n, 2) points: (n,), or
-            (seeds, n). In float64, since in float32 those near 1 are equal too soon.
-        grid: where to look.
+            (seeds, n). Use float64: float32 rounds probabilities near 1 to 1.
+        grid: the window.
         scale: chord length of roughness; ``grid.scale`` by default.
 
     Example:
@@ -194,8 +194,8 @@ def _measure(field: Floats, grid: PlaneGrid, scale: float) -> Boundary:
     """Measure one field of probabilities, (rows, columns)."""
     if not np.isfinite(field).all():
         return Boundary()
-    # The log-odds are smoother than probabilities, so straight lines between the grid
-    # points are closer to the truth.
+    # Log-odds are smoother than probabilities, so linear interpolation between the grid
+    # points is more accurate.
     p = np.clip(field, _TINY, 1 - _TINY)
     odds = np.log(p) - np.log1p(-p)
     contours = contour_generator(grid.x, grid.y, odds)

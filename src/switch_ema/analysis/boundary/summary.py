@@ -20,12 +20,12 @@ MEASURES = {
     "length": "data units",
     "components": "",
 }
-"""What is measured per seed, with its unit."""
+"""The measures per seed, with their units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodBoundaries:
-    """What one method made of the same data, seed by seed."""
+    """Results of one method, seed by seed."""
 
     method: str
     boundaries: tuple[Boundary, ...]
@@ -37,7 +37,7 @@ class MethodBoundaries:
     """Expected calibration error in percent, (seeds,)."""
 
     def values(self, measure: str) -> Floats:
-        """Return one of ``MEASURES`` of every seed."""
+        """Return one of ``MEASURES`` for every seed."""
         if measure not in MEASURES:
             raise ValueError(f"measure must be in {[*MEASURES]}, got {measure!r}.")
         if measure == "accuracy":
@@ -60,7 +60,7 @@ class Measured(NamedTuple):
 def summarize(
     methods: Sequence[MethodBoundaries], measures: Sequence[str] = tuple(MEASURES)
 ) -> tuple[Measured, ...]:
-    """Summarise measure by measure, method by method; the first is the baseline."""
+    """Summarise every measure of every method; the first is the baseline."""
     rows = []
     for measure in measures:
         base = methods[0].values(measure)

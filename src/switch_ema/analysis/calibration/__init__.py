@@ -1,4 +1,4 @@
-"""Calibration: how far the confidence of a classifier can be trusted."""
+"""Calibration of a classifier's confidence."""
 
 from typing import TYPE_CHECKING
 

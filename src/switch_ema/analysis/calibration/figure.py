@@ -11,14 +11,14 @@ from switch_ema.analysis.method_style import MethodStyle, method_styles
 
 
 def draw_reliability(methods: Mapping[str, Sequence[Bin]]) -> Figure:
-    """Draw accuracy against confidence, and below how often each confidence occurs.
+    """Draw accuracy against confidence, and a histogram of the confidences below.
 
     Args:
-        methods: Bins of equal widths by name, from ``calibration.reliability``; the
-            first is the baseline. Up to four read well. Bars are 95% intervals.
+        methods: Bins of equal width by name, from ``calibration.reliability``; the
+            first is the baseline. Up to four are legible. Bars are 95% intervals.
     """
     if not methods:
-        raise ValueError("methods must hold at least one method, got none.")
+        raise ValueError("methods must have at least one method, got none.")
     with paper_style():
         figure = Figure(figsize=(COLUMN, 1.3 * COLUMN + 0.17 * len(methods)))
         top, bottom = figure.subplots(
@@ -45,7 +45,7 @@ def _accuracy(axes: Axes, style: MethodStyle, bins: Sequence[Bin]) -> None:
     axes.errorbar(
         [b.confidence for b in filled],
         accuracy,
-        # Rounding may put an end of the interval on the wrong side by a hair.
+        # Rounding may put an end of the interval slightly on the wrong side.
         yerr=[
             [max(b.accuracy - b.accuracy_low, 0) for b in filled],
             [max(b.accuracy_high - b.accuracy, 0) for b in filled],

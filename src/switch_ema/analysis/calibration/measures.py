@@ -1,4 +1,4 @@
-"""How far a classifier's confidence can be trusted."""
+"""Calibration measures of a classifier."""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch.nn.functional import nll_loss, one_hot
 from switch_ema._checks import check_count, check_positive
 
 TEMPERATURES = (0.01, 100.0)
-"""Where a temperature is sought: the best one of a faultless model would be 0."""
+"""Search range of temperatures; a model without errors would have 0 as its best."""
 _Z = 1.959963984540054  # of a 95% interval
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predicted probabilities of each example, and its label.
+    """Predicted probabilities and labels of examples.
 
     Made by ``from_logits`` or ``from_probabilities``.
 
@@ -48,14 +48,14 @@ class Predictions:
 
     @classmethod
     def from_logits(cls, logits: Tensor, labels: Tensor) -> "Predictions":
-        """Take the scores before the softmax."""
+        """Make predictions from logits."""
         if not logits.isfinite().all():
-            raise ValueError("logits must be finite, some are not.")
+            raise ValueError("logits must be finite, but some are not.")
         return cls(logits.detach().double().log_softmax(-1), _whole(labels))
 
     @classmethod
     def from_probabilities(cls, probabilities: Tensor, labels: Tensor) -> "Predictions":
-        """Take probabilities that sum to 1 over the classes, which are the columns."""
+        """Make predictions from probabilities; columns are classes and sum to 1."""
         found = probabilities.detach().double()
         sums = found.sum(-1)
         if not (found >= 0).all() or not ((sums - 1).abs() < 1e-3).all():
@@ -68,16 +68,16 @@ class Predictions:
 
     @property
     def confidence(self) -> Tensor:
-        """Probability of the class that was chosen."""
+        """Probability of the predicted class."""
         return self.log_probabilities.max(1).values.exp()
 
     @property
     def correct(self) -> Tensor:
-        """Whether the predicted class is the true one, as 0 or 1."""
+        """1 where the predicted class is correct, otherwise 0."""
         return (self.log_probabilities.argmax(1) == self.labels).double()
 
     def tempered(self, temperature: float) -> "Predictions":
-        """Divide the logits by a temperature; above 1 makes less confident."""
+        """Divide the logits by a temperature; above 1 lowers the confidence."""
         check_positive("temperature", temperature)
         scores = (self.log_probabilities / temperature).log_softmax(1)
         return Predictions(scores, self.labels)
@@ -85,34 +85,34 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Bin:
-    """The examples whose confidence lies in ``[low, high)``; the last bin holds 1."""
+    """Examples with confidence in ``[low, high)``; the last bin includes 1."""
 
     low: float
     high: float
     count: int
     confidence: float
-    """Mean; nan in an empty bin, as the next."""
+    """Mean; NaN in an empty bin, like the accuracy."""
     accuracy: float
     accuracy_low: float
-    """End of Wilson's 95% interval; 0 and 1 in an empty bin."""
+    """Lower end of Wilson's 95% interval; [0, 1] in an empty bin."""
     accuracy_high: float
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """All measures of one model; the errors, the smaller the better."""
+    """All measures of one model; smaller errors are better."""
 
     accuracy: float
     confidence: float
-    """Mean over the examples; above the accuracy means overconfident."""
+    """Mean over the examples; a mean above the accuracy means overconfidence."""
     ece: float
     adaptive_ece: float
     brier: float
     nll: float
     temperature: float
-    """Best on held-out predictions."""
+    """Best temperature on held-out predictions."""
     tempered_ece: float
-    """At that temperature, as the next: what a temperature cannot repair."""
+    """At that temperature, like the next: error that temperature scaling cannot fix."""
     tempered_nll: float
 
 
@@ -122,9 +122,9 @@ def measure_calibration(
     """Measure one model in every way, for a table of methods.
 
     Args:
-        predictions: What is measured.
-        held_out: Other examples of the same model, for the temperature.
-        bins: Of both calibration errors.
+        predictions: Predictions to measure.
+        held_out: Predictions of the same model on other examples, for the temperature.
+        bins: Number of bins of both calibration errors.
     """
     temperature = fit_temperature(held_out)
     tempered = predictions.tempered(temperature)
@@ -149,8 +149,8 @@ def reliability(
     Args:
         predictions: Of one model.
         bins: Number of bins.
-        adaptive: Bins of about equal counts instead of equal widths. Examples of the
-            same confidence stay together, so there may be fewer bins.
+        adaptive: Use bins of about equal counts instead of equal widths. Examples of
+            the same confidence stay together, so there may be fewer bins.
     """
     check_count("bins", bins)
     confidence, correct = predictions.confidence.cpu(), predictions.correct.cpu()
@@ -160,7 +160,7 @@ def reliability(
             len(confidence) * torch.arange(1, bins) // bins
         ]
         edges = torch.unique(torch.cat([edges[:1], inner, edges[-1:]]))
-    # Rounding may lift a confidence above 1.
+    # Rounding may push a confidence above 1.
     place = torch.bucketize(confidence, edges[1:-1].contiguous(), right=True)
     size = len(edges) - 1
     count = torch.bincount(place, minlength=size)
@@ -179,7 +179,7 @@ def calibration_error(bins: tuple[Bin, ...]) -> float:
     """Return the expected calibration error, between 0 and 1 (Guo et al., 2017).
 
     ``sum_b n_b / n * |accuracy_b - confidence_b|``. It is biased upwards: with few
-    examples per bin, also perfect predictions have an error. Compare equal n only.
+    examples per bin even perfect predictions have an error. Only compare equal n.
     """
     filled = [b for b in bins if b.count]
     gaps = math.fsum(b.count * abs(b.accuracy - b.confidence) for b in filled)
@@ -199,14 +199,14 @@ def negative_log_likelihood(predictions: Predictions) -> float:
 
 
 def fit_temperature(predictions: Predictions) -> float:
-    """Return the temperature at which held-out predictions are likeliest.
+    """Return the temperature that maximises the likelihood of held-out predictions.
 
     The likelihood has a single peak, so the best temperature within ``TEMPERATURES``
-    is the best of all, moved to the nearer end if it lies outside.
+    is the global best, clipped to that range.
     """
-    # Impossible classes would give gradients that are not numbers.
+    # Classes of probability 0 would give NaN gradients.
     scores = predictions.log_probabilities.clamp(min=math.log(1e-300))
-    # In the inverse of the temperature the loss is convex.
+    # The loss is convex in the inverse temperature.
     inverse = torch.ones((), dtype=torch.float64, device=scores.device)
     inverse.requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -235,7 +235,7 @@ def _whole(labels: Tensor) -> Tensor:
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95% interval of a share; good also near 0 and 1, and for few."""
+    """Return Wilson's 95% interval of a share, accurate near 0 and 1 and for few."""
     if not count:
         return 0.0, 1.0
     total = count + _Z**2

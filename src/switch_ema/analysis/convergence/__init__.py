@@ -1,4 +1,4 @@
-"""Metrics against the epochs, several tasks in one picture."""
+"""Metrics against epochs, several tasks in one figure."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Metrics against the epochs: a panel for each task, the same colours in all."""
+"""Metrics against epochs: one panel per task, with shared colours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,18 +37,18 @@ class CurvePanel:
     curves: Mapping[str, Curve]
     """By method."""
     shown: tuple[float, float] | None = None
-    """The part of the vertical axis that is shown; None: all of it."""
+    """Limits of the vertical axis; None for all data."""
 
 
 def draw_convergence(panels: Sequence[CurvePanel]) -> Figure:
-    """Draw mean and standard error of every method against the epochs.
+    """Draw mean and standard error of every method against epochs.
 
     Raises:
-        ValueError: there is no panel, or none of them has a curve.
+        ValueError: no panel has a curve.
     """
     styles = method_styles(label for panel in panels for label in panel.curves)
     if not styles:
-        raise ValueError("panels must have a curve, there is none.")
+        raise ValueError("panels must have at least one curve, got none.")
     with paper_style():
         figure, grid = panel_grid(len(panels), height=1.85, below=0.45)
         for axes, panel in zip(grid, panels, strict=True):

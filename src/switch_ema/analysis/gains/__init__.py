@@ -1,4 +1,4 @@
-"""Differences to a baseline with their intervals, several tasks in one picture."""
+"""Differences from a baseline with intervals, several tasks in one figure."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Every method's difference to the baseline: a panel for each task, a line each."""
+"""Differences of methods from the baseline: one panel per task, one line each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _LINE = 0.16
 class Gain:
     """One method: the mean of its paired differences, and their interval.
 
-    The ends are NaN where there is none, since the differences hardly spread.
+    The ends are NaN without an interval: the differences hardly vary.
     """
 
     mean: float
@@ -32,7 +32,7 @@ class Gain:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -42,20 +42,20 @@ class GainPanel:
 
     title: str
     metric: str
-    """Of what the differences are, with the unit."""
+    """Name of the metric, with its unit."""
     gains: Mapping[str, Gain]
-    """By method, in the order in which they stand."""
+    """Gains by method, in drawing order."""
 
 
 def draw_gains(panels: Sequence[GainPanel]) -> Figure:
-    """Draw the interval of every method; a point is filled where it leaves out zero.
+    """Draw the interval of every method; filled points: interval excludes zero.
 
     Raises:
-        ValueError: there is no panel, or none of them has a method.
+        ValueError: no panel has a method.
     """
     styles = method_styles(label for panel in panels for label in panel.gains)
     if not styles:
-        raise ValueError("panels must have a method, there is none.")
+        raise ValueError("panels must have at least one method, got none.")
     with paper_style():
         height = 0.75 + _LINE * len(styles)
         figure, grid = panel_grid(len(panels), height=height, share_y=True)
@@ -71,14 +71,14 @@ def _draw_panel(
     axes: Axes, panel: GainPanel, styles: Mapping[str, MethodStyle]
 ) -> None:
     axes.axvline(0, color="0.4", linewidth=0.8)
-    for place, (label, style) in enumerate(styles.items()):
+    for row, (label, style) in enumerate(styles.items()):
         gain = panel.gains.get(label)
         if gain is None:
             continue
         colour = COLOURS[style.colour]
-        axes.plot([gain.low, gain.high], [place, place], color=colour, linewidth=1.2)
+        axes.plot([gain.low, gain.high], [row, row], color=colour, linewidth=1.2)
         filling = colour if gain.is_decided else "white"
-        axes.plot(gain.mean, place, "o", color=colour, mfc=filling, markersize=3.5)
+        axes.plot(gain.mean, row, "o", color=colour, mfc=filling, markersize=3.5)
     axes.set_title(wrapped(panel.title), fontsize=7)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.set_xlabel(panel.metric, fontsize=6.5)

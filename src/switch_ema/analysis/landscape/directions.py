@@ -23,20 +23,20 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PrincipalDirections:
-    """The directions in which a trajectory extends most."""
+    """Principal directions of a trajectory."""
 
     directions: tuple[Direction, ...]
-    """Orthogonal and of length 1, so that coordinates are distances."""
+    """Orthonormal, so coordinates are distances."""
     explained: tuple[float, ...]
-    """For each, its share of the squared distances of all points from the centre."""
+    """Share of the points' squared distances from the centre, by direction."""
 
 
 def parameters_of(model: nn.Module, weights: Weights | None = None) -> Direction:
     """Pick the trainable part of a state dict: no buffers, tied weights once.
 
     Args:
-        model: says which tensors are parameters.
-        weights: a state dict with plain names; by default the model's own weights.
+        model: defines which tensors are parameters.
+        weights: a state dict with plain names; by default the model's weights.
 
     Raises:
         ValueError: a parameter is missing.
@@ -61,20 +61,20 @@ def random_directions(
     vectors: Literal["zero", "keep"] = "zero",
     stacked: bool = False,
 ) -> tuple[Direction, ...]:
-    """Draw Gaussian directions whose filters are as long as those of the weights.
+    """Draw filter-normalised Gaussian directions.
 
-    ``d_f = g_f * |w_f| / |g_f|`` for each filter f, which is a slice along the first
-    dimension. This makes landscapes of networks comparable whose weights differ in
-    scale (Li et al., 2018, https://arxiv.org/abs/1712.09913).
+    ``d_f = g_f * |w_f| / |g_f|`` for each filter f, a slice along the first dimension.
+    This makes landscapes comparable between networks whose weights differ in scale
+    (Li et al., 2018, https://arxiv.org/abs/1712.09913).
 
     Args:
         weights: parameters, as from :func:`parameters_of`.
         count: number of directions; the first ones do not depend on it.
-        seed: at least 0. The draw depends on nothing else: neither on the global
-            random numbers nor on the device.
-        vectors: "zero" leaves biases and the scales of normalisation layers where
-            they are, as the paper does; "keep" treats each as one filter.
-        stacked: the first dimension counts separate networks, each with own filters.
+        seed: at least 0. The draw depends only on it, not on global generators or the
+            device.
+        vectors: "zero" does not move biases and normalisation scales, as in the paper;
+            "keep" treats each as one filter.
+        stacked: whether the first dimension indexes separate networks.
 
     >>> (direction,) = random_directions({"w": torch.ones(2, 4)}, seed=0)
     >>> direction["w"].norm(dim=1)
@@ -94,16 +94,18 @@ def random_directions(
 
 
 def line_between(start: Weights, end: Weights) -> Direction:
-    """Return the direction that leads from ``start`` at 0 to ``end`` at 1.
+    """Return the direction from ``start`` (at 0) to ``end`` (at 1).
 
-    Floating-point buffers are interpolated as well if they are among the weights.
+    Floating-point buffers among the weights are interpolated as well.
 
     >>> line_between({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
     {'w': tensor([2.])}
     """
     if start.keys() != end.keys():
         name = sorted(start.keys() ^ end.keys())[0]
-        raise ValueError(f"start and end must have the same names, {name} is in one.")
+        raise ValueError(
+            f"start and end must have the same names, but {name} is in only one."
+        )
     return {
         name: (end[name].to(wide) - weight.to(wide)).detach()
         for name, weight in start.items()
@@ -118,14 +120,14 @@ def principal_directions(
     """Find the directions of a trajectory by exact principal component analysis.
 
     With one row ``x_i = w_i - centre`` per point, the eigenvectors of the small matrix
-    ``X X^T`` give those of the huge ``X^T X``, so that the size of the model does not
-    matter. Differences are taken from the last point, not from the mean: that is
-    where training led, and the middle of the picture.
+    ``X X^T`` give those of the huge ``X^T X``, so the size of the model does not
+    matter. Differences are taken from the last point, not from the mean: training
+    ended there, and it is the middle of the figure.
 
     Args:
         trajectory: the parameters of each point, as from :func:`parameters_of`.
         count: number of directions.
-        centre: replaces the last point, such as for joined trajectories.
+        centre: used instead of the last point, such as for joined trajectories.
 
     Raises:
         ValueError: a point is not finite, or the points span fewer directions.
@@ -139,13 +141,13 @@ def principal_directions(
         gram += rows @ rows.T
     finite = gram.diagonal().isfinite()
     if not finite.all():
-        raise ValueError(f"point {int(finite.int().argmin())} has weights not finite.")
+        raise ValueError(f"point {int(finite.int().argmin())} has non-finite weights.")
     squares, vectors = (part.flip(-1) for part in torch.linalg.eigh(gram))
     precision = squares[0] * len(gram) * torch.finfo(torch.float64).eps
     rank = int((squares > precision).sum())
     if check_count("count", count) > rank:
-        raise ValueError(f"count must be at most {rank}, which the trajectory spans.")
-    # Eigenvectors have no sign of their own; this one does not change between runs.
+        raise ValueError(f"count must be at most {rank}, the rank of the trajectory.")
+    # The sign of an eigenvector is arbitrary; fix it to be reproducible.
     top = vectors[:, :count]
     top = top * top.gather(0, top.abs().argmax(0, keepdim=True)).sign()
     mix = top / squares[:count].sqrt()
@@ -162,16 +164,16 @@ def principal_directions(
 def project(
     trajectory: Sequence[Weights], centre: Weights, directions: Sequence[Weights]
 ) -> Floats:
-    """Find the coordinates of the nearest points that the directions reach.
+    """Project points onto the span of the directions and return their coordinates.
 
-    They solve the least-squares problem ``min_c |w - centre - sum_k c_k d_k|``, so
-    that they are right for directions that are not orthogonal, too.
+    They solve the least-squares problem ``min_c |w - centre - sum_k c_k d_k|``, which
+    is correct for non-orthogonal directions too.
 
     Returns:
-        One row per point, one column per direction; NaN for weights not finite.
+        One row per point, one column per direction; NaN for non-finite weights.
 
     Raises:
-        ValueError: a direction is a combination of the others.
+        ValueError: the directions are linearly dependent.
     """
     return _least_squares(trajectory, centre, directions)[0]
 
@@ -179,11 +181,10 @@ def project(
 def explained_share(
     trajectory: Sequence[Weights], centre: Weights, directions: Sequence[Weights]
 ) -> float:
-    """Return which share of the squared distances from the centre is reached.
+    """Return the share of the squared distances from the centre within the span.
 
-    1 means that all points lie in what the directions span, and 0 that seen from
-    the centre they all lie straight above or below it. NaN if no point is elsewhere
-    than the centre.
+    1 means that all points lie in the span of the directions, 0 that all are orthogonal
+    to it. NaN if every point equals the centre.
     """
     _, reached, total = _least_squares(trajectory, centre, directions)
     return reached / total if total else float("nan")
@@ -192,7 +193,7 @@ def explained_share(
 def _least_squares(
     trajectory: Sequence[Weights], centre: Weights, directions: Sequence[Weights]
 ) -> tuple[Floats, float, float]:
-    """Return coordinates, and squared distances within the span and in all."""
+    """Return coordinates, and squared distances within the span and in total."""
     names = list(directions[0])
     zero = {name: torch.zeros_like(step) for name, step in directions[0].items()}
     size = len(directions)
@@ -206,8 +207,8 @@ def _least_squares(
         right += step @ rows.T
         total += rows.square().sum().item()
     if torch.linalg.matrix_rank(gram, hermitian=True) < size:
-        raise ValueError("directions must be independent of each other and not zero.")
-    # Column by column, so that a point not finite spoils its own coordinates only.
+        raise ValueError("directions must be linearly independent and not zero.")
+    # Column by column, so a non-finite point spoils only its own coordinates.
     columns = [torch.linalg.solve(gram, column) for column in right.T]
     coordinates = torch.stack(columns) if columns else right.T
     reached = (coordinates.T * right).sum().item()
@@ -220,8 +221,10 @@ def _differences(
     """Yield, tensor by tensor, one row ``point - centre`` per point, in float64."""
     for name in names:
         if not all(name in weights for weights in (*points, centre)):
-            raise ValueError(f"all points must have the same names, {name} is missing.")
-        # Not every device knows float64.
+            raise ValueError(
+                f"all points must have the same names, but {name} is missing."
+            )
+        # Not every device supports float64.
         origin = centre[name].detach().cpu().double()
         rows = [point[name].detach().cpu().double() - origin for point in points]
         yield name, torch.stack(rows).flatten(1) if rows else origin.new_zeros(0, 1)
@@ -241,5 +244,5 @@ def _like_filters(noise: Tensor, weight: Tensor, vectors: str, lead: int) -> Ten
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Directions of half-precision weights would lose what is small in them."""
+    """Convert half precision to float32, which keeps small entries of directions."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,9 +1,8 @@
-"""Measure a model at many points of weight space and leave it as it was.
+"""Measure a model at many points of weight space without changing it.
 
-The reference is the loop, which writes the weights of one point after the other into
-the model. Where a pass through the model is so small that its overhead dominates,
-``torch.func.vmap`` measures many points in one pass; what it cannot run, or runs with
-another result, is left to the loop.
+The reference is a loop that writes the weights of each point into the model. Where
+overhead dominates a forward pass, ``torch.func.vmap`` measures many points in one pass;
+models that it cannot run, or runs with a different result, use the loop.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,12 +30,12 @@ from switch_ema.averaging.view.recalibration import recalibrate
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was measured at each point."""
+    """Measurements at each point."""
 
     values: dict[str, Floats]
-    """One number per point; NaN in all where one of them was not finite."""
+    """One number per point; if one value is not finite, all of that point are NaN."""
     vectorised: frozenset[str]
-    """The names of what was measured at many points at once."""
+    """Names that were measured at many points at once."""
 
 
 def evaluate_points(
@@ -52,21 +51,20 @@ def evaluate_points(
 ) -> Evaluation:
     """Measure the model at ``centre + sum_k c_k * direction_k`` for rows c.
 
-    Weights, buffers, modes and random numbers are afterwards what they were, also
-    after an exception. Each point sees the same random numbers, if there are any.
+    Weights, buffers, modes and random state are restored, also after an exception.
+    Every point uses the same random numbers.
 
     Args:
-        model: lends its architecture. Of a model inside torch.compile or DDP, the
-            plain one is measured.
+        model: provides the architecture. torch.compile and DDP are unwrapped.
         centre: a state dict with plain names, such as ``averaged_state_dict()``;
-            buffers that it lacks are the model's own.
-        directions: steps by name; tensors that they lack stay at the centre.
+            missing buffers are taken from the model.
+        directions: steps by name; missing tensors stay at the centre.
         coefficients: one row per point, one column per direction.
-        probes: what to measure, under names that differ.
-        recompute_norm: batches from which the statistics of normalisation layers are
-            recomputed at every point. Only the loop can do this.
-        vectorise: measure many points at once, or not; by default where it promises
-            to be faster, and if a point that is checked comes out the same.
+        probes: what to measure, under distinct names.
+        recompute_norm: batches from which to recompute the statistics of normalisation
+            layers at every point. Only the loop supports this.
+        vectorise: whether to measure many points at once; by default if it is expected
+            to be faster and a checked point gives the same result.
         memory: bytes for points measured at once; by default 8 MiB on a CPU, where
             more is slower, and 1 GiB elsewhere.
 
@@ -75,7 +73,7 @@ def evaluate_points(
         RuntimeError: ``vectorise`` is True, and vmap cannot run the model.
     """
     if vectorise and recompute_norm is not None:
-        raise ValueError("vectorise must not be True where recompute_norm is given.")
+        raise ValueError("vectorise=True does not support recompute_norm.")
     if memory is not None:
         check_positive("memory", memory)
     if not probes:
@@ -110,7 +108,7 @@ def _looped(
     rows: Iterable[int],
     norm_batches: Sequence[Any] | None = None,
 ) -> dict[str, Floats]:
-    """Measure point after point; correct for every model."""
+    """Measure points one by one; correct for every model."""
     found = []
     for row in rows:
         with _same_random_numbers(points.slots):
@@ -132,7 +130,7 @@ def _vectorised(
     *,
     force: bool,
 ) -> dict[str, Floats] | None:
-    """Measure many points at once; None where the loop is faster, or is needed."""
+    """Measure many points at once; None if the loop is faster or required."""
     with _same_random_numbers(points.slots):
         at_once = points_at_once(model, points, probe, memory)
     if not force and min(at_once, len(points)) < WORTHWHILE:
@@ -141,13 +139,13 @@ def _vectorised(
         with _same_random_numbers(points.slots):
             found = measure_vectorised(model, points, probe, max(at_once, 1))
     except Exception as error:
-        # Whether vmap or the measurement is to blame, the loop will show.
+        # The loop will show whether vmap or the measurement is to blame.
         if force:
             raise RuntimeError(
                 f"vectorise is True, but vmap failed: {error}"
             ) from error
         return None
-    # A module may have kept references to its weights, and so not see those of vmap.
+    # A module may hold references to its weights, and so ignore those of vmap.
     row = points.typical()
     slow = _looped(model, points, [probe], [row])
     same = all(
@@ -155,17 +153,17 @@ def _vectorised(
         for name in slow
     )
     if not same and force:
-        raise RuntimeError("vectorise is True, but the result is not that of the loop.")
+        raise RuntimeError("vectorise is True, but its result differs from the loop's.")
     return found if same else None
 
 
 @contextmanager
 def _untouched(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
-    """Measure inside: in evaluation mode, and everything is put back at the end."""
+    """Enter evaluation mode; restore everything on exit."""
     tensors = [slot.tensor for slot in slots]
     kept = [tensor.detach().clone() for tensor in tensors]
     modes = {module: module.training for module in model.modules()}
-    # The fused layer of transformers is not made for vmap.
+    # The fused transformer layer does not support vmap.
     fused = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
@@ -178,14 +176,14 @@ def _untouched(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
             module.training = mode
         with torch.no_grad():
             for slot, tensor, old in zip(slots, tensors, kept, strict=True):
-                # A module may have put another tensor into its place.
+                # A module may have replaced the tensor.
                 slot.owner[slot.key] = tensor
                 tensor.copy_(old)
 
 
 @contextmanager
 def _same_random_numbers(slots: Sequence[Slot]) -> Iterator[None]:
-    """Put the state of the random numbers back, so that the next one draws the same."""
+    """Restore the random state, so every point draws the same numbers."""
     devices = {slot.tensor.device for slot in slots}
     indices = [device.index or 0 for device in devices if device.type == "cuda"]
     with torch.random.fork_rng(indices):

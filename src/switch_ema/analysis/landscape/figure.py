@@ -1,4 +1,4 @@
-"""Drawings of loss landscapes: lines in two panels, and planes with trajectories."""
+"""Figures of loss landscapes: lines, and planes with trajectories."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -23,16 +23,16 @@ from switch_ema.analysis.method_style import MethodStyle, display_name, method_s
 _LEVELS = 18
 """Contours of a surface."""
 _SHADES = LinearSegmentedColormap.from_list("shades", ["#6389a6", "#b5cad8", "#fbf8ef"])
-"""Valleys are darkest, and light enough for the methods' colours."""
+"""Valleys are darkest, but light enough for the methods' colours."""
 _UNITS = {"accuracy": "accuracy (%)"}
 _SECOND: Any = (0, (3, 2))
-"""Dashes of what is measured beside the loss."""
+"""Dashes of curves other than the loss."""
 
 
 def draw_line(line: LandscapeLine) -> Figure:
-    """Draw one panel per measured name, the loss first, and one curve per label.
+    """Draw one panel per metric, the loss first, and one curve per label.
 
-    Each curve has a marker at its centre. Gaps of a curve are gaps.
+    Each curve has a marker at its centre. Non-finite values leave gaps.
     """
     names = sorted(line.values, key=lambda name: name != "loss")
     with paper_style():
@@ -49,15 +49,15 @@ def draw_line(line: LandscapeLine) -> Figure:
 
 
 def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
-    """Draw a panel for each line: the loss left, and right the other measured name.
+    """Draw one panel per line: loss on the left axis, the other metric on the right.
 
-    The loss is solid, the other dashed; both in the colour of the method.
+    The loss is solid, the other dashed; both have the method's colour.
 
     Args:
         lines: by the title of their panel; at least one.
     """
     if not lines:
-        raise ValueError("lines must hold at least one line, got none.")
+        raise ValueError("lines must have at least one line, got none.")
     styles = method_styles(label for line in lines.values() for label in line.labels)
     columns = min(3, len(lines))
     rows = -(-len(lines) // columns)
@@ -104,7 +104,7 @@ def _draw_curve(
 ) -> None:
     style = _style(look)
     middle = int(np.abs(line.steps).argmin())
-    # Few markers, for readers without colours, and one of them at the centre.
+    # A few markers, for readers who cannot see the colours, one at the centre.
     stride = max(line.steps.size // 8, 1)
     panel.plot(line.steps, values, **{**style, "markevery": (middle % stride, stride)})
     point = {**style, "markersize": 7, "markeredgecolor": "white", "zorder": 4}
@@ -112,7 +112,7 @@ def _draw_curve(
 
 
 def _style(look: MethodStyle) -> dict[str, Any]:
-    """Return a solid line, in which a gap cannot be taken for a dash."""
+    """Return a solid line, so gaps cannot be mistaken for dashes."""
     marker = MARKERS[look.marker]
     return {**line_of(look), "linestyle": "-", "marker": marker, "markersize": 4}
 
@@ -122,9 +122,9 @@ def draw_surfaces(
 ) -> Figure:
     """Draw surfaces side by side, in the same colours, with their trajectories.
 
-    Levels of the loss are spaced by equal factors if all values are positive, so that
-    the bottom of a valley is seen beside its walls. A trajectory starts at a hollow
-    marker and ends at a filled one; a cross marks the centre.
+    Loss levels are spaced logarithmically if all values are positive, which shows both
+    the bottom of a valley and its walls. A trajectory starts at a hollow marker and
+    ends at a filled one; a cross marks the centre.
 
     Raises:
         ValueError: all points are gaps.
@@ -134,7 +134,7 @@ def draw_surfaces(
     levels, scale = _levels(values, spread=name == "loss")
     labels = method_styles(label for each in shown for label in each.paths)
     width = min((COLUMN + 0.6) * len(shown), PAGE)
-    # What is left of the width beside the colour bar and the labels of the axes.
+    # The width left by the colour bar and the axis labels.
     height = ((width - 0.8) / len(shown) - 0.6) * max(map(_aspect, shown))
     around = 0.6 + 0.2 * any(each.label for each in shown) + 0.4 * bool(labels)
     with paper_style():
@@ -159,7 +159,7 @@ def draw_surfaces(
 def _levels(values: Floats, spread: bool) -> tuple[Floats, LogNorm | None]:
     finite = values[np.isfinite(values)]
     if not finite.size:
-        raise ValueError("surfaces must have a finite value, all points are gaps.")
+        raise ValueError("surfaces must have a finite value, but all points are gaps.")
     low, high = float(finite.min()), float(finite.max())
     if spread and high > low > 0:
         levels = np.geomspace(low, high, _LEVELS)
@@ -167,14 +167,14 @@ def _levels(values: Floats, spread: bool) -> tuple[Floats, LogNorm | None]:
     else:
         levels = np.linspace(low, high if high > low else low + 1, _LEVELS)
         scale = None
-    # The ends belong to the picture, whatever rounding has made of them.
+    # Include the ends despite rounding.
     levels[0], levels[-1] = low, max(high, levels[-1])
     return levels, scale
 
 
 def _frame(panel: Axes, surface: LandscapeSurface) -> None:
     panel.grid(False)
-    # Gaps show the hatched ground.
+    # Gaps show the hatched background.
     panel.patch.set(hatch="////", facecolor="white", edgecolor="#c8c8c8")
     panel.plot(0, 0, marker="x", color="black", markersize=5, zorder=2)
     panel.set(
@@ -187,7 +187,7 @@ def _frame(panel: Axes, surface: LandscapeSurface) -> None:
 
 
 def _aspect(surface: LandscapeSurface) -> float:
-    """Return height by width: about the same scale unless that makes a strip."""
+    """Return the aspect ratio: equal scales unless that gives a narrow strip."""
     return float(np.clip(np.ptp(surface.y) / np.ptp(surface.x), 0.6, 1.5))
 
 
@@ -217,7 +217,7 @@ def _draw_path(panel: Axes, path: Floats, look: MethodStyle) -> None:
 def _add_legend(
     figure: Figure, styles: Collection[MethodStyle], keys: Sequence[Line2D] = ()
 ) -> None:
-    """Put the legend above everything, with as many columns as fit."""
+    """Put the legend on top, with as many columns as fit."""
     handles = [Line2D([], [], label=look.name, **_style(look)) for look in styles]
     handles += keys
     inches = 0.55 + 0.075 * max(len(str(handle.get_label())) for handle in handles)
@@ -229,7 +229,7 @@ def _add_legend(
 
 
 def caption(landscape: LandscapeLine | LandscapeSurface) -> str:
-    """Say in words what a figure shows, and what is missing in it."""
+    """Return a caption: what the figure shows, and its gaps."""
     if isinstance(landscape, LandscapeLine):
         return _line_caption(landscape)
     return _surface_caption(landscape)
@@ -248,7 +248,7 @@ def _line_caption(line: LandscapeLine) -> str:
             f"{display_name(label)} {count}" for label, count in gaps.items()
         )
         total = line.steps.size * len(line.labels)
-        text += _gaps_said(sum(gaps.values()), total, each)
+        text += _gap_note(sum(gaps.values()), total, each)
     return text
 
 
@@ -265,11 +265,11 @@ def _surface_caption(surface: LandscapeSurface) -> str:
             for label in surface.paths
         )
         text += (
-            " Trajectories are projected; of their squared distances from the centre, "
-            f"this share lies in the plane: {shares}."
+            " Trajectories are projected; the plane contains this share of their "
+            f"squared distances from the centre: {shares}."
         )
     if surface.gaps:
-        text += _gaps_said(surface.gaps, surface.x.size * surface.y.size, "")
+        text += _gap_note(surface.gaps, surface.x.size * surface.y.size, "")
     return text
 
 
@@ -278,6 +278,6 @@ def _details(notes: Notes) -> str:
     return seed + (f", measured on {notes.data}" if notes.data else "")
 
 
-def _gaps_said(count: int, total: int, each: str) -> str:
+def _gap_note(count: int, total: int, each: str) -> str:
     who = f" ({each})" if each else ""
     return f" {count} of {total} points are gaps, where the loss is not finite{who}."

@@ -1,4 +1,4 @@
-"""Points of weight space, whose weights are made when they are needed."""
+"""Points of weight space, with weights made on demand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,9 @@ class Points:
     """The points ``centre + sum_k c_k * direction_k``, one for each row c.
 
     Args:
-        model: says which tensors there are, tied weights once.
-        centre: a state dict with plain names; buffers that it lacks are the model's.
-        directions: steps by name; tensors that they lack stay at the centre.
+        model: defines the tensors, tied weights once.
+        centre: a state dict with plain names; missing buffers are the model's.
+        directions: steps by name; missing tensors stay at the centre.
         coefficients: one row per point, one column per direction.
 
     Raises:
@@ -41,13 +41,13 @@ class Points:
         self._rows = torch.from_numpy(rows)
         known = {name for slot in self.slots for name in slot.names}
         for name in {name for direction in directions for name in direction} - known:
-            raise ValueError(f"directions must fit the model, which has no {name}.")
+            raise ValueError(f"directions must fit the model, but it has no {name}.")
         self._base = {slot.name: _centre_of(slot, centre) for slot in self.slots}
         self._steps: dict[str, list[tuple[int, Tensor]]] = {}
         for column, direction in enumerate(directions):
             for slot in self.slots:
                 step = _find(slot, direction, f"direction {column}")
-                # What does not move needs no copy per point.
+                # Tensors that do not move need no copy per point.
                 if step is not None and step.any():
                     self._steps.setdefault(slot.name, []).append((column, step))
 
@@ -56,20 +56,20 @@ class Points:
 
     @property
     def device(self) -> torch.device:
-        """Where the first tensor is."""
+        """Device of the first tensor."""
         return self.slots[0].tensor.device
 
     def typical(self) -> int:
-        """Return the row of a point as far from the centre as half of them."""
+        """Return the row of the point at the median distance from the centre."""
         order = self._rows.norm(dim=1).argsort()
         return int(order[len(order) // 2])
 
     def moving_bytes(self) -> int:
-        """Return the size of the tensors that differ between points, for one point."""
+        """Return the bytes per point of the tensors that differ between points."""
         return sum(self._base[name].nbytes for name in self._steps)
 
     def fixed(self) -> dict[str, Tensor]:
-        """Copy the tensors that are the same for all points."""
+        """Copy the tensors shared by all points."""
         return {
             name: base.clone()
             for name, base in self._base.items()
@@ -77,7 +77,7 @@ class Points:
         }
 
     def moving(self, rows: slice) -> dict[str, Tensor]:
-        """Make the others for some points, which are their first dimension."""
+        """Make the other tensors for some points, stacked in dimension 0."""
         result = {}
         for name, steps in self._steps.items():
             base = value = self._base[name]
@@ -101,12 +101,12 @@ def _centre_of(slot: Slot, centre: Weights) -> Tensor:
         if not slot.is_buffer:
             raise ValueError(f"centre must have all parameters, missing: {slot.name}.")
         found = slot.tensor
-    # The centre may share memory with the model, which is written to.
+    # Copy: the centre may share memory with the model, which is overwritten.
     return found.detach().to(slot.tensor.dtype).clone()
 
 
 def _find(slot: Slot, weights: Weights, what: str) -> Tensor | None:
-    """Look a tensor up under any of its names."""
+    """Look up a tensor under any of its names."""
     for name in slot.names:
         if name in weights:
             found = weights[name].detach().to(slot.tensor.device)

@@ -1,7 +1,7 @@
-"""Loss landscapes: what a model measures along a line and on a plane of weights.
+"""Loss landscapes along a line and on a plane in weight space.
 
-All sets of weights that are compared are measured in the same directions. The results
-hold plain arrays and can be written as JSON, so that figures can be drawn again.
+All compared sets of weights are measured along the same directions. Results are plain
+arrays and convert to JSON, to redraw figures later.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,16 +25,16 @@ from switch_ema.analysis.probes import Probe
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What a caption has to say and the numbers do not."""
+    """Facts for the caption."""
 
     direction: str = ""
     """Such as "a random filter-normalised direction"."""
     seed: int | None = None
     """Seed of the random directions."""
     data: str = ""
-    """What was measured on, such as "1,000 training images"."""
+    """Data of the measurement, such as "1,000 training images"."""
     explained: tuple[float, ...] = ()
-    """For principal directions, the share of each."""
+    """Explained share of each principal direction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class LandscapeLine:
 
     @property
     def gaps(self) -> dict[str, int]:
-        """For each label, at how many steps a value was not finite."""
+        """Number of steps with a non-finite value, by label."""
         missing = np.isnan(next(iter(self.values.values()))).sum(1)
         return dict(zip(self.labels, missing.tolist(), strict=True))
 
@@ -82,14 +82,14 @@ class LandscapeSurface:
     paths: dict[str, Floats] = field(default_factory=dict)
     """Trajectories projected on the plane: one row (x, y) per point."""
     shares: dict[str, float] = field(default_factory=dict)
-    """For each path, which share of its squared distances lies in the plane."""
+    """Share of each path's squared distances that lies in the plane."""
     label: str = ""
-    """Whose weights are at the centre."""
+    """Label of the weights at the centre."""
     notes: Notes = field(default_factory=Notes)
 
     @property
     def gaps(self) -> int:
-        """At how many points a value was not finite."""
+        """Number of points with a non-finite value."""
         return int(np.isnan(next(iter(self.values.values()))).sum())
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def landscape_1d(
     """Measure along one direction from each of several sets of weights.
 
     Args:
-        model: lends its architecture, and is afterwards as it was.
+        model: provides the architecture; restored afterwards.
         weights: a state dict for each label.
-        direction: common to all of them.
+        direction: shared by all of them.
         probes: what to measure.
         steps: by default 41 from -1 to 1.
         notes: for the caption.
@@ -181,20 +181,20 @@ def landscape_2d(
     vectorise: bool | None = None,
     memory: float | None = None,
 ) -> LandscapeSurface:
-    """Measure on the plane through the centre that two directions span.
+    """Measure on the plane through the centre spanned by two directions.
 
     To compare methods, draw their trajectories on one surface as ``paths``, or call
     this for the weights of each with the same directions.
 
     Args:
-        model: lends its architecture, and is afterwards as it was.
+        model: provides the architecture; restored afterwards.
         centre: a state dict.
         directions: of the x and the y axis.
         probes: what to measure.
         x: steps along the first direction, by default 25 from -1 to 1.
         y: steps along the second.
-        paths: trajectories to be projected on the plane, by label.
-        label: whose weights the centre is.
+        paths: trajectories to project onto the plane, by label.
+        label: of the weights at the centre.
         notes: for the caption.
         recompute_norm: see :func:`evaluate_points`, also for the next two.
         vectorise: measure many points at once, or not.
@@ -226,12 +226,12 @@ def landscape_2d(
 def steps_around(
     coordinates: npt.ArrayLike, count: int = 25, *, margin: float = 0.2
 ) -> tuple[Floats, Floats]:
-    """Choose steps of a plane that show the given points and the centre.
+    """Choose steps of a plane that include the given points and the centre.
 
     Args:
         coordinates: rows (x, y), such as from :func:`project`.
         count: steps along each axis.
-        margin: room on each side, as a share of the extent.
+        margin: on each side, as a share of the extent.
 
     >>> x, y = steps_around([[2.0, 1.0], [0.0, -1.0]], 3, margin=0.5)
     >>> x.tolist(), y.tolist()
@@ -250,7 +250,9 @@ def steps_around(
 def _steps(name: str, steps: npt.ArrayLike) -> Floats:
     array = np.array(steps, dtype=np.float64)
     if array.ndim != 1 or array.size < 2 or not (np.diff(array) > 0).all():
-        raise ValueError(f"{name} must be at least 2 rising numbers, got {steps!r}.")
+        raise ValueError(
+            f"{name} must be at least 2 increasing numbers, got {steps!r}."
+        )
     return array
 
 

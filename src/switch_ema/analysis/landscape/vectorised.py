@@ -1,4 +1,4 @@
-"""Measure many points of weight space in one pass, where that is faster."""
+"""Measure many points of weight space in one pass."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -16,24 +16,24 @@ from switch_ema.analysis.landscape.points import Points
 from switch_ema.analysis.probes import Measure, Probe, run_probes
 
 CPU_MEMORY, OTHER_MEMORY = 8 * 2**20, 2**30
-"""Bytes for points measured at once. A CPU is slower with more than its cache holds."""
+"""Bytes for points measured at once; a CPU is slower beyond its cache."""
 WORTHWHILE = 16
-"""With fewer points at once vmap costs about what it saves, or more."""
+"""With fewer points at once vmap does not pay off."""
 
 
 def points_at_once(
     model: nn.Module, points: Points, probe: Probe, memory: float | None
 ) -> int:
-    """Return how many points fit into the memory, 0 if not a single one does.
+    """Return how many points fit into the memory, possibly 0.
 
-    The model, as it is now, runs once on the first batch.
+    Runs the model once on the first batch, with its current weights.
     """
     if memory is None:
         memory = CPU_MEMORY if points.device.type == "cpu" else OTHER_MEMORY
     with _LargestResult() as largest:  # type: ignore[no-untyped-call]
         for batch in probe.batches[:1]:
             probe.measure(model, batch)
-    # Without gradients, an operation holds little more than operands and result.
+    # Without gradients an operation needs little more than operands and result.
     return int(memory // max(points.moving_bytes() + 3 * largest.bytes, 1))
 
 
@@ -43,8 +43,8 @@ def measure_vectorised(
     """Measure all points, ``at_once`` of them in each pass.
 
     Raises:
-        Exception: whatever vmap raises for models that it cannot run: where control
-            depends on data, or buffers or random numbers are written or drawn.
+        Exception: whatever vmap raises for models that it cannot run, such as those
+            with data-dependent control flow, buffer writes or random numbers.
     """
     names = {
         id(tensor): name
@@ -78,13 +78,13 @@ def _run(
         return functional_call(measured, (weights, fixed), (batch,))
 
     on_cpu = any(tensor.device.type == "cpu" for tensor in stacked.values())
-    # The fused attention of CPUs is not made for vmap.
+    # Fused attention on CPUs does not support vmap.
     with sdpa_kernel(SDPBackend.MATH) if on_cpu else nullcontext():
         return dict(vmap(one)(stacked))
 
 
 class _Measured(nn.Module):
-    """A measurement as a module, since functional calls want one."""
+    """A measurement as a module, as functional_call requires."""
 
     def __init__(self, model: nn.Module, measure: Measure) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Measured(nn.Module):
 
 
 class _LargestResult(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the size of the largest tensor that an operation makes."""
+    """Records the size of the largest tensor that an operation creates."""
 
     bytes = 0
 

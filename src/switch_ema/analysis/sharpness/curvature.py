@@ -1,7 +1,7 @@
 """The loss as a function of the weights: its values, gradients and Hessian.
 
-Nothing here writes the model. Other weights are put in its place for the duration of
-one call, so that an error in the middle leaves nothing to restore.
+Nothing here writes to the model: other weights are swapped in functionally for one
+call, so an error leaves nothing to restore.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from switch_ema.analysis.probes import batch_size
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""The mean loss of a model on a batch, as a task of the bench has it."""
+"""Mean loss of a model on a batch, with the signature of a bench task's loss."""
 
 
 class LossSurface:
@@ -28,18 +28,17 @@ class LossSurface:
 
         L(w) = sum_b c_b * loss(model with parameters w, batch b) / sum_b c_b
 
-    so that batches of unequal size give the loss of the whole set. The model is in
-    evaluation mode, and a loss that draws random numbers draws the same at every
-    point. The model's parameters, buffers, gradients and modes, and the state of the
-    random number generators, stay as they are.
+    so batches of unequal size give the loss of the whole set. The model is in
+    evaluation mode, and a random loss draws the same numbers at every point. The
+    model's parameters, buffers, gradients and modes, and the random state, stay
+    unchanged.
 
     Points and gradients are flat vectors: the parameters that require gradients, in
-    the model's order, tied ones once. Without a point, the model's weights of this
-    moment are meant.
+    the model's order, tied ones once. The default point is the model's current weights.
 
     Args:
         model: At least one parameter must require gradients.
-        loss: Returns the mean loss of the model that it is given on a batch.
+        loss: Returns the mean loss of the given model on a batch.
         batches: Read once and kept, on the device where the loss needs them.
         weight: Weight of a batch in the mean; its number of examples by default.
 
@@ -70,7 +69,7 @@ class LossSurface:
         }
         if not self._parameters:
             raise ValueError(
-                "model must have parameters that require gradients, it has none."
+                "model must have parameters that require gradients, got none."
             )
         self._batches = tuple(batches)
         self._shares = _shares([weight(batch) for batch in self._batches])
@@ -84,11 +83,11 @@ class LossSurface:
 
     @property
     def weights(self) -> Tensor:
-        """A copy of the model's weights of this moment, as one vector."""
+        """A copy of the model's current weights, as one vector."""
         return self._flatten([p.detach() for p in self._parameters.values()])
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
-        """Split a vector into views of the parameters' shapes."""
+        """Split a vector into views with the parameters' shapes."""
         if vector.shape != (self.size,):
             raise ValueError(
                 f"vector must have the shape ({self.size},), got {tuple(vector.shape)}."
@@ -114,8 +113,8 @@ class LossSurface:
     def hessian_product(self, vectors: Tensor, at: Tensor | None = None) -> Tensor:
         """Multiply the Hessian at a point by a vector, or by each column of a matrix.
 
-        Differentiates backwards twice, which more operations support than any other
-        way. The columns of a matrix share the first differentiation.
+        Uses double backward, which more operations support than any alternative. The
+        columns of a matrix share the first backward pass.
         """
         if vectors.ndim not in (1, 2) or len(vectors) != self.size:
             raise ValueError(
@@ -141,7 +140,7 @@ class LossSurface:
     def _passes(
         self, at: Tensor | None
     ) -> Iterator[tuple[float, Tensor, list[Tensor]]]:
-        """Yield share, loss and the parameters that it depends on, batch by batch."""
+        """Yield the weight, loss and parameters of each batch."""
         originals = self._parameters.values()
         parts = list(originals) if at is None else self.pieces(at)
         point = [
@@ -150,7 +149,7 @@ class LossSurface:
         ]
         weights = dict(zip(self._parameters, point, strict=True))
         for share, batch in zip(self._shares, self._batches, strict=True):
-            # Some layers write buffers also when they evaluate.
+            # Some layers write buffers even in evaluation mode.
             buffers = {name: b.clone() for name, b in self._bound.named_buffers()}
             with _measuring(self._bound.model):
                 loss = functional_call(self._bound, {**weights, **buffers}, (batch,))
@@ -170,7 +169,7 @@ def hessian_matrix(surface: LossSurface) -> Tensor:
 
 
 class _BoundLoss(nn.Module):
-    """The loss as a module around the model, so that torch can call it functionally."""
+    """The loss as a module around the model, as functional_call requires."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -183,7 +182,7 @@ class _BoundLoss(nn.Module):
 
 def _shares(weights: list[float]) -> tuple[float, ...]:
     if not weights:
-        raise ValueError("batches must hold at least one batch, got none.")
+        raise ValueError("batches must have at least one batch, got none.")
     for weight in weights:
         if not 0 < weight < math.inf:
             raise ValueError(f"weight must be above 0 and finite, got {weight!r}.")
@@ -210,13 +209,13 @@ def _slopes(
 
 @contextmanager
 def _measuring(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, the same random numbers every time, and all put back after."""
+    """Enter evaluation mode with fixed random numbers; restore everything on exit."""
     modules = list(model.modules())
     modes = [module.training for module in modules]
     devices = {p.device.index for p in model.parameters() if p.is_cuda}
     with ExitStack() as stack:
-        # The fused kernels of attention cannot be differentiated twice, and cuDNN's
-        # recurrent layers not even once in evaluation mode.
+        # Fused attention has no double backward, and cuDNN's recurrent layers have no
+        # backward in evaluation mode.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if devices and any(isinstance(module, nn.RNNBase) for module in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))

@@ -23,18 +23,19 @@ def draw_sharpness(
     """Draw the largest eigenvalues and the loss increase under noise, side by side.
 
     Args:
-        eigenvalues: Of the Hessian, in falling order, by method; the first is the
-            baseline.
-        curves: Of the same methods, in the same order. Bands are one standard error.
+        eigenvalues: Eigenvalues of the Hessian, in descending order, by method; the
+            first is the baseline.
+        curves: Noise curves of the same methods, in the same order. Bands are one
+            standard error.
     """
     if not eigenvalues or list(eigenvalues) != list(curves):
         raise ValueError(
-            "eigenvalues and curves must hold the same methods in the same order, got "
+            "eigenvalues and curves must have the same methods in the same order, got "
             f"{list(eigenvalues)} and {list(curves)}."
         )
     scales = {curve.scale for curve in curves.values()}
     if len(scales) > 1:
-        raise ValueError(f"curves must have one scale, got {sorted(scales)}.")
+        raise ValueError(f"all curves must have the same scale, got {sorted(scales)}.")
     with paper_style():
         figure = Figure(figsize=(PAGE, 0.4 * PAGE))
         left, right = figure.subplots(1, 2)

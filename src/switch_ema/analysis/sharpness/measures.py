@@ -1,7 +1,7 @@
-"""How fast the loss rises around a model's weights: curvature and perturbations.
+"""Sharpness measures: curvature, and the loss increase under perturbations.
 
-Every measure takes a ``LossSurface`` and leaves the model and the random number
-generators as they are. The same seed gives the same numbers.
+Every measure takes a ``LossSurface`` and leaves the model and the random state
+unchanged. The same seed gives the same numbers.
 """
 
 import math
@@ -24,7 +24,7 @@ from switch_ema.analysis.sharpness.spectrum import (
 )
 
 Scale = Literal["none", "parameter", "filter"]
-"""In what unit the noise on a weight is measured."""
+"""Unit of the noise on a weight."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class NoiseCurve:
     """Mean loss increase under noise of growing strength, with common draws."""
 
     scale: str
-    """What the strength is a multiple of, see ``loss_under_noise``."""
+    """Unit of the strength; see ``loss_under_noise``."""
     sigmas: tuple[float, ...]
     increases: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """All measures of one model; the larger, the sharper."""
+    """All measures of one model; larger means sharper."""
 
     loss: float
     gradient_norm: float
     eigenvalues: tuple[float, ...]
-    """Largest eigenvalues of the Hessian, in falling order."""
+    """Largest eigenvalues of the Hessian, in descending order."""
     trace: Estimate
     """Trace of the Hessian."""
     box: WorstCase
@@ -87,9 +87,9 @@ def measure_sharpness(
         epsilon: Half width of the box around a weight ``w``, times ``|w| + 1``.
         rho: Radius of the ball, and length of the step of ascent.
         sigma: Standard deviation of the noise on every weight.
-        relative_sigma: Of the noise relative to the filters, as a share.
-        draws: Of either noise, each used with both signs.
-        seed: Determines everything random.
+        relative_sigma: Standard deviation of the noise relative to the filters.
+        draws: Draws of either noise, each used with both signs.
+        seed: Random seed.
     """
     loss, gradient = surface.gradient()
     return Sharpness(
@@ -128,24 +128,24 @@ def worst_case(
     steps: int = 20,
     seed: int = 0,
 ) -> WorstCase:
-    """Search the highest loss around the weights by projected gradient ascent.
+    """Find the highest loss around the weights by projected gradient ascent.
 
-    Starts next to the weights in a random direction, because the gradient at a minimum
-    points nowhere. Steps grow after a success and shrink after a failure.
+    Starts next to the weights in a random direction, because the gradient vanishes at a
+    minimum. Steps grow after a success and shrink after a failure.
 
     Args:
         surface: The loss.
         epsilon: Size of the region.
         region: "box" is ``|z| <= epsilon * (|w| + 1)`` weight by weight (Keskar et al.,
             2017), "ball" is ``|z| <= epsilon`` for the norm of all weights together.
-        steps: Gradients taken.
-        seed: Of the starting direction.
+        steps: Gradient evaluations.
+        seed: Seed of the starting direction.
     """
     check_positive("epsilon", epsilon)
     check_choice("region", region, ("box", "ball"))
     check_count("steps", steps)
     weights, norm = surface.weights, math.inf if region == "box" else 2.0
-    # Within the region the unit ball of the norm is searched: z = extent * u.
+    # Search the norm's unit ball: z = extent * u.
     extent = epsilon * (weights.abs() + 1 if region == "box" else 1.0)
     base = surface.value()
     start = _noise(surface, torch.Generator().manual_seed(seed))
@@ -197,7 +197,7 @@ def noise_curve(
     draws: int = 16,
     seed: int = 0,
 ) -> NoiseCurve:
-    """Estimate the loss increase under noise of several strengths, on common draws."""
+    """Estimate the loss increase for several noise strengths, with common draws."""
     for sigma in sigmas:
         check_positive("sigma", sigma)
     check_choice("scale", scale, ("none", "parameter", "filter"))
@@ -215,11 +215,11 @@ def noise_curve(
     return NoiseCurve(scale, tuple(sigmas), means)
 
 
-def _climb(place: Tensor, slope: Tensor, length: float, norm: float) -> Tensor:
-    """Take the steepest step of a length, and go back into the norm's unit ball."""
+def _climb(point: Tensor, slope: Tensor, length: float, norm: float) -> Tensor:
+    """Take the steepest step of a length and project onto the norm's unit ball."""
     if norm == math.inf:
-        return (place + length * slope.sign()).clamp(-1, 1)
-    moved = place + normalize(slope, dim=0, eps=torch.finfo(slope.dtype).tiny) * length
+        return (point + length * slope.sign()).clamp(-1, 1)
+    moved = point + normalize(slope, dim=0, eps=torch.finfo(slope.dtype).tiny) * length
     return moved / max(1.0, float(moved.norm()))
 
 
@@ -237,6 +237,6 @@ def _scales(surface: LossSurface, weights: Tensor, scale: str) -> Tensor:
 
 
 def _noise(surface: LossSurface, generator: torch.Generator) -> Tensor:
-    """Draw on the CPU, so that all devices see the same."""
+    """Draw on the CPU, so all devices get the same numbers."""
     drawn = torch.randn(surface.size, dtype=torch.float64, generator=generator)
     return drawn.to(surface.device, surface.dtype)

@@ -1,6 +1,6 @@
 """The Hessian's spectrum: its largest eigenvalues and its trace.
 
-The same seed gives the same numbers; the global random number generators are not used.
+The same seed gives the same numbers; the global generators are not used.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-unt
 from switch_ema._checks import check_count
 from switch_ema.analysis.sharpness.curvature import LossSurface, hessian_matrix
 
-_COLUMNS = 64  # of the Hessian at a time, so that an exact trace needs little memory
+_COLUMNS = 64  # columns of the Hessian at a time, to limit the memory of an exact trace
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ def estimate_mean(values: Sequence[float]) -> Estimate:
 def top_eigenvalues(
     surface: LossSurface, count: int = 5, *, seed: int = 0
 ) -> tuple[float, ...]:
-    """Return the largest eigenvalues of the Hessian, in falling order.
+    """Return the largest eigenvalues of the Hessian, in descending order.
 
-    Computed by restarted Lanczos iteration, or from the whole Hessian where that is
-    cheaper. Models with fewer parameters than ``count`` have that many eigenvalues.
+    Computed by restarted Lanczos iteration, or from the whole Hessian if that is
+    cheaper. A model with fewer parameters than ``count`` returns all eigenvalues.
     """
     check_count("count", count)
     if surface.size <= max(2 * count + 1, 20):
@@ -67,12 +67,12 @@ def hessian_trace(
 
         tr(H) = tr(Q' H Q) + mean of g' P H P g      g of random signs
 
-    Takes three products per draw, and is exact where that is no dearer.
+    Takes three products per draw, and is exact where that costs no more.
 
     Args:
         surface: The loss.
         draws: None for the exact trace, which takes one product per parameter.
-        seed: Of the random vectors.
+        seed: Seed of the random vectors.
     """
     if draws is None or 3 * check_count("draws", draws, 2) >= surface.size:
         return Estimate(_exact_trace(surface), 0.0, 0)
@@ -88,7 +88,7 @@ def hessian_trace(
 
 
 def _lanczos(surface: LossSurface, count: int, seed: int) -> Any:
-    """Let ARPACK work in float64, whatever the model's type."""
+    """Run ARPACK in float64, whatever the model's dtype."""
 
     def product(vector: Any) -> Any:
         column = torch.from_numpy(vector.reshape(-1)).to(surface.device, surface.dtype)
@@ -96,16 +96,16 @@ def _lanczos(surface: LossSurface, count: int, seed: int) -> Any:
 
     rng = np.random.default_rng(seed)
     start = rng.standard_normal(surface.size)
-    if not product(start).any():  # ARPACK refuses a Hessian of zeros
+    if not product(start).any():  # ARPACK rejects a zero Hessian
         return np.zeros(count)
-    # Newer versions of SciPy restart from a random vector of their own.
+    # Newer SciPy versions restart from their own random vector.
     extra = {"rng": rng} if "rng" in inspect.signature(eigsh).parameters else {}
     return eigsh(
         LinearOperator((surface.size,) * 2, matvec=product, dtype=np.float64),
         k=count,
         which="LA",
         v0=start,
-        # Products carry the rounding of the model's type: more cannot be had.
+        # Products have the model's rounding error, so no tighter tolerance is possible.
         tol=math.sqrt(torch.finfo(surface.dtype).eps),
         return_eigenvectors=False,
         **extra,
