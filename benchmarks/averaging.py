@@ -2,12 +2,12 @@
 
     python benchmarks/averaging.py [--models resnet50 gpt] [--repeats 100] [--markdown]
 
-All contestants run interleaved in one process, so that the load of the machine hits
-them alike, and every time is compared with one flat ``lerp_`` of the same repeat: the
-least that a separate pass over memory can cost. Nothing is evicted artificially, but
-live weights and shadow together exceed the usual caches (41 MB for the smallest
-model), and between two calls of a contestant all others have run: it finds its
-tensors, and its Python objects, about as cold as after a training step.
+All contestants run interleaved in one process, so machine load affects them equally.
+Every time is divided by one flat ``lerp_`` of the same repeat, the minimum cost of a
+separate pass over memory. Caches are not flushed, but live weights and shadow together
+exceed the usual caches (41 MB for the smallest model), and all other contestants run
+between two calls of one: its tensors and Python objects are about as cold as after a
+training step.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def fill(
     contestants: list[Contestant],
     progress: Progress,
 ) -> bool:
-    """Measure model by model, writing after each; False if interrupted."""
+    """Measure the models one by one, saving after each; False if interrupted."""
     repeats = arguments.repeats
     try:
         for name in arguments.models:
@@ -93,7 +93,7 @@ def fill(
 
 
 def is_installed(contestant: Contestant) -> bool:
-    """Try the contestant on a tiny model, which imports what it needs."""
+    """Try the contestant on a tiny model, which triggers its imports."""
     try:
         contestant.build(nn.Linear(1, 1))
     except ImportError:

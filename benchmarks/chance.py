@@ -1,9 +1,9 @@
-"""How often plain against plain gives a verdict, through the real pipeline.
+"""False-positive rate of plain against plain, through the real pipeline.
 
     python benchmarks/chance.py [--repeats 200] [--seeds 8] [--epochs 3]
 
-Each repeat is a whole comparison of `plain-again` (another data order) with `plain`, on
-seeds of its own, stacked, from its configuration to its verdict.
+Each repeat is a complete comparison of `plain-again` (a different data order) with
+`plain` on fresh seeds, stacked, from its configuration to its verdict.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
     counts = Counter(word for word, _ in found)
     results |= {"verdicts": dict(counts), "p": [p for _, p in found]}
     records.write(results, arguments.json)
-    table = Table("plain-again is said to", "comparisons", "share")
+    table = Table("verdict on plain-again", "comparisons", "share")
     for word, count in counts.items():
         table.add_row(word, str(count), f"{count / len(found):.1%}")
     console = Console()

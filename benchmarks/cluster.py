@@ -2,11 +2,11 @@
 
     python benchmarks/cluster.py [--cells 16] [--epochs 60] [--repeats 2]
 
-Each run starts a Ray of its own on this machine with as many CPUs as workers. That,
-and a first short comparison in which the workers import torch, is timed apart from the
-cells. "beside" is what a cell costs beyond training and evaluation: setting it up, its
-checkpoints and Ray. Workers slow each other down wherever other programs are busy, so
-two are at most as much faster as the seconds within a cell allow.
+Each run starts its own Ray on this machine with as many CPUs as workers. Startup and a
+short warm-up comparison, in which the workers import torch, are timed separately from
+the cells. "beside" is the cost of a cell beyond training and evaluation: setup,
+checkpoints and Ray. Workers slow each other down when other programs are busy, so the
+speed-up is limited by the seconds within a cell.
 """
 
 import argparse
@@ -38,15 +38,15 @@ class Run:
     """One comparison, in seconds."""
 
     start: float
-    """Until the workers have finished their first cells."""
+    """Until the workers finished their first cells."""
     cells: float
     """From the first cell to the last result."""
     within: float
-    """Training and evaluation, mean of a cell."""
+    """Training and evaluation, mean per cell."""
     beside: float
-    """What else a cell took, mean."""
+    """Other time of a cell, mean."""
     load: float
-    """Of the machine, before."""
+    """Load of the machine before the run."""
 
 
 def run(workers: int, cells: int, epochs: int) -> Run:
@@ -70,7 +70,7 @@ def run(workers: int, cells: int, epochs: int) -> Run:
 
 
 def train(cells: int, epochs: int, first_seed: int = 0) -> tuple[float, float]:
-    """Return the time of all cells, and the sum of the times within them."""
+    """Return the total time of all cells, and the sum of the times within them."""
     config = CompareConfig(
         tasks=("digits",),
         methods=("plain",),
@@ -88,7 +88,7 @@ def train(cells: int, epochs: int, first_seed: int = 0) -> tuple[float, float]:
         wall = time.perf_counter() - began
     for result in results:
         if result.status != "done":
-            raise RuntimeError(f"A cell has {result.status}: {result.message}")
+            raise RuntimeError(f"A cell {result.status}: {result.message}")
     return wall, sum(r.train_seconds + r.evaluate_seconds for r in results)
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     results |= {"cells": arguments.cells, "epochs": arguments.epochs}
     runs: dict[int, list[Run]] = {workers: [] for workers in arguments.workers}
     for repeat in range(arguments.repeats):
-        # To and fro, so that a machine that slows down slows both.
+        # Alternate the order, so a machine that slows down slows both.
         for workers in arguments.workers[:: -1 if repeat % 2 else 1]:
             runs[workers].append(run(workers, arguments.cells, arguments.epochs))
     results["ratios"] = ratios(runs)

@@ -1,4 +1,4 @@
-"""All contestants on one model: first the times, then, alone, the memory."""
+"""All contestants on one model: times interleaved, then memory one by one."""
 
 import copy
 import gc
@@ -17,17 +17,17 @@ from torch import nn
 OPERATIONS = ("update", "switch", "averaged")
 
 BUILDS = 4
-"""How often a contestant is built anew, with a share of the repeats each time.
+"""How often to rebuild a contestant; the repeats are split between the builds.
 
-Where its tensors happen to lie in memory is worth some percent, for as long as they
-lie there: identical contestants differ by more than their quartiles suggest.
+The memory addresses of its tensors are worth a few percent for as long as it lives, so
+identical contestants differ by more than their quartiles suggest.
 """
 
 SHARE_ABOVE = 256 << 20
-"""Bytes of a model from which contestants share the live weights, to bound memory.
+"""Contestants share the live weights of models of at least this size, to save memory.
 
-A smaller model could stay in the cache from one contestant to the next, which the
-flat ``lerp_`` and the flat layout, having their own weights, would not profit from.
+A smaller shared model could stay in the cache between contestants, an advantage over
+the flat ``lerp_`` and the flat layout, which have their own weights.
 """
 
 Tick = Callable[[], None]
@@ -36,7 +36,7 @@ Tick = Callable[[], None]
 def measure(
     model: nn.Module, contestants: list[Contestant], repeats: int, tick: Tick
 ) -> dict[str, Any]:
-    """Return all figures of one model, ready for JSON; ``tick`` counts ticks()."""
+    """Return all figures of one model for JSON; calls ``tick`` ticks() times."""
     result: dict[str, Any] = {
         "tensors": len(models.tensors(model)),
         "averaged_elements": models.averaged_elements(model),
@@ -45,7 +45,7 @@ def measure(
     }
     timed = _time(model, contestants, repeats, tick)
     result["load_after"] = round(os.getloadavg()[0], 2)
-    # Of the repeats that count.
+    # Mean over the repeats used for the medians.
     result["busy_cores_of_others"] = {
         operation: round(runs.quieter_load(), 2) for operation, runs in timed.items()
     }
@@ -58,7 +58,7 @@ def measure(
 
 
 def ticks(contestants: list[Contestant], repeats: int) -> int:
-    """Return how often ``measure`` will tick."""
+    """Return how often ``measure`` calls ``tick``."""
     rounds = repeats + WARMUP * len(_shares(repeats))
     return len(OPERATIONS) * rounds + len(contestants)
 
@@ -68,7 +68,7 @@ def _time(
 ) -> dict[str, Repeats]:
     timed = {operation: Repeats() for operation in OPERATIONS}
     for build, share in enumerate(_shares(repeats)):
-        # Another order, so that the allocator hands out other addresses.
+        # A different order makes the allocator hand out different addresses.
         entries = enter(model, contestants[build:] + contestants[:build])
         for operation, into in timed.items():
             interleave(_calls(entries, operation), share, into, tick)
@@ -82,7 +82,7 @@ def _shares(repeats: int) -> list[int]:
 
 
 def enter(model: nn.Module, contestants: list[Contestant]) -> dict[str, Entry]:
-    """Set contestants to work, each on weights of its own unless they are large."""
+    """Start contestants, each on its own copy of the weights unless they are large."""
     sharing = models.size(model) >= SHARE_ABOVE
     entries = {}
     for contestant in contestants:
@@ -98,7 +98,7 @@ def enter(model: nn.Module, contestants: list[Contestant]) -> dict[str, Entry]:
 def _calls(
     entries: dict[str, Entry], operation: str
 ) -> dict[str, Callable[[], object]]:
-    """Choose who takes part; one flat ``lerp_`` always does, as the unit."""
+    """Choose the contestants; one flat ``lerp_`` is always among them, as the unit."""
     calls = {FLAT: entries[FLAT].update}
     if operation == "switch" and entries[FLAT].switch is not None:
         calls[FLAT_COPY] = entries[FLAT].switch

@@ -2,10 +2,10 @@
 
     python benchmarks/distributed.py [--models deit_s resnet50] [--repeats 12]
 
-Two gloo processes on this machine. Rank 0's times are shown: of a training step
-without averaging, of the same step with it, of each operation alone, and of one flat
-``lerp_`` over the elements that a rank averages, all interleaved. Collectives are
-counted in the same run.
+Two gloo processes on this machine. The tables show rank 0's times of a training step
+without averaging, the same step with it, each operation alone, and one flat ``lerp_``
+over the elements that a rank averages, all interleaved. Collectives are counted in the
+same run.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Call = Callable[[], object]
 
 
 def tiny() -> nn.Module:
-    """Return the least that has weights and statistics."""
+    """Return the smallest model with weights and statistics."""
     body = nn.Conv2d(3, 4, 8, stride=8), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)
     return nn.Sequential(*body, nn.Flatten(), nn.Linear(4, 10))
 
@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def shard(model: nn.Module) -> nn.Module:
-    """Shard the stacks of blocks one by one, and what is left with the model."""
+    """Shard the blocks one by one, and the rest with the model."""
     for part in model.children():
         if isinstance(part, nn.Sequential):
             fully_shard(part)
@@ -85,7 +85,7 @@ def stepper(model: nn.Module, batch: int, averages: bool) -> Call:
 
 
 def local_elements(model: nn.Module) -> int:
-    """Count what one rank averages."""
+    """Count the elements that one rank averages."""
     tensors = [
         tensor.to_local() if isinstance(tensor, DTensor) else tensor
         for tensor in models.tensors(model)
@@ -115,10 +115,10 @@ def contestants(name: str, wrapper: str, batch: int) -> tuple[dict[str, Call], i
 
 
 class Collectives(TorchDispatchMode):
-    """Counts the collectives of all kinds that are called.
+    """Counts calls of collectives of all kinds.
 
-    As torch's CommDebugMode does, but without its hooks on modules, which networks
-    with activations in place do not bear.
+    Like torch's CommDebugMode, but without its module hooks, which break networks with
+    in-place activations.
     """
 
     count = 0
@@ -134,7 +134,7 @@ class Collectives(TorchDispatchMode):
 
 
 def count_collectives(calls: dict[str, Call]) -> dict[str, int]:
-    """Count what one call of each sends or gathers."""
+    """Count the collectives of one call of each operation."""
     counts = {}
     for name, call in calls.items():
         with Collectives() as watch:
@@ -142,7 +142,7 @@ def count_collectives(calls: dict[str, Call]) -> dict[str, int]:
         counts[name] = watch.count
     if not counts[PLAIN]:
         raise RuntimeError(
-            "No collective was seen in a training step; the counts would mean nothing."
+            "No collective was seen in a training step, so the counts are invalid."
         )
     return counts
 
@@ -168,7 +168,7 @@ def measure(name: str, wrapper: str, batch: int, repeats: int) -> dict[str, Any]
 
 
 def work(rank: int, folder: str, arguments: argparse.Namespace) -> None:
-    """Measure on one rank; rank 0 leaves the results in the folder."""
+    """Measure on one rank; rank 0 writes the results to the folder."""
     torch.set_num_threads(arguments.threads)
     dist.init_process_group(
         "gloo",
@@ -229,7 +229,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # Both ranks are forked from one process that has imported all of this.
+        # Fork both ranks from one process that has done the imports.
         start_processes(
             work, (folder, arguments), nprocs=WORLD, start_method="forkserver"
         )

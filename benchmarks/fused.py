@@ -2,9 +2,9 @@
 
     python benchmarks/fused.py [--repeats 24] [--models deit_s resnet50]
 
-"separate" is torch's fused optimizer and SwitchEMA's update after it; "in the step" is
-ours, which does both in one pass; "torch, cached lists" is what a user could write by
-hand.
+"separate" is torch's fused optimizer followed by SwitchEMA's update; "in the step" is
+our optimizer, which does both in one pass; "torch, cached lists" is a hand-written
+version.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from switch_ema import FusedAdamW, FusedSGD, SwitchEMA, constant
 
 ALONE = "torch, fused, alone"
 BUILDS = 3
-"""How often everything is built anew, since addresses in memory are worth percents."""
+"""How often to rebuild everything: memory addresses are worth a few percent."""
 
 OPTIMIZERS: dict[str, tuple[type[Optimizer], type[Optimizer], dict[str, float]]] = {
     "AdamW": (AdamW, FusedAdamW, {"lr": 1e-4}),

@@ -1,10 +1,10 @@
-"""Landscapes: many points at once against one point after the other.
+"""Landscapes: many points at once against one by one.
 
     python benchmarks/landscape.py [--repeats 7] [--threads 1]
 
 Measures a line of 41 points both ways, interleaved, for models and batches from tiny
-to middling. "default" is what is chosen when nothing is asked for: it should be near
-the better of the two everywhere.
+to medium. "default" is the automatic choice; it should be near the better of the two
+everywhere.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def contest(model: nn.Module, probe: Probe, repeats: int) -> Repeats:
 
 
 def check(results: dict[str, Evaluation]) -> None:
-    """Refuse to time what does not agree."""
+    """Raise if the results of the two ways differ."""
     reference = results["loop"].values["loss"]
     for result in results.values():
         np.testing.assert_allclose(result.values["loss"], reference, rtol=1e-5)
@@ -97,7 +97,7 @@ def main() -> None:
     )
     for name, (model, probe) in cases().items():
         repeats = contest(model, probe, arguments.repeats)
-        # Ratios of the same repeat, the other way round: how much faster each is.
+        # Inverse ratios within a repeat: how much faster each is.
         fast, chosen = summarize(repeats, "vectorised"), summarize(repeats, "default")
         table.add_row(
             name,

@@ -1,12 +1,12 @@
-"""A GPT of 124 M parameters under FSDP2: what an average costs in memory and time.
+"""Memory and time of an average for a 124 M parameter GPT under FSDP2.
 
     python benchmarks/large.py [--model gpt] [--tokens 32] [--repeats 6]
 
-Two gloo processes on this machine, a layer at a time sharded, AdamW. Interleaved on
-each rank: a plain training step, and one update of each kind of average, beside a
-pseudo-optimizer whose state is the average, written by hand as torchtitan has it.
-Memory is what the allocator of rank 0 gives out when an average is made and updated
-twice: what is kept, and what more there is at most.
+Two gloo processes on this machine, sharded layer by layer, AdamW. Interleaved on each
+rank: a plain training step, one update of each kind of average, and a hand-written
+pseudo-optimizer whose state is the average, as in torchtitan. Memory is what rank 0's
+allocator hands out while an average is made and updated twice: the amount kept, and the
+peak beyond it.
 """
 
 import argparse
@@ -54,14 +54,14 @@ class GPT(nn.Module):
         x = body.tokens(tokens) + body.positions(positions)
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         for block in body.blocks:
-            # Its layers take the sequence first.
+            # Its layers expect the sequence first.
             x = block(x.transpose(0, 1), src_mask=mask).transpose(0, 1)
         logits: Tensor = body.head(body.norm(x))
         return logits
 
 
 class PseudoOptimizer(torch.optim.Optimizer):
-    """Keeps the average as the state of an optimizer, so that it is saved like one."""
+    """Keeps the average as optimizer state, to be saved like one."""
 
     def __init__(self, params: Any, decay: float) -> None:
         super().__init__(params, {"decay": decay})
@@ -110,13 +110,13 @@ def stepper(model: nn.Module, vocabulary: int, tokens: int) -> Call:
 
 
 def held_and_peak(make: Callable[[nn.Module], Call], model: nn.Module) -> list[int]:
-    """Return what an average takes, and what it takes beyond that at most."""
+    """Return the memory that an average keeps, and its peak beyond that."""
     kept = []
 
     def run() -> None:
         kept.append(make(model))
         kept[0]()
-        kept[0]()  # the first is a mere copy for some
+        kept[0]()  # for some the first update is just a copy
 
     peak, held = watch(run)
     return [held, peak - held]
@@ -124,9 +124,9 @@ def held_and_peak(make: Callable[[nn.Module], Call], model: nn.Module) -> list[i
 
 def measure(name: str, tokens: int, repeats: int) -> dict[str, Any]:
     model = build(name)
-    # All averages of one model: the order in which they are made does not matter.
+    # All averages share one model, so their order does not matter.
     calls = {PLAIN: stepper(model, model.body.tokens.num_embeddings, tokens)}
-    calls[PLAIN]()  # makes the state of AdamW and the buffers of FSDP2
+    calls[PLAIN]()  # creates AdamW's state and FSDP2's buffers
     taken = {kind: held_and_peak(make, model) for kind, make in KINDS.items()}
     calls |= {kind: make(model) for kind, make in KINDS.items()}
     into = Repeats()
@@ -143,7 +143,7 @@ def measure(name: str, tokens: int, repeats: int) -> dict[str, Any]:
 
 
 def work(rank: int, folder: str, arguments: argparse.Namespace) -> None:
-    """Measure on one rank; rank 0 leaves the results in the folder."""
+    """Measure on one rank; rank 0 writes the results to the folder."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=records.RESULTS / "large.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # Both ranks are forked from one process that has imported all of this.
+        # Fork both ranks from one process that has done the imports.
         start_processes(
             work, (folder, arguments), nprocs=WORLD, start_method="forkserver"
         )

@@ -1,8 +1,8 @@
-"""Memory of tensors on the CPU, from the allocator's own record.
+"""Memory of CPU tensors, as recorded by the allocator.
 
-The profiler is told of every allocation and release, temporaries inside kernels
-included, which neither the resident set (the allocator keeps freed pages) nor a
-count of the tensors that Python can see would show.
+The profiler sees every allocation and release, including temporaries inside kernels.
+The resident set size (the allocator keeps freed pages) and a count of Python's tensors
+would both miss those.
 """
 
 import copy
@@ -17,24 +17,24 @@ from peers import Contestant
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-# The profiler's library writes a line at each start and stop; only errors matter.
+# The profiler's library logs a line at each start and stop; show errors only.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory beside the model, as multiples of the model's own bytes."""
+    """Memory besides the model, as multiples of the model's bytes."""
 
     peak: float
-    """At most, from construction to the second update."""
+    """Peak from construction to the second update."""
     held: float
     """Kept after that."""
     averaged: float | None
-    """At most on top of that, while the average is shown; None: no such call."""
+    """Additional peak while the average is in the model; None without such a call."""
 
 
 def measure(contestant: Contestant, model: nn.Module) -> Memory:
-    """Set a contestant to work on a copy of the model and watch the allocator."""
+    """Run a contestant on a copy of the model and watch the allocator."""
     kept: list[Any] = []
 
     def run() -> None:
@@ -44,7 +44,7 @@ def measure(contestant: Contestant, model: nn.Module) -> Memory:
         entry = contestant.build(own)
         kept.extend((own, entry))
         entry.update()
-        entry.update()  # The first is a mere copy for some.
+        entry.update()  # For some the first update is just a copy.
 
     unit = size(model)
     peak, held = watch(run)
@@ -56,19 +56,19 @@ def measure(contestant: Contestant, model: nn.Module) -> Memory:
 
 
 def check(model: nn.Module) -> None:
-    """Raise unless a copy of the model is seen as just its bytes."""
+    """Raise unless copying the model is measured as exactly its bytes."""
     kept: list[nn.Module] = []
     peak, held = watch(lambda: kept.append(copy.deepcopy(model)))
     for seen in (peak, held):
         if abs(seen / size(model) - 1) > 0.001:
             raise RuntimeError(
-                f"A copy of {size(model)} bytes was seen as {seen} bytes; "
-                "the memory figures would mean nothing."
+                f"A copy of {size(model)} bytes was measured as {seen} bytes, so "
+                "the memory figures are invalid."
             )
 
 
 def watch(action: Callable[[], object]) -> tuple[int, int]:
-    """Return the highest and the last level of memory, from 0 at the start."""
+    """Return the peak and the final memory, relative to the start."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         action()

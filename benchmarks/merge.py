@@ -1,13 +1,12 @@
-"""A merge of checkpoints on disk: its time against `cp`, and its memory.
+"""Time of merging checkpoints on disk, against `cp`, and its memory.
 
     python benchmarks/merge.py [--model gpt] [--checkpoints 10] [--folder /tmp]
 
-Writes the checkpoints of a model with random weights into a temporary folder and merges
-them in a process of its own. Beside it, interleaved: `cp` of all checkpoints, which
-reads and writes them, and the least that a merge can do: to read all of them and to
-write one to the disk. Files are in the page cache wherever they fit. The merge and the
-least wait until what they write is on the disk; `cp` does not, and what it leaves is
-forced to the disk, without being timed, before the next one begins.
+Writes checkpoints of a model with random weights to a temporary folder and merges them
+in a separate process. Interleaved with it: `cp` of all checkpoints, which reads and
+writes them, and the minimum work of a merge: read all and write one. Files are in the
+page cache if they fit. The merge and the minimum wait until their output is on disk;
+`cp` does not, and its output is synced, untimed, before the next run.
 """
 
 import argparse
@@ -38,7 +37,7 @@ LEAST = "read all, write one"
 
 
 def measured_merge(paths: list[Path], out: Path) -> dict[str, float]:
-    """Merge in a process of its own, whose memory is watched."""
+    """Merge in a separate process and measure its memory."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
     before, began = memory("VmRSS"), time.perf_counter()
     merge_checkpoints(paths, out)
@@ -52,7 +51,7 @@ def memory(field: str) -> int:
 
 
 def write_checkpoints(model: str, count: int, folder: Path) -> list[Path]:
-    """Write checkpoints that differ, one after the other."""
+    """Write different checkpoints, one after the other."""
     tensors = dict(models.build(model).named_parameters())
     paths = []
     for i in range(count):

@@ -1,6 +1,6 @@
-"""The models that are averaged: many small tensors, few large ones, tied weights.
+"""Models to average: many small tensors, few large ones, tied weights.
 
-Only their tensors matter here; nothing is run forward, and nothing is downloaded.
+Only their tensors matter: no forward passes, no downloads.
 """
 
 from collections.abc import Callable
@@ -39,12 +39,12 @@ def gpt(
 
 
 def many_small() -> nn.Module:
-    """2,000 tensors of 64 elements: what a call costs for each tensor."""
+    """2,000 tensors of 64 elements: measures the cost per tensor."""
     return nn.ParameterList(nn.Parameter(torch.randn(64)) for _ in range(2000))
 
 
 def gpt_tiny() -> nn.Module:
-    """The same, as small as it gets."""
+    """The same at minimum size."""
     return gpt(width=12, vocabulary=32, context=8, layers=1)
 
 
@@ -70,7 +70,7 @@ def tensors(model: nn.Module) -> list[Tensor]:
 
 
 def averaged_elements(model: nn.Module) -> int:
-    """Count what an average has to move: floating-point tensors, buffers included."""
+    """Count the elements to average: floating-point tensors, including buffers."""
     return sum(t.numel() for t in tensors(model) if t.is_floating_point())
 
 

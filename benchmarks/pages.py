@@ -1,8 +1,8 @@
-"""Writes the numbers of benchmarks/results into the pages that show them.
+"""Writes the numbers of benchmarks/results into the documentation pages.
 
     python benchmarks/pages.py
 
-Each table there stands between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
+Each table is between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
 """
 
 import json
@@ -38,9 +38,9 @@ TRAININGS = {
     "DeiT-S, batch 1024, 300 epochs": ("deit_s", 375_300),
 }
 BYTES_PER_ELEMENT = 12
-"""Of an update in float32: two reads and a write."""
+"""Bytes per element of a float32 update: two reads and a write."""
 BANDWIDTH = 2e12
-"""Bytes per second of the GPU that the page supposes."""
+"""Memory bandwidth of the GPU that the page assumes, in bytes per second."""
 
 GIANT_PARAMETERS = 8.03e9
 GIANT_GPUS = 64
@@ -274,7 +274,7 @@ def large(results: Results) -> str:
 
 
 def eight_billion(results: Results) -> str:
-    """Arithmetic for a model and a cluster that were not run."""
+    """Estimate for a model and a cluster that were not run."""
     elements = GIANT_PARAMETERS / GIANT_GPUS
     rows = []
     for name, held, moved in (

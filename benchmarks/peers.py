@@ -1,8 +1,8 @@
 """The contestants: every implementation behind the same three calls.
 
-Each peer is set so that every call averages with the constant decay 0.999: no
-warm-up, no skipped steps, multi-tensor kernels where it has them. :func:`check`
-proves it before anything is timed, because a peer that quietly skips looks fast.
+Each peer is configured so that every call averages with the constant decay 0.999: no
+warm-up, no skipped steps, multi-tensor kernels where available. :func:`check` verifies
+this before any timing, because a peer that silently skips updates looks fast.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from switch_ema import SwitchEMA, constant
 
 DECAY = 0.999
 FLAT = "one flat lerp_"
-"""The limit of an update, and the unit of every table."""
+"""The lower limit of an update, and the unit of every table."""
 FLAT_COPY = "one flat copy_"
-"""The limit of a switch."""
+"""The lower limit of a switch."""
 FLAT_LAYOUT = "SwitchEMA, flat"
 
 Call = Callable[[], object]
@@ -28,20 +28,20 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant at work on one model."""
+    """A contestant running on one model."""
 
     update: Call
     probe: Callable[[str], tuple[Tensor, Tensor]]
-    """Of a parameter's name: its live and its averaged value."""
+    """Returns the live and the averaged value of a parameter by name."""
     switch: Call | None = None
     """Copy the average into the live weights; None if the peer has no such call."""
     averaged: Call | None = None
-    """Show the average in the model and take it away again; None likewise."""
+    """Swap the average into the model and out again; None likewise."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """How to set an implementation to work."""
+    """How to start an implementation."""
 
     name: str
     build: Callable[[nn.Module], Entry]
@@ -50,7 +50,7 @@ class Contestant:
 
 
 def flat_lerp(model: nn.Module) -> Entry:
-    """Move as much memory as the model's averages do, in one call."""
+    """Move as much memory as an average of the model, in one call."""
     live = torch.randn(averaged_elements(model))
     shadow = live.clone()
     return Entry(
@@ -83,7 +83,7 @@ def timm_v3(model: nn.Module) -> Entry:
 def ema_pytorch(model: nn.Module) -> Entry:
     from ema_pytorch import EMA
 
-    # min_value lifts its warm-up to the final decay.
+    # min_value raises its warm-up to the final decay.
     ema = EMA(
         model,
         beta=DECAY,
@@ -116,7 +116,7 @@ def torch_ema(model: nn.Module) -> Entry:
     def averaged() -> None:
         with ema.average_parameters():
             pass
-        # It holds on to the stored weights, which is its cost, not the next call's.
+        # It keeps the stored weights; free them here, not in the next call.
         ema.collected_params = None
 
     probe = _probe_list(model, ema.shadow_params)
@@ -126,7 +126,7 @@ def torch_ema(model: nn.Module) -> Entry:
 def diffusers(model: nn.Module, foreach: bool) -> Entry:
     from diffusers.training_utils import EMAModel
 
-    # min_decay lifts its warm-up to the final decay, from the second step on.
+    # min_decay raises its warm-up to the final decay, from the second step on.
     ema = EMAModel(model.parameters(), decay=DECAY, min_decay=DECAY, foreach=foreach)
 
     def averaged() -> None:
@@ -185,7 +185,7 @@ CONTESTANTS = (
 @torch.no_grad()
 def check(name: str, entry: Entry, model: nn.Module) -> None:
     """Raise unless an update moves the average by ``1 - DECAY`` of the distance."""
-    # Several peers only copy at their first call.
+    # Several peers just copy on their first call.
     entry.update()
     entry.update()
     parameter = _probed_parameter(model)
@@ -195,13 +195,13 @@ def check(name: str, entry: Entry, model: nn.Module) -> None:
     distance = live.double() - before
     entry.update()
     moved = entry.probe(parameter)[1].double() - before
-    # Of means: bfloat16 rounds single elements at random, which evens out over many.
+    # Use means: bfloat16 rounds single elements randomly, which averages out.
     share = (moved.mean() / distance.mean()).item()
     rounding = (moved.std() / moved.numel() ** 0.5 / distance.mean()).item()
     if abs(share - (1 - DECAY)) > 0.01 * (1 - DECAY) + 5 * rounding:
         raise RuntimeError(
             f"{name} moved {parameter} by {share:.6f} of its distance to the live "
-            f"weights, expected {1 - DECAY:.6f}; its time would mean nothing."
+            f"weights, expected {1 - DECAY:.6f}, so its time is invalid."
         )
     if entry.switch is not None:
         entry.switch()
@@ -213,8 +213,8 @@ def check(name: str, entry: Entry, model: nn.Module) -> None:
 def _probed_parameter(model: nn.Module) -> str:
     """Choose the largest parameter that is not tied.
 
-    Peers that average a state dict serve a tied weight twice in each update; that
-    is a fault of theirs, not of their settings.
+    Peers that average a state dict update a tied weight twice; that is their bug, not
+    a matter of their settings.
     """
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

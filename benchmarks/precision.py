@@ -1,10 +1,10 @@
-"""Low precision: time and memory against float32, and how exact a bfloat16 shadow is.
+"""Low precision: time and memory against float32, and accuracy of bfloat16 shadows.
 
     python benchmarks/precision.py [--models deit_s] [--repeats 24] [--steps 10000]
 
 The first table times models and shadows of each precision, interleaved, against the
-float32 model with its float32 shadow. The second lets a bfloat16 shadow and a float32
-one follow the same live weights, beside one that is rounded to nearest at each update.
+float32 model with its float32 shadow. The second compares a bfloat16 shadow with a
+float32 one on the same live weights, and with one rounded to nearest at each update.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def network() -> nn.Module:
 
 
 def drift(model: nn.Module, steps: int) -> Iterator[None]:
-    """Move all weights steadily, by one standard deviation in all."""
+    """Move all weights steadily, by one standard deviation in total."""
     speeds = [p.std() * torch.randn_like(p) / steps for p in model.parameters()]
     for _ in range(steps):
         for parameter, speed in zip(model.parameters(), speeds, strict=True):
@@ -84,9 +84,9 @@ def drift(model: nn.Module, steps: int) -> Iterator[None]:
 
 
 def noise(model: nn.Module, steps: int) -> Iterator[None]:
-    """Hold the weights where they are, but for fresh noise of a tenth at each step.
+    """Keep the weights constant except for fresh noise of a tenth at each step.
 
-    Dithering profits from updates that resemble the one before; here none does.
+    Dithering benefits from updates that resemble the previous one; here none does.
     """
     start = [p.detach().clone() for p in model.parameters()]
     for _ in range(steps):
@@ -194,7 +194,7 @@ def main() -> None:
     results["models"] = {
         name: measure_cost(name, arguments.repeats) for name in arguments.models
     }
-    torch.set_num_threads(1)  # what follows is too small to share between cores
+    torch.set_num_threads(1)  # the rest is too small to use several cores
     results["accuracy"] = {
         path: measure_accuracy(path, arguments.steps) for path in PATHS
     }

@@ -1,4 +1,4 @@
-"""What a file of results says about its run, and how it is written."""
+"""Metadata of a results file, and how to write one."""
 
 import json
 import os
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def describe_run() -> dict[str, Any]:
-    """Return when and where this process measures."""
+    """Return date, machine and versions of this run."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {
@@ -28,7 +28,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def conditions(results: dict[str, Any]) -> str:
-    """Tell the same in a sentence."""
+    """Describe the machine in a sentence."""
     machine = results["machine"]
     return (
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f} at "
@@ -38,7 +38,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def write(results: dict[str, Any], path: Path) -> None:
-    """Replace the file at once: an interrupted run never leaves half of one."""
+    """Replace the file atomically: an interrupted run never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(results, indent=2) + "\n")

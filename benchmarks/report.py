@@ -1,4 +1,4 @@
-"""Tables of the results, for the terminal and for Markdown; they read the JSON only."""
+"""Tables of the results, for the terminal and Markdown, made from the JSON alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Results = dict[str, Any]
 _TITLES = {
     "update": "update: average all weights once",
     "switch": "switch: copy the average into the live weights",
-    "averaged": "averaged: show the average in the model, and take it away again",
+    "averaged": "averaged: swap the average into the model and out again",
 }
 _UNIT = "multiples of one flat lerp_ over the same elements; median time in brackets"
 
@@ -43,8 +43,8 @@ def sheets(results: Results) -> Iterator[Sheet]:
         if (cells := _memories(results, name)) is not None
     ]
     caption = (
-        "multiples of the model's bytes, beside the model: most during construction "
-        "and update / kept / most in addition while the average is shown"
+        "multiples of the model's bytes, besides the model: peak during construction "
+        "and update / kept / additional peak while the average is in the model"
     )
     yield Sheet("memory", caption, columns, rows)
 
@@ -74,7 +74,7 @@ def markdown(results: Results) -> str:
 
 
 def _names(results: Results) -> list[str]:
-    """List everything that was timed, and what could not be."""
+    """List everything that was timed, and what failed."""
     names: dict[str, None] = {}
     for model in results["models"].values():
         for timings in model["operations"].values():

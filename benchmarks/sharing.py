@@ -1,4 +1,4 @@
-"""What a comparison costs, in plain trainings: methods that read share one.
+"""Cost of a comparison in plain trainings; passive methods share one training.
 
 Trains a CIFAR-size ResNet-18 for a few steps as `switch-ema compare` would: plain
 alone, plain with four EMA decays, SWA and LAWA, and two Switch EMA settings.
@@ -68,7 +68,7 @@ def cells(methods: tuple[str, ...], task: str, epochs: int) -> list[Cell]:
 
 
 def measure(group: list[Cell]) -> tuple[float, float]:
-    """Return seconds of training and of evaluation, in a folder of its own."""
+    """Return the seconds of training and evaluation, in a separate folder."""
     with tempfile.TemporaryDirectory() as folder:
         results = [train_cell(cell, RunContext(Path(folder), "cpu")) for cell in group]
     return (
@@ -86,7 +86,7 @@ def main() -> None:
     plain = cells(("plain",), arguments.task, arguments.epochs)
     everything = cells(METHODS, arguments.task, arguments.epochs)
     rows = []
-    for _ in range(arguments.repeats):  # interleaved, so that noise hits both
+    for _ in range(arguments.repeats):  # interleaved, so load affects both
         rows.append((measure(plain), measure(everything)))
     train = [whole[0] / (3 * alone[0]) for alone, whole in rows]
     evaluate = [whole[1] / (3 * alone[1]) for alone, whole in rows]

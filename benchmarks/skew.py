@@ -1,4 +1,4 @@
-"""False verdicts and power where paired differences are normal, skewed or tied.
+"""False positives and power for normal, skewed or tied paired differences.
 
     python benchmarks/skew.py [--repeats 5000] [--seeds 3 5 8 12 16 24 32]
 
@@ -25,7 +25,7 @@ from switch_ema.bench.stats.paired import LEVEL, compare
 Values = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Values]
 
-# Differences with a true mean of zero: whatever verdict there is, it is false.
+# The true mean difference is zero, so any verdict is false.
 DIFFERENCES: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "Student's t, 3 degrees": lambda rng, shape: rng.standard_t(3, size=shape),
@@ -38,14 +38,14 @@ DIFFERENCES: dict[str, Draw] = {
     "lognormal, sigma 1": lambda rng, shape: rng.lognormal(size=shape) - exp(0.5),
 }
 POWER = 0.9
-"""Of Student's t-test on normal differences, where the loss of power is measured."""
+"""Power of Student's t-test on normal differences, to measure the loss of power."""
 
 
 def verdicts(differences: Values) -> tuple[float, float]:
     """Return the shares with a verdict: by Student's t, and by ours with no warning."""
     student = ours = 0
     for number, row in enumerate(differences):
-        # The values themselves are whole: differences keep the steps that they have.
+        # Values are integers, so differences keep their step size.
         plain = np.random.default_rng(number).integers(0, 50, size=len(row))
         curves = {
             "plain": {seed: [float(v)] for seed, v in enumerate(plain)},

@@ -1,4 +1,4 @@
-"""An update after a forward pass that makes modules, as slices of a ModuleList do.
+"""An update after a forward pass that creates modules by slicing a ModuleList.
 
     python benchmarks/slicing.py [--layers 32] [--repeats 100]
 
@@ -61,7 +61,7 @@ def measure(layers: int, lora: bool, repeats: int) -> dict[str, float]:
             began = time.process_time()
             averagers[case].update()
             times[case].append(time.process_time() - began)
-    # The first update makes what later ones use again.
+    # The first update builds caches for the later ones.
     return {case: statistics.median(all_[1:]) * 1e6 for case, all_ in times.items()}
 
 

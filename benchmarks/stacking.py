@@ -6,9 +6,8 @@
 Both are the same comparison of plain, EMA and Switch EMA by `switch-ema compare` with
 two processes, once stacked and once with `--stack off`; with `--sweep` at several
 learning rates, once rate by rate (`--stack auto`) and once with all of them stacked
-(`--stack all`). Seeds per second count the time
-in which processes train and evaluate; the whole command also starts processes, makes
-data and writes results.
+(`--stack all`). Seeds per second count only training and evaluation; the whole command
+also starts processes, makes data and writes results.
 """
 
 import argparse
@@ -33,7 +32,7 @@ EXECUTOR, JOBS = "local", 2
 def measure(
     task: str, stack: str, seeds: int, epochs: int, sweep: str | None
 ) -> dict[str, float]:
-    """Run one comparison; return its seeds per second and the time of all of it."""
+    """Run one comparison; return its seeds per second and total time."""
     config = CompareConfig(
         tasks=(task,),
         methods=("plain", "ema", "switch-ema"),
@@ -55,7 +54,7 @@ def measure(
     whole = time.perf_counter() - began
     if run.error is not None:
         raise run.error
-    # Each setting of a sweep is a summary; trainings that they share are in each.
+    # A sweep has a summary per setting; shared trainings appear in each.
     costs = {cost.methods: cost for task in run.summary.tasks for cost in task.costs}
     busy = sum(
         cost.seeds * (cost.train_seconds + cost.evaluate_seconds)
@@ -80,7 +79,7 @@ def main() -> None:
     for task in arguments.tasks:
         found: dict[str, list[dict[str, float]]] = {apart: [], together: []}
         for repeat in range(arguments.repeats):
-            # Each goes first in turn, so that both see the same other load.
+            # Alternate the order, so other load affects both.
             for stack in (apart, together)[:: 1 if repeat % 2 == 0 else -1]:
                 own = measure(
                     *(task, stack, arguments.seeds, arguments.epochs, arguments.sweep)

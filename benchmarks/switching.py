@@ -2,9 +2,9 @@
 
     python benchmarks/switching.py [--models gpt many_small] [--repeats 10]
 
-``averaging.py`` and ``training.py`` measure the same by the clock on the wall, with all
-threads, for a machine without other work. This is for one that is busy: processor time
-of one thread, contestants interleaved, every ratio within a repeat.
+``averaging.py`` and ``training.py`` measure the same in wall time with all threads, for
+an idle machine. This script is for a busy one: processor time of one thread,
+contestants interleaved, every ratio within a repeat.
 """
 
 import argparse
@@ -31,7 +31,7 @@ EPOCHS_PER_REPEAT = 4
 
 
 def present() -> list[peers.Contestant]:
-    """List the contestants that are installed and can do one of the two."""
+    """List the installed contestants that support at least one operation."""
     found = []
     for contestant in peers.CONTESTANTS:
         try:
@@ -46,7 +46,7 @@ def present() -> list[peers.Contestant]:
 def calls_of(
     entries: dict[str, peers.Entry],
 ) -> dict[str, dict[str, Callable[[], object]]]:
-    """Return the calls of each operation; one flat ``lerp_`` is the unit of both."""
+    """Return the calls of each operation, with one flat ``lerp_`` as the unit."""
     unit = {peers.FLAT: entries[peers.FLAT].update}
     calls: dict[str, dict[str, Callable[[], object]]] = {
         o: {**unit} for o in OPERATIONS

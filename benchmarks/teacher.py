@@ -1,4 +1,4 @@
-"""A forward pass with the averaged weights, against the model's own.
+"""A forward pass with the averaged weights, against the live ones.
 
     python benchmarks/teacher.py [--models resnet50 deit_s] [--batch 2] [--repeats 24]
 

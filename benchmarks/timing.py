@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 WARMUP = 3
-"""Rounds whose times are thrown away, after each construction."""
+"""Untimed rounds after each construction."""
 
 Seconds = dict[str, float]
 
@@ -22,24 +22,24 @@ class Timing:
     ratio: float
     """Median of the ratios to the reference of the same repeat."""
     quartiles: tuple[float, float]
-    """Of these ratios."""
+    """Quartiles of these ratios."""
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """All times of one operation, with the load that other processes put on it."""
+    """All times of one operation, with the load of other processes."""
 
     seconds: list[Seconds] = field(default_factory=list)
-    """For each repeat, the time of each contestant."""
+    """Time of each contestant, by repeat."""
     others: list[float] = field(default_factory=list)
-    """For each repeat, how many cores other processes kept busy."""
+    """Cores kept busy by other processes, by repeat."""
 
     def quieter(self) -> list[Seconds]:
         """Return the repeats with at most the median load.
 
-        Where threads share busy cores, one that is preempted lets all others of its
-        kernel wait, for longer than the kernel takes. Repeats are chosen by the load
-        and never by their times, so that this favours nobody.
+        On busy cores a preempted thread makes the other threads of its kernel wait for
+        longer than the kernel takes. Repeats are selected by load, never by time, so
+        this favours no contestant.
         """
         limit = statistics.median(self.others)
         pairs = zip(self.seconds, self.others, strict=True)
@@ -60,8 +60,8 @@ def interleave(
 ) -> None:
     """Time each call once per repeat.
 
-    The order is rotated, so that nobody always runs first, and turned round at
-    every other repeat, so that nobody always follows the same neighbour.
+    The order rotates, so nobody always runs first, and reverses on every other repeat,
+    so nobody always follows the same neighbour.
     """
     names = list(calls)
     gc.collect()
@@ -88,8 +88,8 @@ def interleave(
 def summarize(repeats: Repeats, reference: str) -> dict[str, Timing]:
     """Take medians, and compare with the reference repeat by repeat.
 
-    A slow moment of the machine slows both halves of such a pair, so that the ratio
-    is steadier than the ratio of two medians.
+    A slow moment of the machine affects both times of a pair, so the ratio is steadier
+    than the ratio of two medians.
     """
     chosen = repeats.quieter()
     result = {}
@@ -102,7 +102,7 @@ def summarize(repeats: Repeats, reference: str) -> dict[str, Timing]:
 
 
 class Bystanders:
-    """Measures how many cores other processes keep busy; 0 where that is unknown."""
+    """Measures how many cores other processes keep busy; 0 if unknown."""
 
     def __init__(self) -> None:
         self._start = _processor_seconds()
@@ -115,7 +115,7 @@ class Bystanders:
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Return wall time, and processor time of the machine and of this process."""
+    """Return wall time, and processor times of the machine and of this process."""
     own = time.process_time()
     try:
         with open("/proc/stat") as file:

@@ -1,4 +1,4 @@
-"""Whole epochs with Switch EMA against plain ones, interleaved.
+"""Epochs with Switch EMA against plain epochs, interleaved.
 
     python benchmarks/training.py [--repeats 12]
 

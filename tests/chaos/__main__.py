@@ -1,7 +1,7 @@
-"""Kills, damage and hostile input: what is promised, tried many times.
+"""Kills, damage and hostile input: many attempts to break the promises.
 
-``make chaos`` runs all of it and prints one line per kind; docs/reliability.md keeps
-the figures. The tests beside this file are a short form.
+``make chaos`` runs everything and prints one line per kind; docs/reliability.md has the
+figures. The tests in this folder are a short form.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from tests.chaos import bench, checkpoints, library
 
 
 def main() -> None:
-    """Print one line per kind; the exit code tells whether a promise was broken."""
+    """Print one line per kind; the exit code is 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the usual number")
     parser.add_argument("--only", choices=("bench", "checkpoints", "library"))

@@ -1,4 +1,4 @@
-"""What the bench promises after kills, damage and hostile input, tried many times."""
+"""The bench's promises after kills, damage and hostile input, tried many times."""
 
 import fcntl
 import itertools
@@ -49,7 +49,7 @@ SMALL = CompareConfig(
 
 
 def creation_kills(count: int, seed: int = 0) -> Outcome:
-    """A store that is killed while it is made can be made, written and read."""
+    """After a kill during its creation, a store can be created, written and read."""
     rng, broken, killed = random.Random(seed), 0, 0
     cell = make_plan(SMALL)[0]
     with TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def creation_kills(count: int, seed: int = 0) -> Outcome:
 
 
 def damaged_checkpoints(count: int, kind: str) -> Outcome:
-    """A checkpoint that is not what was written is refused."""
+    """An altered checkpoint is refused."""
     rng, believed = random.Random(kind), 0
     state = {
         "model": {f"weight{i}": torch.randn(100, 50) for i in range(8)},
@@ -92,7 +92,7 @@ def damaged_checkpoints(count: int, kind: str) -> Outcome:
                 found = checkpoints.read(path)
             except checkpoints.Unreadable:
                 continue
-            # Zeros over zeros, or a page in the place of itself, are no damage.
+            # Zeros over zeros, or a page swapped with itself, are no damage.
             believed += bad != good or found is None or not _same(found, state)
     return Outcome(f"checkpoints: {kind}", count, believed)
 
@@ -149,7 +149,7 @@ VALUES = [
 
 
 def mutated_configurations(count: int, seed: int = 0) -> Outcome:
-    """A configuration of unknown origin is read, or refused in one sentence."""
+    """An untrusted configuration is read, or refused in one sentence."""
     rng, broken = random.Random(seed), 0
     for text in _mutations(count, rng):
         try:
@@ -183,8 +183,8 @@ def _mutations(count: int, rng: random.Random) -> Iterator[str]:
         if kind == 0:
             text = text[: rng.randrange(len(text))]
         elif kind == 1:
-            place = rng.randrange(len(text))
-            text = text[:place] + rng.choice('{}[]",:\\9\0e') + text[place + 1 :]
+            at = rng.randrange(len(text))
+            text = text[:at] + rng.choice('{}[]",:\\9\0e') + text[at + 1 :]
         elif kind == 2:
             text = '{"tasks": ' + "[" * rng.choice((10, 1000, 100_000)) + "]"
         elif kind == 3:
@@ -193,7 +193,7 @@ def _mutations(count: int, rng: random.Random) -> Iterator[str]:
 
 
 def damaged_sections(count: int, seed: int = 0) -> Outcome:
-    """A damaged analysis says so and does not stop the page."""
+    """A damaged analysis is reported and does not break the page."""
     rng, broken = random.Random(seed), 0
     sheet = Sheet(caption="c", header=["a", "b"], rows=[["1", "2"]])
     section = AnalysisSection(key="one", title="t", command="c", sheets=[sheet])
@@ -216,14 +216,14 @@ def damaged_sections(count: int, seed: int = 0) -> Outcome:
 
 
 def exploded_seeds(count: int, seed: int = 0) -> Outcome:
-    """A seed that explodes changes what is found about its own method alone."""
+    """A diverging seed changes only its own method's result."""
     rng, broken = random.Random(seed), 0
     for _ in range(count):
         curves, better = _comparison(rng), rng.random() < 0.5
         whole = {r.method: r for r in compare(curves, higher_is_better=better)}
         victim = rng.choice([method for method in curves if method != "plain"])
         value = rng.choice((-1, 1)) * 10 ** rng.uniform(3, 20)
-        if rng.random() < 0.5:  # the baseline's, of a seed that the victim has lost
+        if rng.random() < 0.5:  # the baseline's values of a seed that the victim lost
             for method, own in curves.items():
                 own[99] = [value if method == "plain" else float("nan")]
         else:
@@ -245,7 +245,7 @@ def exploded_seeds(count: int, seed: int = 0) -> Outcome:
 
 
 def _comparison(rng: random.Random) -> dict[str, dict[int, list[float]]]:
-    """Draw losses, or accuracies on a number of samples, of several methods."""
+    """Draw losses, or accuracies on some number of samples, for several methods."""
     seeds, samples = rng.randrange(3, 17), rng.choice((0, 0, 360, 10_000))
     level, noise = 10 ** rng.uniform(-3, 2), 10 ** rng.uniform(-4, -1)
     plain = [level * rng.gauss(1, noise) for _ in range(seeds)]
@@ -294,11 +294,11 @@ _HOSTILE = [
         b"\xef\xbb\xbf",
     ),
 ]
-"""What is put into logs."""
+"""Values to put into logs."""
 
 
 def hostile_logs(count: int, seed: int = 0) -> Outcome:
-    """Logs of unknown origin are judged, or refused in one sentence."""
+    """Untrusted logs are judged, or refused in one sentence."""
     rng, broken, judged = random.Random(seed), 0, 0
     with TemporaryDirectory() as folder:
         for _ in range(count):
@@ -353,10 +353,10 @@ def _write_logs(folder: Path, name: str, rng: random.Random) -> dict[str, list[P
 
 
 def kills_at_writes(count: int) -> Outcome:
-    """A comparison killed when it writes a file, and continued, gives the same values.
+    """A comparison killed at a file write and resumed gives the same values.
 
-    It is killed at the first write, and at every further one when it goes on, until it
-    comes to its end; both before the file has its name and after it.
+    It is killed at the first write, and after each resume at the next one, until it
+    finishes; both before and after the file gets its name.
     """
     broken = kills = 0
     with TemporaryDirectory() as folder:
@@ -373,7 +373,7 @@ def kills_at_writes(count: int) -> Outcome:
 
 
 def _die(moment: int, folder: str, name: str) -> None:
-    """Train, and be killed at the n-th time that something is forced to the disk."""
+    """Train, and be killed at the n-th fsync."""
     force, calls = _files._force_to_disk, 0
 
     def dying(path: Path) -> None:
@@ -400,7 +400,7 @@ def _train(folder: Path, name: str) -> list[tuple]:
 
 
 def full_disks(count: int) -> Outcome:
-    """A checkpoint that does not fit leaves the one before it, and nothing else."""
+    """A checkpoint that does not fit on the disk leaves only the previous one."""
     broken = 0
     old, new = {"epoch": 1, "lines": 1}, {"epoch": 2, "weights": torch.randn(50_000)}
     with TemporaryDirectory() as folder:
@@ -438,12 +438,12 @@ SCRIPTS = {
     "leaves children": (FAMILY, "ends"),
     "calls trial in a child": (_TRIALS, ""),
 }
-"""What scripts do, and their arguments; all but the last start processes in sessions of
-their own."""
+"""Behaviours of scripts and their arguments; all but the last start processes in new
+sessions."""
 
 
 def killed_scripts(count: int, seed: int = 0) -> Outcome:
-    """Scripts of a comparison that is killed leave no process, and none is believed.
+    """Scripts of a killed comparison leave no process, and none of their values count.
 
     Every fifth comparison has a worker, which is killed first.
     """
@@ -462,7 +462,9 @@ def killed_scripts(count: int, seed: int = 0) -> Outcome:
                     os.chdir(folder)
                     _compare_script(argument, "local" if has_worker else "inline")
                 os._exit(0)
-            if rng.random() < 0.75:  # once the script is there, else at any moment
+            if (
+                rng.random() < 0.75
+            ):  # once the script has started, otherwise at any moment
                 _wait_for(lambda mark=mark: _processes(mark, "script.py"))
             time.sleep(rng.uniform(0, 8 if slow else 1.5))
             if has_worker:
@@ -503,11 +505,11 @@ def _wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
 
 
 def _processes(mark: str, program: str = "") -> list[int]:
-    """List the living processes that have inherited a mark."""
+    """List the running processes that inherited a mark."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            with suppress(OSError):  # it is gone, or somebody else's
+            with suppress(OSError):  # it has ended, or belongs to another user
                 marked = mark.encode() in (folder / "environ").read_bytes()
                 if marked and program.encode() in (folder / "cmdline").read_bytes():
                     found.append(int(folder.name))
@@ -515,14 +517,14 @@ def _processes(mark: str, program: str = "") -> list[int]:
 
 
 _SHUT_DOWN, _WITHOUT_THE_LOG = 0x8004587D, 2
-"""An order to a file system: stop at once, as if the power were gone."""
+"""ioctl that stops a file system at once, like a power cut."""
 
 
 def power_cuts(count: int, seed: int = 0) -> Outcome:
-    """After a power cut there is the last checkpoint that was reported, or a newer one.
+    """After a power cut the last reported checkpoint, or a newer one, exists.
 
-    A file system on an image is stopped while checkpoints and a store are written:
-    what was not forced to the disk is lost.
+    Stops a file system on an image while checkpoints and a store are written, which
+    loses everything that was not synced.
     """
     rng, broken, unreported = random.Random(seed), 0, 0
     with TemporaryDirectory() as folder:
@@ -534,7 +536,7 @@ def power_cuts(count: int, seed: int = 0) -> Outcome:
             _call("mkfs.ext4", "-q", "-F", image)
             _call("mount", "-o", "loop", image, disk)
         except (OSError, subprocess.CalledProcessError):
-            note = "(skipped: it takes root, mkfs.ext4 and a loop device)"
+            note = "(skipped: needs root, mkfs.ext4 and a loop device)"
             return Outcome("power cuts while checkpoints are written", 0, 0, note)
         try:
             for _ in range(count):
@@ -561,7 +563,7 @@ def _call(*command: object) -> None:
 
 
 def _write_until_the_cut(disk: Path, seconds: float) -> int:
-    """Write checkpoints of growing epochs; returns the last that was reported."""
+    """Write checkpoints of successive epochs; return the last one reported."""
     found = checkpoints.read(disk / "cell.pt")
     first = 0 if found is None else found["epoch"] + 1
     reader, writer = os.pipe()
@@ -621,7 +623,7 @@ def long_trainings(epochs: int) -> Outcome:
 
 
 def everything(times: Times) -> Iterator[Outcome]:
-    """Try all mishaps of a bench."""
+    """Run all attempts against the bench."""
     yield creation_kills(times(300))
     for kind in DAMAGE:
         yield damaged_checkpoints(times(400), kind)

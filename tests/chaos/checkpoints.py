@@ -1,7 +1,7 @@
-"""Checkpoints mutated by the thousand: merging them runs nothing and never hangs.
+"""Thousands of mutated checkpoints: merging them runs no code and never hangs.
 
-The mutants are tried in a process of their own, in which an audit hook watches imports,
-files and processes. ``python -m tests.chaos.checkpoints NUMBER`` is that process.
+The mutants run in a separate process, ``python -m tests.chaos.checkpoints NUMBER``, in
+which an audit hook watches imports, files and processes.
 """
 
 import codecs
@@ -32,9 +32,9 @@ from switch_ema import merge_checkpoints
 from tests.chaos.outcomes import DAMAGE, Outcome, Times
 
 SECONDS = 20
-"""What takes longer hangs."""
+"""Seconds after which a merge counts as hanging."""
 MEMORY = 4 << 30
-"""Beyond what the process has at its start."""
+"""Memory limit beyond the process's initial size."""
 
 STATE = {
     "body.weight": torch.arange(24.0).reshape(4, 6),
@@ -43,13 +43,13 @@ STATE = {
 }
 
 Mutation = Callable[[Path, random.Random], Path]
-"""Turns the good checkpoints of a folder into a bad one, and returns it."""
+"""Makes a bad checkpoint from the good ones of a folder, and returns its path."""
 
 KINDS: dict[str, Mutation] = {}
 
 
 def mutation(function: Mutation) -> Mutation:
-    """Register a kind of mutants."""
+    """Register a kind of mutant."""
     KINDS[function.__name__.replace("_", " ")] = function
     return function
 
@@ -93,7 +93,7 @@ def _named(rng: random.Random) -> bytes:
 
 
 def _snippets(rng: random.Random) -> bytes:
-    """Return instructions that act, or leave the stack in disorder."""
+    """Return instructions that call something or corrupt the stack."""
     text = _text(rng.choice(TEXTS))
     return rng.choice(
         (
@@ -155,7 +155,7 @@ def _mutated_pickle(raw: bytes, rng: random.Random) -> bytes:
 
 
 def _havoc(raw: bytes, rng: random.Random) -> bytes:
-    """Damage bytes without a thought of what they mean."""
+    """Damage bytes regardless of their meaning."""
     content = bytearray(raw)
     kind = rng.choice([*DAMAGE, "some bytes", "a number", "a part again"])
     if kind in DAMAGE:
@@ -186,7 +186,7 @@ def distributed_metadata(folder: Path, rng: random.Random) -> Path:
 
 
 def _mutated_records(raw: bytes, rng: random.Random) -> bytes:
-    """Change values of the records, which are pickled as torch does it."""
+    """Change values of the records, pickled as in torch."""
     metadata = pickle.loads(raw)
     for _ in range(rng.randrange(1, 4)):
         tensors = [
@@ -272,7 +272,7 @@ class _Runs:
 
 
 def _mutated_zip(raw: bytes, rng: random.Random) -> bytes:
-    """Change the pickle, or another member, of a zip file of torch."""
+    """Change the pickle or another member of a torch zip file."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     (name,) = (name for name in members if name.endswith("data.pkl"))
@@ -387,7 +387,7 @@ def _deep() -> list[Any]:
 
 
 def _write_good(folder: Path) -> None:
-    """Write a checkpoint of each format, and what none of them may reach."""
+    """Write a checkpoint of each format, and files that none of them may touch."""
     save_file(STATE, folder / "good.safetensors")
     save_file(STATE, folder / "c.safetensors")
     torch.save(STATE, folder / "c.pt")
@@ -409,11 +409,11 @@ def _write_good(folder: Path) -> None:
 
 
 class _Hangs(BaseException):
-    """It takes too long."""
+    """A merge takes too long."""
 
 
 class _Watch:
-    """Notes what a checkpoint must not make Python do."""
+    """Records forbidden actions triggered by a checkpoint."""
 
     ACTS = ("exec", "compile", "pickle.find_class", "os.exec", "os.fork", "os.forkpty")
     STARTS = ("subprocess.", "os.system", "os.posix_spawn", "os.spawn", "socket.")
@@ -441,7 +441,7 @@ class _Watch:
 
 
 def _try(bad: Path, out: Path) -> str:
-    """Merge a good and a bad checkpoint; return what is wrong with how that ended."""
+    """Merge a good and a bad checkpoint; return what went wrong, if anything."""
     try:
         merge_checkpoints([out.parent / "good.safetensors", bad], out)
     except (ValueError, OSError) as error:
@@ -457,7 +457,7 @@ def _try(bad: Path, out: Path) -> str:
 
 
 def _canary(folder: Path, rng: random.Random) -> Path:
-    """Do what is watched for, so that a watch that sees nothing is noticed."""
+    """Do the forbidden actions, to detect a watch that sees nothing."""
 
     class Acts(os.PathLike[str]):
         def __fspath__(self) -> str:
@@ -470,10 +470,10 @@ def _canary(folder: Path, rng: random.Random) -> Path:
 
 
 def try_all(count: int, seed: int, kinds: dict[str, Mutation]) -> Iterator[str]:
-    """Try so many mutants, kind by kind in turn; yield how each ended."""
+    """Try mutants of all kinds in turn; yield how each ended."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # What Python and torch import of themselves on first use, for texts and complaints.
+    # Modules that Python and torch import on first use, for text and error messages.
     codecs.lookup("raw-unicode-escape")
     repr(torch.ones(1))
 
@@ -490,7 +490,7 @@ def try_all(count: int, seed: int, kinds: dict[str, Mutation]) -> Iterator[str]:
         good.mkdir()
         _write_good(good)
         sys.path.insert(0, str(folder))
-        for number in range(-8, count):  # the first ones are good, and import all
+        for number in range(-8, count):  # the first ones are valid, and do all imports
             kind = list(kinds)[number % len(kinds)]
             rng = random.Random(seed + number)
             shutil.copytree(good, folder, symlinks=True, copy_function=_copy)
@@ -531,7 +531,7 @@ def _limit_memory() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print how each mutant ended, one line of JSON each."""
+    """Print how each mutant ended, as one line of JSON."""
     count, seed = int(arguments[0]), int(arguments[1])
     kinds = {"canary": _canary} if arguments[2:] == ["canary"] else KINDS
     for ended in try_all(count, seed, kinds):
@@ -539,7 +539,7 @@ def main(arguments: list[str]) -> None:
 
 
 def run(count: int, *more: str) -> list[str]:
-    """Try mutants in other processes; a crash ends one of them and is told as such."""
+    """Try mutants in other processes; a crash ends one process and is reported."""
     endings: list[str] = []
     while len(endings) < count:
         given = [str(count - len(endings)), str(len(endings)), *more]
@@ -557,7 +557,7 @@ def run(count: int, *more: str) -> list[str]:
 
 
 def hostile_checkpoints(count: int) -> Iterator[Outcome]:
-    """Mutants are merged or refused with a sentence, and nothing else happens."""
+    """Mutants are merged or refused in one sentence, and nothing else happens."""
     endings = run(count)
     for number, kind in enumerate(KINDS):
         own = endings[number :: len(KINDS)]

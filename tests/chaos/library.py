@@ -1,4 +1,4 @@
-"""What the library promises of files, ranks, states and signals, tried many times."""
+"""The library's promises about files, ranks, states and signals, tried many times."""
 
 import copy
 import itertools
@@ -47,7 +47,7 @@ def _setting(**values: str) -> Iterator[None]:
 
 
 def _exchange_the_file(kind: str, path: Path) -> None:
-    """Put something there that is no regular file."""
+    """Replace a path by something other than a regular file."""
     path.unlink()
     if kind == "a pipe":
         os.mkfifo(path)
@@ -61,12 +61,12 @@ _OTHER_FILES = ("a pipe", "a loop", "an endless file", "nothing")
 
 
 def damaged_libraries(count: int) -> Outcome:
-    """A process starts with the right kernels, whatever has become of the kept ones."""
+    """A process starts with correct kernels, whatever happened to the cached ones."""
     rng, broken = random.Random(0), 0
     name = "kernel libraries, damaged"
     with TemporaryDirectory() as folder, _setting(XDG_CACHE_HOME=folder):
         if in_child(_use_kernels) != 0:
-            return Outcome(name, 0, 0, "(skipped: there is no C compiler)")
+            return Outcome(name, 0, 0, "(skipped: no C compiler)")
         (path,) = (Path(folder) / "switch-ema").iterdir()
         good = path.read_bytes()
         for kind in itertools.islice(itertools.cycle([*DAMAGE, *_OTHER_FILES]), count):
@@ -86,7 +86,7 @@ def _use_kernels() -> None:
 
 
 def broken_compilers() -> Outcome:
-    """A compiler that fails in any way is as none: torch does the work."""
+    """A compiler that fails in any way is ignored: torch does the work."""
     broken = 0
 
     def work() -> None:
@@ -106,7 +106,7 @@ def broken_compilers() -> Outcome:
 
 
 def rank_faults(count: int) -> Outcome:
-    """What one of two ranks does wrong ends both with the same sentence."""
+    """A fault of one of two ranks ends both with the same sentence."""
     count = min(count, len(FAULTS))
     ranks = run(2, try_faults, 0, count)
     silent = 0
@@ -118,7 +118,7 @@ def rank_faults(count: int) -> Outcome:
 
 
 def ranks_that_go_on() -> Outcome:
-    """A rank that misses the end of an epoch and trains on ends with all others."""
+    """A rank that misses the end of an epoch and trains on stops with all others."""
     silent = 0
     for wrapper in ("ddp", "fsdp2"):
         _, results = run_to_the_end(2, try_going_on, wrapper)
@@ -133,7 +133,7 @@ def hostile_states(count: int) -> Outcome:
     """A state dict that does not fit is refused, and changes nothing."""
     rng, broken, refused = random.Random(0), 0, 0
     with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that such tensors are deprecated
+        warnings.simplefilter("ignore")  # deprecation of such tensors
         makers = quick_options(Path(folder))
         trained = {name: _trained(name, makers[name]) for name in METHODS}
         for number in range(count):
@@ -150,7 +150,7 @@ def hostile_states(count: int) -> Outcome:
                 print(f"  {name}: {type(error).__name__}: {error}")
             else:
                 now = averager.state_dict()
-                # Without an optimizer there is none to wait for, whatever stands there.
+                # Without an optimizer there is nothing to wait for.
                 counts = {**bad, "waiting_for": []}
                 is_whole = all(now[count] == counts[count] for count in COUNTS)
             broken += not is_whole
@@ -172,30 +172,30 @@ def _hostile(good: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """Change one to three entries of a state, at any depth."""
     bad = copy.deepcopy(good)
     for _ in range(rng.randrange(1, 4)):
-        place: Any = bad
-        key = rng.choice(list(place))
+        parent: Any = bad
+        key = rng.choice(list(parent))
         while (
-            isinstance(place[key], (dict, list)) and place[key] and rng.random() < 0.8
+            isinstance(parent[key], (dict, list)) and parent[key] and rng.random() < 0.8
         ):
-            place = place[key]
+            parent = parent[key]
             key = rng.choice(
-                list(place) if isinstance(place, dict) else range(len(place))
+                list(parent) if isinstance(parent, dict) else range(len(parent))
             )
-        value = place[key]
+        value = parent[key]
         choices = [*VALUES, {}, [], 10**30, b"x"]
         if _is_ordinary(value):
             choices += [tensor for _, tensor in unusual(value)]
-        if rng.random() < 0.1 and isinstance(place, dict):
-            del place[key]
-            if not place:
+        if rng.random() < 0.1 and isinstance(parent, dict):
+            del parent[key]
+            if not parent:
                 break
         else:
-            place[key] = rng.choice(choices)
+            parent[key] = rng.choice(choices)
     return bad
 
 
 def _is_ordinary(value: Any) -> bool:
-    """Whether it is a tensor that has not been exchanged for an unusual one."""
+    """Whether it is still an ordinary tensor."""
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()
@@ -215,11 +215,11 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# Everything else that a user may do.
+# Everything else a user may do.
 
 
 def random_sequences(count: int) -> Outcome:
-    """The averagers of all methods are where a naive oracle is, with both kernels."""
+    """The averagers of all methods match a naive oracle, with both kernels."""
     kinds = ("c", "torch") if native.is_available() else ("torch",)
     pairs = itertools.cycle(itertools.product(METHODS, kinds))
     different = 0
@@ -237,9 +237,9 @@ def random_sequences(count: int) -> Outcome:
 
 
 def interrupts(count: int) -> Outcome:
-    """The live weights are in the model again, wherever Ctrl-C meets averaged()."""
+    """The live weights are back in the model wherever Ctrl-C hits averaged()."""
     tried = lost = 0
-    # Processes in the background are started deaf to Ctrl-C.
+    # Background processes start with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     while tried < count:
         for call, is_well in _blocks():
@@ -289,7 +289,7 @@ def _block(
 
 
 def everything(times: Times) -> Iterator[Outcome]:
-    """Try all mishaps of the library."""
+    """Run all attempts against the library."""
     yield damaged_libraries(times(283))
     yield broken_compilers()
     yield rank_faults(times(len(FAULTS)))

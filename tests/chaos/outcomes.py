@@ -1,4 +1,4 @@
-"""What the mishaps have in common: how often they are tried, and with what result."""
+"""Shared parts of the chaos suite: numbers of attempts, and their outcomes."""
 
 import os
 import random
@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 Times = Callable[[int], int]
-"""How often something is tried that usually is tried so many times."""
+"""Return the number of attempts, scaled from the usual one."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How often something was tried, and how often the promise was broken."""
+    """Number of attempts, and of broken promises."""
 
     name: str
     tried: int
@@ -26,7 +26,7 @@ class Outcome:
 
 
 def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
-    """Run something in a forked process, killed after so many seconds if given."""
+    """Run something in a forked process, killed after some seconds if given."""
     child = os.fork()
     if child == 0:
         code = 1
