@@ -98,4 +98,4 @@ def test_gains_are_the_intervals_of_the_report(call, finished, monkeypatch):
         assert list(panel.gains) == ["switch-ema"]
         assert panel.gains["switch-ema"].mean == found.mean
     code, _, err = call("figure", "gains", finished, "--methods", "swa")
-    assert code == 2 and "no method of these" in err
+    assert code == 2 and "these methods have no paired seeds" in err

@@ -48,8 +48,8 @@ def test_a_row_is_planned_trained_and_shown(folder, capsys):
     assert code == 0 and err == ""
     assert "Plan" in out and "in all, estimated from one epoch per row" in out
     assert "MAE, DeiT-B, 800ep" in out and "83.48" in out and "+0.15" in out
-    assert "present recipes: byol, moco-v3 and simmim." in out
-    assert "no value here is" in out
+    assert "current recipes: byol, moco-v3 and simmim." in out
+    assert "comparable with the" in out
     assert (folder / "runs/reproduce-table-5/mae/results.sqlite").is_file()
     page = (folder / "runs/reproduce-table-5/report.html").read_text()
     assert "DeiT-B" in page and "83.48" in page and "tiny.py:Tiny" in page
@@ -190,11 +190,11 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
     [
         (("reproduce",), "name a table: table-1, table-2, table-3"),
         (("reproduce", "table-x"), "unknown table 'table-x'; did you mean"),
-        ((*RUN, "--rows", "moby"), "no row of table-5 is called 'moby'; there are"),
+        ((*RUN, "--rows", "moby"), "no row of table-5 matches 'moby'; the rows"),
         ((*RUN, "--seeds", "0"), "seeds must be at least 1, got 0"),
         ((*RUN, "--epochs", "-1"), "epochs must be at least 1, got -1"),
         ((*RUN, "--jobs", "-1"), "jobs must be at least 0, got -1"),
-        (("reproduce", "table-5", "--list", "--rows", "x"), "is called 'x'"),
+        (("reproduce", "table-5", "--list", "--rows", "x"), "matches 'x'"),
         (
             (*RUN, "--executor", "moon"),
             "executor must be local, ray, slurm or inline, got 'moon'",
@@ -202,7 +202,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
         ((*RUN, "--address", "here:1"), "address needs --executor ray"),
         (
             (*RUN, "--scale", "paper", "--dataset", "digits"),
-            "dataset is for the small scale",
+            "dataset needs the small scale",
         ),
     ],
 )

@@ -88,8 +88,8 @@ def test_a_budget_chooses_rows_and_says_what_it_left_out(folder, capsys):
     assert "Left out of table-5: simmim." in out
     assert "Left out of table-3: resnet18." in out
     page = (folder / "report.html").read_text()
-    assert "chose 2 rows and their seeds; 2 rows did not fit." in page
-    assert "Not run with the present recipes: simmim." in page
+    assert "allowed 2 rows with their seeds; 2 rows did not fit." in page
+    assert "Not run with the current recipes: simmim." in page
     assert "reproduce all --scale small --seeds 2 --budget 70s" in page
 
 
@@ -113,7 +113,7 @@ def test_what_was_stopped_goes_on_with_the_same_rows(folder, capsys, monkeypatch
     assert code == 0 and "1 of them done" in out and "vgg13-bn: plain" not in out
     assert set(states(folder).values()) == {"done"}
     code, _, err = call(capsys, *RUN, "--budget", "80s")
-    assert code == 2 and "was begun with other settings (budget: 70 s" in err
+    assert code == 2 and "was started with other settings (budget: 70 s" in err
 
 
 def test_a_dry_run_stores_nothing(folder, capsys):

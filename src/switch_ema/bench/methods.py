@@ -123,8 +123,8 @@ class Method:
         options = {n: p.default for n, p in own.items() if n not in common}
         spec = Spec(self.name, self.spec.options)
         options |= _options(spec, epochs, Path("unused"), _no_values)
-        told = {n: v for n, v in options.items() if v is not None and n != "folder"}
-        return ", ".join(f"{name}={_spelled(value)}" for name, value in told.items())
+        shown = {n: v for n, v in options.items() if v is not None and n != "folder"}
+        return ", ".join(f"{name}={_spelled(value)}" for name, value in shown.items())
 
 
 def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method:

@@ -1,7 +1,7 @@
-"""The paper's tables as data, and the settings that their rows were trained with.
+"""The paper's tables as data, with the training settings of their rows.
 
-To add a table, write a file of data beside this one and add the table to ``TABLES``.
-Figures have a registry of their own, in ``figures``.
+To add a table, write a data file in ``tables`` and add the table to ``TABLES``. Figures
+are registered in ``show.figures``.
 """
 
 from switch_ema.paper.show.figures import make_figures
@@ -26,4 +26,4 @@ TABLES: dict[str, PaperTable] = {
 }
 TABLES["table-13"] = make_table_13(TABLES)
 TABLES |= {figure.name: figure for figure in make_figures(TABLES)}
-"""By the name that the command line gives them."""
+"""By their names on the command line."""

@@ -228,5 +228,5 @@ def test_rows_that_are_stored_are_found_again(name):
 def test_bad_settings_are_told():
     with pytest.raises(UsageError, match="scale must be small or paper, got 'huge'"):
         RowSettings(scale="huge")
-    with pytest.raises(UsageError, match="dataset is for the small scale"):
+    with pytest.raises(UsageError, match="dataset needs the small scale"):
         RowSettings(scale="paper", dataset="digits")

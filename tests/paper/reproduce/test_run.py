@@ -83,7 +83,7 @@ def test_rows_are_chosen_by_name_and_pattern():
 
 
 def test_an_unknown_row_is_told_with_those_there_are():
-    message = r"no row of table-3 is called 'resnet50'; there are vgg13-bn, resnet18,"
+    message = r"no row of table-3 matches 'resnet50'; the rows are vgg13-bn, resnet18,"
     with pytest.raises(UsageError, match=message):
         select_rows([TABLE_3], ("resnet18", "resnet50"))
 

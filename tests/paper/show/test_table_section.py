@@ -155,7 +155,7 @@ def test_what_was_trained_and_its_cost(section):
 def test_it_says_what_it_is_and_what_is_missing(section):
     text = " ".join(section.paragraphs)
     assert SMALL in text
-    assert "Not run with the present recipes: never." in text
+    assert "Not run with the current recipes: never." in text
     assert "LOSES: 2 trainings not run yet" in text
     assert "TEACHES: seed 1: diverged." in text
     won = "Switch EMA over plain training, ours: 1 better, 1 worse and 0 undecided"
@@ -185,13 +185,13 @@ def test_one_seed_has_no_interval():
 def test_a_table_without_runs_says_so():
     section = reproduction_section(TABLE, [], scale="small", command="x")
     assert section.sheets == []
-    text = "No row of this table has been run with the present recipes."
+    text = "No row of this table has been run with the current recipes."
     assert section.paragraphs == [SMALL, text]
 
 
 def test_markdown_holds_every_cell(section):
     text = markdown_page([section], "switch-ema reproduce --write-docs x.md", "All.")
-    assert text.startswith("# Results")
+    assert text.startswith("# Our results")
     assert "## Table 9: made up" in text
     assert (
         "| switch-ema | 91.00 ± 0.02 | 3 | +1.00 | [+0.95, +1.05] | better | 77.3 "
@@ -321,5 +321,5 @@ def test_a_metric_that_is_not_measured_is_told():
     missing = replace(SIMVP.metrics[1], ours="SSIM")
     row = replace(SIMVP, metrics=(SIMVP.metrics[0], missing))
     own = video(row, (40.0, 41.0, 38.0), (20.0, 20.0, 20.5))
-    with pytest.raises(UsageError, match="no metric beside the paper's PSNR; it meas"):
+    with pytest.raises(UsageError, match="no metric for the paper's PSNR; it meas"):
         list(contrasts_of(own))

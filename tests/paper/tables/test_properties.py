@@ -71,7 +71,7 @@ def test_what_is_not_trained_is_told(short, tmp_path):
     section = part_section(short, StoredRows(tmp_path, "small"), "x")
     assert section.sheets == []
     assert section.paragraphs == [
-        "No row of this table has been run with the present recipes."
+        "No row of this table has been run with the current recipes."
     ]
 
 

@@ -130,8 +130,8 @@ def _renamed(
             for cost in summary.costs
         ],
         trained={**summary.trained, "Setting": point},
-        optimizers={typed(m): told for m, told in summary.optimizers.items()},
-        options={typed(method): told for method, told in summary.options.items()},
+        optimizers={typed(m): text for m, text in summary.optimizers.items()},
+        options={typed(method): text for method, text in summary.options.items()},
         samples=tuple(replace(s, method=typed(s.method)) for s in summary.samples),
         shares={typed(method): share for method, share in summary.shares.items()},
     )

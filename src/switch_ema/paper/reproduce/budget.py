@@ -1,4 +1,4 @@
-"""Which rows, and how many seeds of each, fit into a given time."""
+"""Selects rows and seeds that fit into a time budget."""
 
 import re
 from collections.abc import Sequence
@@ -8,47 +8,47 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.stats.paired import FEWEST
 
 _MORE_SEEDS = (5, 8, 16, 32)
-"""Seeds of a row once every row has the first ones."""
+"""Target number of seeds once every row has its first ones."""
 _UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A row that could be trained, and what that takes."""
+    """A row that could be trained, with its cost."""
 
     part: str
-    """The table or figure that it belongs to."""
+    """Its table or figure."""
     row: str
     start: float
-    """Seconds that do not depend on the number of seeds."""
+    """Seconds independent of the number of seeds."""
     seed: float
-    """Seconds for each seed, all methods of the row together."""
+    """Seconds per seed, for all methods of the row."""
     fixed_seeds: int | None = None
-    """For rows whose number of seeds is not to be chosen."""
+    """Fixed number of seeds, if any."""
     is_first: bool = False
-    """Whether it is taken before cheaper ones of its part: a figure shows it, too, or
-    the others are compared with it."""
+    """Whether it precedes cheaper rows of its part, because a figure shows it or
+    other rows are compared with it."""
 
     def seconds(self, seeds: int) -> float:
-        """Return what it takes with so many seeds."""
+        """Return the cost with a number of seeds."""
         return self.start + seeds * self.seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenRow:
-    """A row that is going to be trained."""
+    """A row to train."""
 
     offer: Offer
     seeds: int
 
     @property
     def seconds(self) -> float:
-        """What it is expected to take."""
+        """Expected seconds."""
         return self.offer.seconds(self.seeds)
 
 
 def read_duration(text: str) -> float:
-    """Read a time such as 90s, 30min or 1.5h as seconds.
+    """Parse a time such as 90s, 30min or 1.5h into seconds.
 
     >>> read_duration("90s"), read_duration("30min"), read_duration("1.5h")
     (90.0, 1800.0, 5400.0)
@@ -61,16 +61,16 @@ def read_duration(text: str) -> float:
 
 
 def choose_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
-    """Choose rows and seeds that fit into a time, the most important first.
+    """Choose rows and seeds that fit into a budget, most important first.
 
-    1. One row of every part, one that a figure shows or that others are compared with,
-       or else the cheapest, with as many seeds as a verdict needs. If they do not fit,
-       with two seeds; if they still do not, without the most expensive ones.
-    2. Further rows, the parts in turn, each part's cheapest first.
-    3. More seeds for all rows that have been chosen, one round after the other.
+    1. One row of every part, preferably one that a figure shows or other rows are
+       compared with, otherwise the cheapest, with enough seeds for a verdict. If these
+       do not fit, two seeds each; if still not, without the most expensive rows.
+    2. Further rows, taking turns between parts, cheapest first.
+    3. More seeds for all chosen rows, one round at a time.
 
     Args:
-        offers: what there is, in the order of the parts.
+        offers: the candidates, in the order of the parts.
         budget: seconds.
     """
     parts: dict[str, list[Offer]] = {}
@@ -97,7 +97,7 @@ def choose_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
 
 
 def _first_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:
-    """Begin with one row of each part, or of as many parts as fit."""
+    """Start with one row of each part, or of as many parts as fit."""
     for seeds in (FEWEST, 2):
         chosen = [ChosenRow(offer=o, seeds=o.fixed_seeds or seeds) for o in offers]
         if sum(one.seconds for one in chosen) <= budget:

@@ -1,4 +1,4 @@
-"""What is stored of the rows of the paper's tables."""
+"""Loads stored results of the paper's rows."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from switch_ema.paper.tables.table import PaperRow, PaperTable
 
 @dataclass(frozen=True, kw_only=True)
 class ReproducedRow:
-    """One row of a table, and what we have found for it so far."""
+    """One row of a table with our results so far."""
 
     row: PaperRow
     task: TaskSummary
@@ -23,10 +23,10 @@ class ReproducedRow:
 
 
 class StoredRows:
-    """The stored rows of all tables in a folder; each is summarised once.
+    """The stored rows of all tables in a folder, each summarised once.
 
     Args:
-        out: the folder that has the folders of the tables.
+        out: parent folder of the tables' folders.
         scale: small or paper.
     """
 
@@ -38,11 +38,11 @@ class StoredRows:
         ] = {}
 
     def add(self, plan: RowPlan, summary: ComparisonSummary) -> None:
-        """Take the summary of a row that has just been trained."""
+        """Add the summary of a row that was just trained."""
         self._read[plan.folder] = plan.config, summary.tasks
 
     def of(self, table: PaperTable) -> list[ReproducedRow]:
-        """Return the rows of a table that have a finished baseline."""
+        """Return the rows of a table with a finished baseline."""
         found = []
         for row in table.rows:
             stored = self._of(table, row)
@@ -55,9 +55,9 @@ class StoredRows:
         return found
 
     def problems(self, table: PaperTable) -> list[str]:
-        """Say which rows of a table cannot be read, and why."""
+        """Report unreadable rows of a table, with the reason."""
         return [
-            f"{row.title} is left out: {stored}"
+            f"{row.title} is omitted: {stored}"
             for row in table.rows
             if isinstance(stored := self._of(table, row), UsageError)
         ]

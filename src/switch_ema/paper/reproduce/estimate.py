@@ -1,4 +1,4 @@
-"""How long the rows of a table take: measured, declared, or from stored times."""
+"""Estimates the duration of rows: measured, declared, or from stored times."""
 
 import json
 import time
@@ -23,10 +23,10 @@ from switch_ema.paper.tables.table import PaperRow
 
 
 def measure_row_time(plan: RowPlan, options: RunOptions) -> float:
-    """Estimate how long the rest of a row takes, by one epoch if need be.
+    """Estimate the remaining time of a row, by training one epoch if necessary.
 
-    A training of the same methods that has finished before gives its own time. For the
-    others, one epoch of the first of them is trained and discarded.
+    Finished trainings of the same methods provide their times. For the others, one
+    epoch of the first is trained and discarded.
     """
     took, todo = _stored_seconds(plan)
     jobs = min(jobs_at_once(options), len(todo))
@@ -42,10 +42,10 @@ def measure_row_time(plan: RowPlan, options: RunOptions) -> float:
 def declared_row_time(
     plan: RowPlan, settings: RowSettings, options: RunOptions
 ) -> float:
-    """Estimate how long the rest of a row takes, without training anything.
+    """Estimate the remaining time of a row without training.
 
-    A training of the same methods that has finished before gives its own time, the
-    others take their share of what is declared for the row.
+    Finished trainings of the same methods provide their times; the others take their
+    share of the row's declared time.
     """
     took, todo = _stored_seconds(plan)
     declared = SECONDS[plan.row.home or plan.table.name][plan.row.name]
@@ -56,7 +56,7 @@ def declared_row_time(
 
 
 def row_length(row: PaperRow, settings: RowSettings) -> float:
-    """Return by what factor trainings are longer than those that were declared."""
+    """Return the length of trainings relative to the declared ones."""
     if settings.epochs is None:
         return 1.0
     config = row_config(row, RowSettings())
@@ -65,22 +65,22 @@ def row_length(row: PaperRow, settings: RowSettings) -> float:
 
 
 def jobs_at_once(options: RunOptions) -> int:
-    """Return how many trainings run at a time."""
+    """Return the number of concurrent trainings."""
     return 1 if options.executor == "inline" else options.jobs or default_jobs()
 
 
 def measure_whole_row(plan: RowPlan, device: str | None) -> float:
-    """Measure one epoch and tell what the whole row takes, one training at a time."""
+    """Measure one epoch; extrapolate to the whole row, one training at a time."""
     cells = make_plan(plan.config)
     epoch = _measure_epoch(cells[0], device)
     return sum(epoch.seconds(cell) for cell in cells)
 
 
 def gpu_hours(plan: RowPlan) -> float | None:
-    """Return the GPU-hours of what is left of a row; None if they are not known.
+    """Return the remaining GPU-hours of a row; None if unknown.
 
-    They are known from trainings of the same methods that have finished on GPUs: each
-    GPU of a training is counted for as long as it took.
+    Known from finished GPU trainings of the same methods: the duration times the number
+    of GPUs.
     """
     took, todo = _stored_seconds(plan)
     if any(_kind(cell) not in took for cell in todo):
@@ -98,14 +98,14 @@ def gpu_hours(plan: RowPlan) -> float | None:
 
 
 def _kind(cell: Cell) -> tuple[str, tuple[str, ...]]:
-    """Name what cells have in common that differ in their seeds."""
+    """Return a key that is equal for cells differing only in seeds."""
     return cell.task, cell.methods
 
 
 def _stored_seconds(
     plan: RowPlan,
 ) -> tuple[dict[tuple[str, tuple[str, ...]], float], list[Cell]]:
-    """Return the time of finished trainings by their kind, and what is left."""
+    """Return the times of finished trainings by kind, and the remaining cells."""
     cells = make_plan(plan.config)
     if not (plan.folder / RESULTS).is_file():
         return {}, cells
@@ -123,10 +123,10 @@ def _stored_seconds(
 
 @dataclass(frozen=True)
 class _Epoch:
-    """What one epoch took, in seconds."""
+    """Duration of one epoch, in seconds."""
 
     setup: float
-    """Imports and data; counted once, since a process keeps most of it."""
+    """Imports and data; counted once, because processes reuse most of it."""
     train: float
     evaluate: float
     """One evaluation of one method."""
@@ -137,7 +137,7 @@ class _Epoch:
 
 
 def _measure_epoch(cell: Cell, device: str | None) -> _Epoch:
-    """Train one epoch of a cell with the threads that it will have."""
+    """Train one epoch of a cell with its final number of threads."""
     short = replace(cell, recipe=replace(cell.recipe, epochs=1, warmup_epochs=0))
     started = time.perf_counter()
     with TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Every table and figure of the paper in one run: what is chosen, and how far it is.
+"""Every table and figure of the paper in one run: its rows and its progress.
 
-The choice of rows and seeds is made once and stored, so that a run that was killed
-goes on with the same rows; so are the seconds that each row has taken.
+Rows and seeds are chosen once and stored, so a killed run resumes with the same rows;
+the seconds spent on each row are stored, too.
 """
 
 import json
@@ -38,7 +38,7 @@ from switch_ema.paper.tables.table import PaperRow, PaperTable
 
 _STATE = "all.json"
 _YARDSTICK = "table-3", "wrn28-10"
-"""The row of which one epoch tells how fast this machine is."""
+"""Row used to measure the speed of this machine, by one epoch."""
 _MEASUREMENTS = 3
 
 
@@ -50,11 +50,11 @@ class RowState:
     row: str
     seeds: int
     expected: float
-    """Seconds that it was expected to take when it was chosen."""
+    """Expected seconds at the time of planning."""
     seconds: float = 0.0
-    """Seconds that it has taken so far."""
+    """Seconds spent so far."""
     state: str = "waiting"
-    """waiting, done, failed, or skipped: there was no time left for it."""
+    """waiting, done, failed, or skipped for lack of time."""
 
     def __str__(self) -> str:
         """Name it."""
@@ -63,49 +63,49 @@ class RowState:
 
 @dataclass
 class FullRun:
-    """The run as a whole: what was asked for, what was chosen, how far it is."""
+    """The whole run: settings, chosen rows and progress."""
 
     settings: dict[str, Any]
     budget: float | None
     rows: list[RowState]
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """By part the rows that did not fit into the budget."""
+    """Rows that did not fit into the budget, by part."""
     drawing: dict[str, float] = field(default_factory=dict)
-    """By part the seconds that measuring and drawing after the training took."""
+    """Seconds of measuring and drawing after training, by part."""
 
     @property
     def spent(self) -> float:
-        """Seconds that the run has taken, all its processes together."""
+        """Seconds spent so far, over all processes."""
         return sum(row.seconds for row in self.rows) + sum(self.drawing.values())
 
     @property
     def pace(self) -> float:
-        """By how much rows have taken longer than expected so far."""
+        """Ratio of actual to expected time so far."""
         done = [row for row in self.rows if row.state == "done" and row.expected > 0]
         expected = sum(row.expected for row in done)
         return sum(row.seconds for row in done) / expected if len(done) > 2 else 1.0
 
     def has_time_for(self, row: RowState) -> bool:
-        """Whether a row still fits into the budget; what has begun is ended."""
+        """Whether a row still fits into the budget; started rows are finished."""
         if self.budget is None or row.seconds > 0:
             return True
         return self.spent + self.pace * row.expected <= self.budget
 
     def seconds_of(self, part: str) -> float:
-        """Return what a table or figure has taken."""
+        """Return the seconds spent on a table or figure."""
         rows = sum(row.seconds for row in self.rows if row.part == part)
         return rows + self.drawing.get(part, 0.0)
 
 
 def full_run_folder(out: Path, scale: str) -> Path:
-    """Return the folder that the tables of such a run have theirs in."""
+    """Return the parent folder of the tables of such a run."""
     return out / f"reproduce-all{'' if scale == 'small' else f'-{scale}'}"
 
 
 def open_full_run(
     settings: RowSettings, budget: float | None, options: RunOptions, folder: Path
 ) -> FullRun:
-    """Read how far the run is, or choose what a new one trains; nothing is stored."""
+    """Load the run's state, or plan a new run; nothing is stored."""
     wanted = asdict(settings)
     path = folder / _STATE
     if path.is_file():
@@ -113,7 +113,7 @@ def open_full_run(
         if (found.settings, found.budget) != (wanted, budget):
             asked = "none" if found.budget is None else duration(found.budget)
             raise UsageError(
-                f"{folder} was begun with other settings (budget: {asked}, "
+                f"{folder} was started with other settings (budget: {asked}, "
                 f"{', '.join(f'{k}: {v}' for k, v in found.settings.items())}); "
                 "choose another --out, or delete it."
             )
@@ -122,7 +122,7 @@ def open_full_run(
 
 
 def save_full_run(run: FullRun, folder: Path) -> None:
-    """Store how far the run is."""
+    """Store the run's state."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / _STATE, json.dumps(asdict(run), indent=1))
 
@@ -134,14 +134,14 @@ def _read(path: Path) -> FullRun:
         return FullRun(rows=rows, **stored)
     except (AttributeError, KeyError, TypeError):
         raise UsageError(
-            f"{path} is damaged; delete it, and the run chooses its rows again."
+            f"{path} is damaged; delete it to plan the run again."
         ) from None
 
 
 def _choose(
     settings: RowSettings, budget: float | None, options: RunOptions
 ) -> FullRun:
-    """Take all rows with the seeds that were asked for, or what fits the budget."""
+    """Plan all rows with the requested seeds, or those that fit the budget."""
     known = {
         (table.name, row.name): table.seeds or seeds_of(row, settings)
         for table, row in all_rows()
@@ -168,7 +168,7 @@ def _choose(
 
 
 def all_rows() -> list[tuple[PaperTable, PaperRow]]:
-    """List the rows of all tables and figures; one that several show is listed once."""
+    """List the rows of all tables and figures, shared rows once."""
     return [
         (table, row) for table in TABLES.values() for row in table.rows if not row.home
     ]
@@ -177,7 +177,7 @@ def all_rows() -> list[tuple[PaperTable, PaperRow]]:
 def make_offers(
     settings: RowSettings, speed: float, options: RunOptions
 ) -> list[Offer]:
-    """Price all rows on a machine that takes ``speed`` times the declared seconds."""
+    """Estimate all rows on a machine with ``speed`` times the declared seconds."""
     jobs = jobs_at_once(options)
     start = INLINE_SECONDS if options.executor == "inline" else START_SECONDS
     shown = {(row.home, row.name) for table in TABLES.values() for row in table.rows}
@@ -198,10 +198,10 @@ def make_offers(
 
 
 def _speed(device: str | None) -> float:
-    """Measure by what factor this machine is slower than the declared seconds.
+    """Measure how much slower this machine is than the declared seconds.
 
-    The first measurement also reads libraries and data, and others may be disturbed:
-    the shortest is closest to what an epoch takes.
+    Takes the shortest of several epochs: the first one also loads libraries and data,
+    and the others may be disturbed by load.
     """
     part, name = _YARDSTICK
     row = next(row for row in TABLES[part].rows if row.name == name)
@@ -216,7 +216,7 @@ def train_full_run(
     options: RunOptions,
     watcher_of: Callable[[RowState, RowPlan], Watcher],
 ) -> Iterator[tuple[RowState, RowOutcome | None]]:
-    """Train what is left, row by row; a row without time left has no outcome."""
+    """Train the remaining rows; a row without time left has no outcome."""
     for row in run.rows:
         if row.state in ("done", "skipped"):
             continue
@@ -237,7 +237,7 @@ def train_full_run(
 
 
 def _plan_of(row: RowState, run: FullRun, folder: Path) -> RowPlan:
-    """Plan the comparison of a row with the seeds that were chosen for it."""
+    """Plan the comparison of a row with its chosen seeds."""
     table = TABLES[row.part]
     settings = replace(RowSettings(**run.settings), seeds=row.seeds)
     paper_row = next(one for one in table.rows if one.name == row.row)
@@ -246,7 +246,7 @@ def _plan_of(row: RowState, run: FullRun, folder: Path) -> RowPlan:
 
 @contextmanager
 def timed(run: FullRun, folder: Path, row: RowState) -> Iterator[None]:
-    """Add the time inside to a row and store it, also if it is interrupted."""
+    """Add the time spent inside to a row and store it, even if interrupted."""
     started = time.perf_counter()
     try:
         yield
@@ -256,7 +256,7 @@ def timed(run: FullRun, folder: Path, row: RowState) -> Iterator[None]:
 
 
 def _overview(run: FullRun, tables: Sequence[PaperTable]) -> Sheet:
-    """Say of each part what was trained, how long it took and what was left out."""
+    """Tabulate what was trained, the time and the omitted rows, by part."""
     lines = []
     for table in tables:
         own = [row for row in run.rows if row.part == table.name]
@@ -275,8 +275,8 @@ def _overview(run: FullRun, tables: Sequence[PaperTable]) -> Sheet:
     total = duration(run.spent, "-")
     lines.append(["all", str(sum(r.state == "done" for r in run.rows)), "", total])
     return Sheet(
-        caption="What was trained, and how long it took on this machine, measuring "
-        "and drawing included",
+        caption="What was trained, and time on this machine, including measuring and "
+        "drawing",
         header=["part", "rows", "seeds", "time"],
         rows=lines,
     )
@@ -289,7 +289,7 @@ def _only(seeds: Sequence[int]) -> str:
 def overview_section(
     run: FullRun, tables: Sequence[PaperTable], command: str, overall: str
 ) -> AnalysisSection:
-    """Begin the page of the whole run: what was found, its parts, what was left out."""
+    """Build the first section of the page: findings, parts and omissions."""
     return AnalysisSection(
         key="overview",
         title="Overview",
@@ -300,13 +300,13 @@ def overview_section(
 
 
 def notes(run: FullRun) -> Iterator[str]:
-    """Say what the budget left out, and what is not done (yet)."""
+    """Report rows omitted by the budget, and rows not done (yet)."""
     if run.budget is not None:
         rows = sum(map(len, run.left_out.values()))
         yield (
-            f"A budget of {duration(run.budget)} chose {counted(len(run.rows), 'row')} "
-            f"and their seeds; {counted(rows, 'row')} did not fit. Each part names its "
-            "rows that are missing."
+            f"The budget of {duration(run.budget)} allowed "
+            f"{counted(len(run.rows), 'row')} with their seeds; {counted(rows, 'row')} "
+            "did not fit. Each part lists its missing rows."
         )
     words = {
         "skipped": "No time was left for",

@@ -1,4 +1,4 @@
-"""Which rows of the paper's tables are trained, each as one comparison."""
+"""Plans the rows of the paper's tables, each as one comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ class RowPlan:
     row: PaperRow
     config: CompareConfig
     folder: Path
-    """Where its results are, or will be."""
+    """Folder of its results."""
 
 
 def select_tables(names: Sequence[str]) -> list[PaperTable]:
-    """Look tables up by their names; all of them if none is given."""
+    """Look up tables by name; all if none is given."""
     missing = [name for name in names if name not in TABLES]
     if missing:
         raise unknown("table", missing[0], TABLES)
@@ -36,14 +36,14 @@ def select_tables(names: Sequence[str]) -> list[PaperTable]:
 def select_rows(
     tables: Sequence[PaperTable], patterns: Sequence[str]
 ) -> list[tuple[PaperTable, PaperRow]]:
-    """Find the rows that one of the patterns matches; all if there is no pattern."""
+    """Find the rows that match one of the patterns; all without patterns."""
     rows = [(table, row) for table in tables for row in table.rows]
     for pattern in patterns:
         if not any(fnmatchcase(row.name, pattern) for _, row in rows):
             known = ", ".join(dict.fromkeys(row.name for _, row in rows))
             names = " and ".join(table.name for table in tables)
             raise UsageError(
-                f"no row of {names} is called {pattern!r}; there are {known}."
+                f"no row of {names} matches {pattern!r}; the rows are {known}."
             )
     return [
         (table, row)
@@ -58,9 +58,9 @@ def plan_rows(
     settings: RowSettings,
     out: Path,
 ) -> list[RowPlan]:
-    """Plan one comparison for each row, and refuse folders that hold another one.
+    """Plan one comparison per row; refuse folders that hold another one.
 
-    A row that several tables show is planned once.
+    A row shared by several tables is planned once.
     """
     plans: dict[Path, RowPlan] = {}
     for table, row in select_rows(tables, patterns):
@@ -72,7 +72,7 @@ def plan_rows(
 def plan_row(
     table: PaperTable, row: PaperRow, settings: RowSettings, out: Path
 ) -> RowPlan:
-    """Plan the comparison of one row, and refuse a folder that holds another one."""
+    """Plan the comparison of one row; refuse a folder that holds another one."""
     if table.seeds is not None:
         settings = replace(settings, seeds=table.seeds)
     plan = RowPlan(
@@ -86,22 +86,22 @@ def plan_row(
 
 
 def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
-    """Return the folder of a row: below that of its table."""
+    """Return the folder of a row, inside that of its table."""
     home = TABLES[row.home] if row.home else table
     return table_folder(out, home, scale) / row.name
 
 
 def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
-    """Return the folder in which the rows of a table have theirs."""
+    """Return the parent folder of a table's rows."""
     return out / f"reproduce-{table.name}{'' if scale == 'small' else f'-{scale}'}"
 
 
 def _refuse_other_settings(plan: RowPlan) -> None:
     stored = plan.folder / CONFIG
     text = stored.read_bytes() if stored.is_file() else b""
-    # An empty one is what 0.1.0 left after a kill; the results tell then.
+    # 0.1.0 left an empty file after a kill; then the results decide.
     if text and text != plan.config.to_json().encode():
         raise UsageError(
-            f"{plan.folder} holds this row with other settings, such as the number of "
-            "seeds or the data; choose another --out, or delete it."
+            f"{plan.folder} holds this row with other settings, such as seeds or data; "
+            "choose another --out or delete the folder."
         )

@@ -1,4 +1,4 @@
-"""From a row of a table to the comparison that trains it, small or as in the paper."""
+"""Builds the comparison of a row, at the small or the paper's scale."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,17 +14,17 @@ SCALES = ("small", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings:
-    """How rows are trained; with the row, all that the numbers depend on."""
+    """Training settings; together with the row, they determine the numbers."""
 
     scale: Literal["small", "paper"] = "small"
     """Small networks on small data, or the paper's networks, data and epochs."""
     seeds: int | None = None
-    """How many trainings of each method; by default 3, and in rows of Tables 2 and 3 at
-    the small scale 5 or 16."""
+    """Seeds per method; None: 3, or 5 or 16 in rows of Tables 2 and 3 at the small
+    scale."""
     epochs: int | None = None
-    """Length of a training; by default the scale's own."""
+    """Epochs per training; None: the scale's default."""
     dataset: str | None = None
-    """Data of the small scale, such as cifar10; by default the row's own."""
+    """Dataset at the small scale, such as cifar10; None: the row's own."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -33,17 +33,17 @@ class RowSettings:
             )
         if self.scale == "paper" and self.dataset is not None:
             raise UsageError(
-                "dataset is for the small scale, since each row of the paper has its "
-                f"own; got {self.dataset!r}."
+                "dataset needs the small scale, since the paper's rows fix their data; "
+                f"got {self.dataset!r}."
             )
 
 
 def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
-    """Return the comparison of all methods of a row, the row's baseline first.
+    """Return the comparison of all methods of a row, its baseline first.
 
-    At the paper's scale it names the paper's network, data, epochs, optimizer and
-    decays. At the small scale, where that would take most of the time, it is the
-    small version of the network, and the rest is the task's own.
+    At the paper's scale it uses the paper's network, data, epochs, optimizer and
+    decays. At the small scale it uses a small version of the network and the task's
+    defaults.
     """
     setting = row.setting(settings.scale)
     epochs = settings.epochs or setting.epochs
@@ -70,14 +70,14 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
 
 
 def seeds_of(row: PaperRow, settings: RowSettings) -> int:
-    """Return how many seeds a row is trained with."""
+    """Return the number of seeds of a row."""
     own = row.setting(settings.scale).seeds
     return own if settings.seeds is None else settings.seeds
 
 
 def _first_found(datasets: tuple[str, ...]) -> str:
-    """Choose the first dataset that is here; the last one comes with a library."""
-    # Listing tables needs no torch, which the loaders of data do.
+    """Choose the first dataset found; the last one ships with a library."""
+    # Data loaders import torch, which listing tables must not need.
     from switch_ema.zoo.data.sources import find_download, find_files
 
     here = (

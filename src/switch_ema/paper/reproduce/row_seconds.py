@@ -1,12 +1,12 @@
-"""What the rows take, for plans that have to fit into a given time.
+"""Declared cost of each row, for plans with a time budget.
 
-Seconds of one core for one seed of all methods of a row at the small scale, measured
-as processor time of one epoch on a machine of 2 cores. They tell how rows compare
-with each other; how fast a machine is, one epoch of one row tells when a plan is made.
+Core seconds for one seed of all methods of a row at the small scale, measured as
+processor time of one epoch on a 2-core machine. They give relative costs; the speed of
+the present machine is measured with one epoch of one row when planning.
 """
 
 START_SECONDS = 6.0
-"""Processes and imports before a row begins, and its pages after it."""
+"""Starting processes and imports before a row, writing pages after it."""
 INLINE_SECONDS = 1.0
 """The same without processes."""
 

@@ -1,4 +1,4 @@
-"""Rows of the paper's tables, trained one after the other."""
+"""Trains rows of the paper's tables one after the other."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +14,13 @@ from switch_ema.paper.reproduce.plan import RowPlan
 
 @dataclass(frozen=True, kw_only=True)
 class RowOutcome:
-    """What became of the training of a row."""
+    """Outcome of training a row."""
 
     plan: RowPlan
     seconds: float
     summary: ComparisonSummary | None = None
     error: UsageError | None = None
-    """Why it could not be trained, or not all of it."""
+    """Why training failed, completely or in part."""
 
 
 def run_rows(
@@ -28,13 +28,12 @@ def run_rows(
     options: RunOptions,
     watcher_of: Callable[[int, RowPlan], Watcher] = lambda number, plan: Watcher(),
 ) -> Iterator[RowOutcome]:
-    """Train what is left of each row; one that fails does not stop the others.
+    """Train the remaining cells of each row; a failed row does not stop the others.
 
     Args:
         plans: the rows.
-        options: how they are trained.
-        watcher_of: makes what is told how a row goes on, from its number, beginning
-            with 1, and the row.
+        options: how to run them.
+        watcher_of: creates the watcher of a row from its number (from 1) and its plan.
     """
     for number, plan in enumerate(plans, start=1):
         place = replace(
@@ -62,7 +61,7 @@ def run_rows(
 
 
 def row_line(plan: RowPlan, summary: ComparisonSummary) -> str:
-    """Say in one line what each method of a row reached."""
+    """Summarize the methods' values of a row in one line."""
     parts = []
     for task in summary.tasks:
         metric = task.metrics[0]

@@ -1,4 +1,4 @@
-"""Figures of an ablation: a heat map of gains, or a panel of curves for each task."""
+"""Figures of an ablation: a heat map of gains, or curves per task."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from switch_ema.bench.report.numbers import fixed
 from switch_ema.paper.show.ablation_points import AblationPoint
 
 _CLEAR = 2.0
-"""Gains of this many half widths of their intervals have the strongest colour."""
+"""Gain, in half widths of its interval, at which the colour scale saturates."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Panel:
     points: Mapping[str, Sequence[AblationPoint]]
     """By method, in the order of the option's values."""
     baseline: tuple[float, float] | None = None
-    """Mean and standard error of a method that has not the option."""
+    """Mean and standard error of a method without the option."""
 
 
 def draw_heat_map(panels: Sequence[Panel], symbol: str) -> Figure:
     """Draw the gain over the baseline setting, by task and value of the option.
 
-    Colours are gains in half widths of their confidence intervals, so that tasks with
-    different metrics compare; a cell below 1 lies within noise.
+    Colours show gains in half widths of their confidence intervals, to make tasks with
+    different metrics comparable; a cell below 1 is within noise.
     """
     rows = [next(iter(panel.points.values())) for panel in panels]
     values = sorted({point.value for row in rows for point in row})
@@ -66,9 +66,9 @@ def draw_heat_map(panels: Sequence[Panel], symbol: str) -> Figure:
 
 
 def draw_curves(panels: Sequence[Panel]) -> Figure:
-    """Draw each task's metric against the decay, with bands of one standard error.
+    """Plot each task's metric against the decay, with bands of one standard error.
 
-    Filled markers are settings that cannot be told from the best of their method.
+    Filled markers: no significant difference from the best setting of the method.
     """
     columns = min(5, len(panels))
     lines = math.ceil(len(panels) / columns)
@@ -87,11 +87,11 @@ def draw_curves(panels: Sequence[Panel]) -> Figure:
 
 def _marker_keys() -> list[Line2D]:
     """Explain filled and hollow markers."""
-    told = {"0.5": "best of its method, or not to be told from it", "white": "worse"}
+    meanings = {"0.5": "best of its method, or no difference found", "white": "worse"}
     style: dict[str, Any] = {"color": "0.5", "marker": "o", "markersize": 4, "ls": ""}
     return [
         Line2D([], [], markerfacecolor=face, label=text, **style)
-        for face, text in told.items()
+        for face, text in meanings.items()
     ]
 
 

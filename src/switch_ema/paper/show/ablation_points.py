@@ -1,4 +1,4 @@
-"""Which settings of an ablation cannot be told from the best one."""
+"""Settings of an ablation without a significant difference from the best."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -25,8 +25,8 @@ class AblationPoint:
     """Over the row's baseline; positive is better."""
     is_best: bool
     within_noise: bool | None
-    """Whether no difference to the best setting of the same method was found, seed by
-    seed and not corrected; None where there are too few seeds to say."""
+    """Whether a paired, uncorrected test finds no difference from the best setting of
+    the same method; None with too few seeds."""
 
 
 def points_of(

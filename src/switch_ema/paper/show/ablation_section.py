@@ -1,4 +1,4 @@
-"""The section of an ablation: our table, which settings lie within noise, a figure."""
+"""Section of an ablation: our table, the settings within noise, a figure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from switch_ema.paper.show.ablation_figure import Panel
 
 _HEAT_MAP = (
-    "Gains over the setting that the paper recommends, ± half the width of the "
-    "interval, each in the unit of its metric. The colour is the gain in half widths: "
-    "pale cells lie within noise of it. ~ best: cannot be told from the best setting. "
-    "The cell of the recommended setting shows its mean."
+    "Gains over the setting that the paper recommends, ± half width of the interval, "
+    "each in the unit of its metric. The colour is the gain in half widths: pale cells "
+    "are within noise. ~ best: no difference found from the best setting. The cell of "
+    "the recommended setting shows its mean."
 )
 CURVES = (
     "Lines: mean over seeds at the last epoch. Bands: ±1 standard error. Filled "
-    "markers cannot be told from the best setting of their method, hollow ones are "
+    "markers: no difference found from the best setting of the method; hollow ones are "
     "worse. Dotted: plain training."
 )
 
@@ -40,14 +40,14 @@ def ablation_section(
     command: str,
     folder: Path,
 ) -> AnalysisSection:
-    """Add to our table which settings lie within noise, in words and in a figure.
+    """Build our table, the settings within noise, and a figure.
 
     Args:
         table: the ablation.
-        rows: what is stored of it.
+        rows: its stored rows.
         scale: small or paper.
-        command: what makes the section again.
-        folder: where the folder of figures is, or is made.
+        command: the command that reproduces the section.
+        folder: parent of the folder of figures.
     """
     section = reproduction_section(table, rows, scale=scale, command=command)
     found = [(row, measured_metrics(row)[0]) for row in rows]
@@ -61,8 +61,8 @@ def ablation_section(
         for line in [_noise(table, row, measured, name, settings)]
     ]
     sheet = Sheet(
-        caption="Which settings cannot be told from the best (paired t-test at "
-        f"{LEVEL:g}, not corrected)",
+        caption="Settings without a significant difference from the best (paired "
+        f"t-test at {LEVEL:g}, not corrected)",
         header=["row, method", "best", "ours", "n", "within noise of it", "worse"],
         rows=lines,
     )
@@ -100,21 +100,21 @@ def _noise(
 
 
 def _headline(table: Ablation, points: Sequence[dict[str, list[AblationPoint]]]) -> str:
-    """Count how often the settings could not be told from the best one."""
+    """Count how often each setting was the best or within noise of it."""
     families = [own for task in points for own in task.values()]
-    told: dict[float, list[bool]] = {}
+    by_value: dict[float, list[bool]] = {}
     for family in families:
         for point in family:
             if point.within_noise is not None:
-                told.setdefault(point.value, []).append(point.within_noise)
+                by_value.setdefault(point.value, []).append(point.within_noise)
     parts = [
         f"{table.symbol} = {value:g} in {sum(known)} of {len(known)}"
-        for value, known in sorted(told.items())
+        for value, known in sorted(by_value.items())
     ]
     curves = counted(len(families), "curve")
     return (
-        f"Best, or not to be told from the best, in the {curves} of a method on a "
-        f"task: {listed(parts)}."
+        f"Best, or no difference found from the best, in the {curves} of a method "
+        f"on a task: {listed(parts)}."
     )
 
 
@@ -124,7 +124,7 @@ def _picture(
     points: Sequence[dict[str, list[AblationPoint]]],
     folder: Path,
 ) -> Picture:
-    # matplotlib takes a second to import, and a table needs none.
+    # matplotlib takes a second to import, and tables do not need it.
     from switch_ema.paper.show.ablation_figure import Panel
 
     panels = [
@@ -149,14 +149,14 @@ def draw_ablation(
     folder: Path,
     name: str,
 ) -> Picture | None:
-    """Draw tasks of any runs as an ablation is drawn; None if nothing is varied.
+    """Draw tasks of any runs like an ablation; None if nothing is varied.
 
     Args:
-        table: what is varied, and how it is drawn.
-        tasks: titles of panels, and what was found.
-        methods: which methods, without their options; none: all.
-        folder: where the folder of figures is, or is made.
-        name: of the files.
+        table: the varied option and the kind of figure.
+        tasks: panel titles and results.
+        methods: method names without options; empty: all.
+        folder: parent of the folder of figures.
+        name: file name without extension.
     """
     from switch_ema.paper.show.ablation_figure import Panel
 
@@ -199,7 +199,7 @@ def _drawn(
 def _without_option(
     table: Ablation, results: Sequence[MethodResult]
 ) -> tuple[float, float] | None:
-    """Return mean and standard error of the method that has not the option."""
+    """Return mean and standard error of the method without the option."""
     for result in results:
         if table.setting_of(result.method) is None:
             last = result.last

@@ -25,18 +25,18 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class MeasuredMetric:
-    """A metric of a row: what the paper prints, and what we have measured."""
+    """A metric of a row: the paper's values and ours."""
 
     printed: PaperMetric
     ours: Metric
-    """The task's own, which stands beside it."""
+    """The task's corresponding metric."""
     results: list[MethodResult]
 
     @property
     def scale(self) -> float:
-        """What turns a difference of ours into a gain as the paper prints them.
+        """Factor from our differences to gains as the paper prints them.
 
-        1, or 100 over the size of our baseline's mean where gains are in per cent.
+        1, or 100 over the absolute mean of our baseline if gains are in percent.
         """
         if not self.printed.in_percent:
             return 1.0
@@ -62,20 +62,20 @@ class Contrast:
     paper: float | None
     """Positive is better, too."""
     metric: str = ""
-    """In the paper's words."""
+    """As named in the paper."""
     decides: bool = True
     """Whether the metric is the first of its row."""
 
     @property
     def agrees(self) -> bool | None:
-        """Whether our mean has the paper's sign; None if the paper has none."""
+        """Whether our gain has the paper's sign; None if the paper has none."""
         if not self.paper or not self.ours:
             return None
         return (self.ours > 0) == (self.paper > 0)
 
 
 def measured_metrics(found: ReproducedRow) -> list[MeasuredMetric]:
-    """Set the metrics of a row beside those of its task, by name or by position."""
+    """Match the metrics of a row with those of its task, by name or position."""
     task = found.task
     known = {metric.name: metric for metric in task.metrics}
     pairs = []
@@ -87,7 +87,7 @@ def measured_metrics(found: ReproducedRow) -> list[MeasuredMetric]:
             continue  # stored before it was measured
         if name not in known:
             raise UsageError(
-                f"{found.row.name}: {task.task} has no metric beside the paper's "
+                f"{found.row.name}: {task.task} has no metric for the paper's "
                 f"{printed.metric.name}; it measures {', '.join(known)}."
             )
         pairs.append(MeasuredMetric(printed, known[name], task.results[name]))

@@ -1,4 +1,4 @@
-"""The section of Table 1: the paper's ticks beside what was measured."""
+"""Section of Table 1: the paper's ticks and our measurements."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -27,17 +27,17 @@ from switch_ema.paper.tables.properties import Promise, PropertyTable
 
 PLAIN = "plain"
 SHARP_SEEDS = 3
-"""Seeds whose curvature is measured, which takes longer than their training."""
+"""Number of seeds for curvature, which takes longer than training."""
 HOW = (
     "Gain: over plain training with the task's own optimizer, paired by seed, with its "
-    f"{CONFIDENCE} interval, corrected over the methods. Epochs: until plain's final "
-    "value was reached, median over the seeds that reached it (in brackets how many). "
-    "Step: seconds of a training step over those of plain training, measured in turns; "
-    "memory: tensors held in a step beyond plain's, in sizes of the model. Top and "
-    "trace: of the Hessian of the training loss at the end; noise: rise of the "
-    "training loss under noise of a tenth of the filters. The lower these three, the "
-    f"flatter; means over {SHARP_SEEDS} seeds. Pluggable, free gains, speed-up and the "
-    "property are the paper's ticks (yes, no)."
+    f"{CONFIDENCE} interval, corrected over the methods. Epochs: to reach plain's "
+    "final value, median over the seeds that reached it (their number in brackets). "
+    "Step: time of a training step relative to plain training, interleaved; memory: "
+    "tensors held in a step beyond plain's, in units of the model size. Top and trace: "
+    "top eigenvalue and trace of the Hessian of the final training loss; noise: rise "
+    "of the training loss under noise of a tenth of the filters. Lower is flatter "
+    f"for these three; means over {SHARP_SEEDS} seeds. Pluggable, free gains, speed-up "
+    "and the property are the paper's ticks (yes, no)."
 )
 
 
@@ -55,12 +55,12 @@ class _Measured:
 def property_section(
     table: PropertyTable, out: Path, scale: str, command: str
 ) -> AnalysisSection:
-    """Measure what is trained of Table 1 and set it beside the ticks."""
+    """Measure the trained methods of Table 1 and list them with the ticks."""
     sheets, notes = [], [table.small_note] if scale == "small" else []
     for task in table.tasks:
         runs = _runs(table, task, out, scale)
         if "sgd" not in runs:
-            notes.append(f"{task} has not been trained with the present recipes.")
+            notes.append(f"{task} has not been trained with the current recipes.")
             continue
         missing = [name for name in table.optimizers if name not in runs]
         if missing:
@@ -81,7 +81,7 @@ def property_section(
 def _runs(
     table: PropertyTable, task: str, out: Path, scale: str
 ) -> dict[str, tuple[Path, TaskSummary]]:
-    """Read what is stored of a task, by optimizer."""
+    """Load the stored results of a task, by optimizer."""
     found = {}
     for optimizer in table.optimizers:
         row = next(r for r in table.rows if r.name == f"{task}-{optimizer}")
@@ -129,7 +129,7 @@ def _measure(
 
 
 def _flatness(folder: Path, label: str) -> Iterator[Flatness]:
-    """Measure the kept weights of the first seeds; those that diverged are left out."""
+    """Measure the kept weights of the first seeds, without diverged ones."""
     config, results = open_run(folder)
     results.close()
     settings = LandscapeSettings()
@@ -150,10 +150,10 @@ def _gains(table: PropertyTable, found: _Measured) -> Sheet:
     for promise in table.promises:
         if promise.method in found.results:
             ticks = (promise.pluggable, promise.free_gains, promise.speed_up)
-            told = ["yes" if tick else "no" for tick in ticks]
-            rows.append(_gain_row(promise.method, found, digits, told))
+            answers = ["yes" if tick else "no" for tick in ticks]
+            rows.append(_gain_row(promise.method, found, digits, answers))
     return Sheet(
-        caption=f"{found.task}: the paper's ticks (first three columns), and gain and "
+        caption=f"{found.task}: the paper's ticks (first three columns), gain and "
         f"speed in {found.metric.name}",
         header=[
             *("method", "plug- gable", "free gains", "speed- up"),
@@ -189,7 +189,7 @@ def _gain_row(
 
 
 def _properties(table: PropertyTable, found: _Measured) -> Sheet:
-    told = {promise.method: promise.property for promise in table.promises}
+    properties = {promise.method: promise.property for promise in table.promises}
     plain = found.costs[PLAIN]
     rows = []
     for method, cost in found.costs.items():
@@ -198,7 +198,7 @@ def _properties(table: PropertyTable, found: _Measured) -> Sheet:
         rows.append(
             [
                 display_name(method),
-                told.get(method, ""),
+                properties.get(method, ""),
                 f"{cost.seconds / plain.seconds:.2f} x",
                 f"{extra:+.1f}" if method != PLAIN else "0",
                 *(
@@ -208,8 +208,8 @@ def _properties(table: PropertyTable, found: _Measured) -> Sheet:
             ]
         )
     return Sheet(
-        caption=f"{found.task}: the paper's property, what a step costs, and how sharp "
-        "the training loss is at the end",
+        caption=f"{found.task}: the paper's property, cost of a step, and final "
+        "sharpness of the training loss",
         header=[
             *("method", "property", "step", "memory"),
             *("training loss", "top", "trace", "noise"),

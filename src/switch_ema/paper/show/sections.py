@@ -1,4 +1,4 @@
-"""The section of any table or figure of the paper, made from what is stored."""
+"""Builds the section of any table or figure from stored rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,12 +23,12 @@ from switch_ema.paper.tables.table import PaperTable
 def part_section(
     table: PaperTable, stored: StoredRows, command: str
 ) -> AnalysisSection:
-    """Make the section of a table or figure; pictures go to its folder.
+    """Build the section of a table or figure; pictures go to its folder.
 
     Args:
         table: the table or figure.
         stored: the rows of all tables.
-        command: what makes the section again.
+        command: the command that reproduces the section.
     """
     out, scale = stored.out, stored.scale
     folder = table_folder(out, table, scale)
@@ -85,7 +85,9 @@ def _figure_section(
         folder = table_folder(out, figure, scale)
         try:
             section = draw_section(section, figure.draw, runs, (), folder)
-        except UsageError as error:  # which must not hide the other parts of a page
+        except (
+            UsageError
+        ) as error:  # one failure must not hide the other parts of a page
             notes.append(f"Not drawn: {error}")
     return replace(section, paragraphs=[*notes, *section.paragraphs])
 
@@ -97,7 +99,7 @@ def draw_section(
     methods: tuple[str, ...],
     folder: Path,
 ) -> AnalysisSection:
-    """Draw runs, and fill the section with the pictures and what is said of them."""
+    """Draw runs and add the pictures and captions to the section."""
     with needed(None, extra="bench,analysis", user="A figure", error=UsageError):
         drawing = draw(runs, methods, folder)
     return replace(

@@ -1,4 +1,4 @@
-"""The section of a page that shows the theory beside simulations."""
+"""Report section that compares theory and simulations."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,23 +17,23 @@ from switch_ema.theory.propositions import (
 )
 
 RATE, DECAY, EVERY, DISTANCE = 0.5, 0.99, 100, 3.0
-"""Where the propositions are looked at: in the middle of what is usual."""
+"""Settings at which the propositions are checked: typical values."""
 _CAPTIONS = {
     "theory-variance": "Stationary variances in closed form (lines) and simulated "
     "(points with two standard errors), over the learning rate.",
-    "theory-time": "Expected loss over time, begun away from the minimum, for short "
-    "and long intervals between switches.",
+    "theory-time": "Expected loss over time, starting away from the minimum, for "
+    "short and long intervals between switches.",
     "theory-map": "Where switching helps: expected loss of Switch EMA against EMA and "
     "against SGD, over the window in intervals and the learning rate.",
-    "theory-bounds": "Proposition 3: the bounds beside the errors that they bound, and "
-    "the sigma of the first switch.",
+    "theory-bounds": "Proposition 3: the bounds, the errors that they bound, and the "
+    "sigma of the first switch.",
 }
 
 
 def theory_section(
     checks: Sequence[Check], folder: Path, flags: str
 ) -> AnalysisSection:
-    """Draw the figures and put everything into tables; pictures go below the folder."""
+    """Draw the figures and build the tables; pictures are saved in the folder."""
     pictures = []
     for name, figure in gallery():
         save_figure(figure, folder / FIGURES, name)
@@ -92,7 +92,7 @@ def _verdicts_sheet() -> Sheet:
     ]
     return Sheet(
         caption=f"The propositions on {model.size} directions with curvatures from "
-        f"0.01 to 1, at learning rate {RATE}, decay {DECAY}, T = {EVERY}, begun "
+        f"0.01 to 1, at learning rate {RATE}, decay {DECAY}, T = {EVERY}, starting "
         f"{DISTANCE:g} away from the minimum in each direction.",
         header=["claim", "proposition", "claimed", "measured", "holds"],
         rows=[

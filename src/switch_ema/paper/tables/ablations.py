@@ -1,7 +1,7 @@
 """The paper's ablations: the switching interval (Table 13) and the decay (Figure 5).
 
-Each varies one option on tasks of other tables. It is a table like the others: the
-tasks are its rows, and the settings of the option are its methods.
+Each varies one option on tasks of other tables. The tasks are its rows, and the
+settings of the option are its methods.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Ablation(PaperTable):
     option: str
     """Name of the option, such as switch_every."""
     symbol: str
-    """What the paper calls it."""
+    """The paper's symbol."""
     shown: Literal["heat map", "curves"]
     """How it is drawn: gains over the baseline by task and setting, or each task's
     metric against the option."""
@@ -56,7 +56,7 @@ _SMALL_DECAYS = ("0.5", "0.8", "0.95", "0.98")
 
 
 def make_table_13(tables: Mapping[str, PaperTable]) -> Ablation:
-    """Make the ablation of the interval from the rows of other tables."""
+    """Build the ablation of the interval from rows of other tables."""
 
     def row(table: str, name: str, title: str, cells: str) -> PaperRow:
         return _varied(tables[table], name, title, _INTERVALS, cells, _INTERVALS[1])
@@ -85,12 +85,12 @@ def make_table_13(tables: Mapping[str, PaperTable]) -> Ablation:
 
 
 def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
-    """Make the ablation of the decays from the rows of other tables."""
+    """Build the ablation of the decays from rows of other tables."""
     methods, small = (
         ("plain", *(f"{name}:decay={d}" for name in DECAYS for d in decays[name]))
         for decays in (DECAYS, dict.fromkeys(DECAYS, _SMALL_DECAYS))
     )
-    # The paper draws curves and prints no numbers.
+    # The paper plots curves without numbers.
     nothing = " ".join("-" for _ in methods)
 
     def row(table: str, name: str, title: str, metric: int = 0) -> PaperRow:
@@ -127,10 +127,10 @@ def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
 
 
 def _notes(tables: Mapping[str, PaperTable], *numbers: int) -> str:
-    """Join what the tables say about their rows at the small scale."""
+    """Join the tables' notes about the small scale."""
     notes = {number: tables[f"table-{number}"].small_note for number in numbers}
-    told = (f"About Table {number}: {note}" for number, note in notes.items() if note)
-    return " ".join(["The tasks are those of other tables.", *told])
+    parts = (f"About Table {number}: {note}" for number, note in notes.items() if note)
+    return " ".join(["The tasks are those of other tables.", *parts])
 
 
 def _varied(
@@ -142,7 +142,7 @@ def _varied(
     baseline: str,
     metric: int = 0,
 ) -> PaperRow:
-    """Take a row of another table and put the settings in the place of methods."""
+    """Copy a row of another table, with the settings as methods."""
     source = next(row for row in table.rows if row.name == name).shortened()
     printed = PaperMetric(
         metric=source.metrics[metric].metric,

@@ -39,7 +39,7 @@ FITTED = (
 )
 STACKED_SEEDS, SEEDS = 16, 5
 _STACKED = ("resnet18", "resnet50-sgd")
-"""Rows with many seeds, which are trained at once; others take too long for so many."""
+"""Rows with many stacked seeds; others take too long for so many."""
 _NOT_PRINTED = (
     Metric(name="NLL", higher_is_better=False),
     Metric(name="ECE", higher_is_better=False, unit="%"),
@@ -74,8 +74,8 @@ def _row(
     procedure: str,
     printed: PaperMetric,
 ) -> PaperRow:
-    # The optimizer is the procedure's: a configuration that named it again would be
-    # another one than those of stored runs.
+    # The procedure sets the optimizer; naming it here would change the configuration
+    # and no longer match stored runs.
     options = {"network": network, "procedure": procedure}
     nothing = tuple(replace(cell, value=None) for cell in printed.values)
     return PaperRow(

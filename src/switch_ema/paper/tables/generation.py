@@ -24,7 +24,7 @@ def _row(
     return PaperRow(
         name=dataset,
         title=title,
-        # Twice the same task: with other seeds, the second row repeats the first.
+        # The second row repeats the first with other seeds.
         small=RowSetting(task="ddpm", first_seed=first_seed),
         paper=RowSetting(
             task="ddpm",

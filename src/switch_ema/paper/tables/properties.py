@@ -1,7 +1,7 @@
-"""Table 1 of the paper: what methods promise, by ticks; here it is measured.
+"""Table 1 of the paper: properties of methods, given as ticks; here measured.
 
 Optimizers and averaging methods train the same task with the same seeds. A row is a
-task with one optimizer, and holds the averaging methods that are used with it.
+task with one optimizer and its averaging methods.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from switch_ema.paper.tables.table import (
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """A line of the paper's table, and what is trained for it."""
+    """A line of the paper's table, with its training."""
 
     method: str
     """Our name, which also gives the colour and the display name."""
@@ -89,7 +89,7 @@ def _row(task: str, network: str, optimizer: str) -> PaperRow:
 
 
 def _promise(
-    method: str, kind: str, row: tuple[str, str], ticks: str, told: str
+    method: str, kind: str, row: tuple[str, str], ticks: str, promised: str
 ) -> Promise:
     pluggable, free_gains, speed_up = (tick == "+" for tick in ticks)
     return Promise(
@@ -100,7 +100,7 @@ def _promise(
         pluggable=pluggable,
         free_gains=free_gains,
         speed_up=speed_up,
-        property=told,
+        property=promised,
     )
 
 

@@ -30,7 +30,7 @@ def _row(
     first_seed: int = AFTER_CHOICE,
     misprints: Mapping[str, str] | None = None,
 ) -> PaperRow:
-    """Make a row; each metric has the four values and the printed gain in %."""
+    """Build a row; each metric has the four values and the printed gain in %."""
     angles = data == "rcf-mnist"
     options: dict[str, Any] = {"network": network}
     full = {**options, "scale": "paper"} | ({} if angles else {"dataset": data})

@@ -16,7 +16,7 @@ from switch_ema.paper.tables.table import (
 from switch_ema.zoo.decays import DECAYS
 
 SELF_TEACHING = ("moco-v2", "byol", "moco-v3")
-"""Methods whose teacher is an average of the student: EMA is their baseline."""
+"""Methods with an averaged teacher: EMA is their baseline."""
 
 MASKED = ("simmim", "a2mim", "mae")
 """Methods that the paper fine-tunes; the others are measured by a linear probe."""

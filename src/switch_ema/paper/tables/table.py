@@ -1,8 +1,8 @@
-"""What a table of the paper is: rows of what was trained, and what was printed.
+"""Data model of the paper's tables: rows with training settings and printed values.
 
-A table is data. A row names a task with its options at both scales, and holds one or
-several metrics as the paper prints them. ``row_config`` makes the comparison that
-trains a row, and the section with our results beside the paper's needs nothing else.
+A row names a task with its options at both scales, and holds one or more metrics as
+printed. ``row_config`` builds the comparison that trains a row; the report section
+needs nothing else.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ COLUMNS = {
     "lookahead": "+Lookahead",
     "switch-ema": "+SEMA",
 }
-"""The paper's name of each method, by ours."""
+"""The paper's names of methods, by ours."""
 
 AFTER_CHOICE = 10
-"""First seed of rows whose small settings were chosen by results of seed 0."""
+"""First seed of rows whose small settings were chosen with seed 0."""
 
 EPOCHS = "the epochs of the training"
-"""As the value of an option: replaced by the number of epochs, whoever chose it."""
+"""Option value that is replaced by the number of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSetting:
-    """What is trained for a row at one scale: the small one or the paper's."""
+    """Training settings of a row at one scale, small or paper."""
 
     task: str
     """Name of a task of the bench."""
@@ -45,16 +45,16 @@ class RowSetting:
     decays: Decays | None = None
     """None: the task's own."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By title further options, each of which is a task of its own; none: one task."""
+    """Further options by title, each a separate task; empty: one task."""
     datasets: tuple[str, ...] = ()
-    """The first one that is found is the task's; the last one always is."""
+    """Candidates; the first one found is used, and the last one always exists."""
     seeds: int = 3
-    """How many trainings of each method there are, unless the user says."""
+    """Default number of seeds per method."""
     stack: str = "off"
-    """Whether seeds are trained at once, as ``CompareConfig.stack``."""
+    """Whether seeds are stacked, as in ``CompareConfig.stack``."""
     first_seed: int = 0
-    """Rows that train the same task have different seeds, or the same luck would be
-    counted twice."""
+    """Rows with the same task use different seeds: otherwise the same luck would count
+    twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,31 +62,29 @@ class PaperValue:
     """One cell of a table."""
 
     method: str
-    """Our name, such as switch-ema, with options where the paper varies an option."""
+    """Our name, such as switch-ema, with options if the paper varies one."""
     value: float | None
-    """As printed; None where the paper has none."""
+    """As printed; None if the paper has no value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperMetric:
-    """One metric of a row: what the paper prints for each method, and the gain."""
+    """One metric of a row: the paper's value for each method, and the gain."""
 
     metric: Metric
-    """In the paper's words, with the printed decimals."""
+    """As named in the paper, with the printed decimals."""
     values: tuple[PaperValue, ...]
     printed_gain: float | None = None
-    """Gain of Switch EMA as printed, positive where it is better."""
+    """Gain of Switch EMA as printed; positive is better."""
     in_percent: bool = False
     """Whether gains are in per cent of the baseline's value."""
     ours: str | None = None
-    """Name of the task's metric that stands beside it; None: the one at the same
-    position."""
+    """Name of the task's corresponding metric; None: the one at the same position."""
     misprint: str = ""
-    """Why the printed gain is not the one that follows from the values, if it is
-    not."""
+    """Why the printed gain does not match the printed values, if it does not."""
 
     def value(self, method: str) -> float | None:
-        """Return what a method reached; None where the paper does not say."""
+        """Return a method's value; None if the paper has none."""
         for cell in self.values:
             if cell.method == method:
                 return cell.value
@@ -107,42 +105,42 @@ class PaperMetric:
 
     @property
     def is_printed(self) -> bool:
-        """Whether the paper has a value of any method."""
+        """Whether the paper prints a value of any method."""
         return any(cell.value is not None for cell in self.values)
 
     @property
     def decimals(self) -> int:
-        """With how many decimals values are printed."""
+        """Number of decimals of printed values."""
         return 2 if self.metric.decimals is None else self.metric.decimals
 
     @property
     def gain_decimals(self) -> int:
-        """With how many decimals gains are printed."""
+        """Number of decimals of printed gains."""
         return 2 if self.in_percent else self.decimals
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRow:
-    """One training setting, and what each method reached in it."""
+    """One training setting with the paper's value of each method."""
 
     name: str
-    """What it is called on the command line."""
+    """Name on the command line."""
     title: str
-    """In the paper's own words."""
+    """As named in the paper."""
     small: RowSetting
     paper: RowSetting
     metrics: tuple[PaperMetric, ...]
     """The first one decides, as in a comparison."""
     baseline: str = "plain"
-    """What the printed gain is measured from: the cell that the paper sets in grey."""
+    """Baseline of the printed gain: the cell that the paper shades grey."""
     short: RowSetting | None = None
     """A short training at the small scale, for ablations and figures that train many
     variants of the row; None: the usual one."""
     small_methods: tuple[str, ...] = ()
-    """What is compared at the small scale instead of ``methods``; empty: the same."""
+    """Methods at the small scale, if different from ``methods``."""
     home: str = ""
-    """Name of the table whose folder the row is stored in; empty: the one that lists
-    it. A figure that shows a row of a table trains nothing of its own."""
+    """Name of the table whose folder stores the row; empty: the one that lists it. A
+    figure that reuses a table's row trains nothing."""
 
     def __post_init__(self) -> None:
         methods = [cell.method for cell in self.metrics[0].values]
@@ -159,7 +157,7 @@ class PaperRow:
         return (self.baseline, *(name for name in names if name != self.baseline))
 
     def methods_at(self, scale: str) -> tuple[str, ...]:
-        """Return what is compared at a scale."""
+        """Return the methods compared at a scale."""
         return (
             self.small_methods
             if scale == "small" and self.small_methods
@@ -167,16 +165,16 @@ class PaperRow:
         )
 
     def setting(self, scale: str) -> RowSetting:
-        """Return what is trained at a scale."""
+        """Return the training settings at a scale."""
         return self.paper if scale == "paper" else self.small
 
     def of_task(self, task: str) -> "PaperRow":
-        """Return the row with the title of one of its tasks, if that is a variant."""
+        """Return the row, titled after the variant that a task is, if it is one."""
         variant = self.variant_of(task)
         return replace(self, title=f"{self.title}, {variant}") if variant else self
 
     def variant_of(self, task: str) -> str | None:
-        """Name the variant of the row that a task is, if it is one."""
+        """Return the name of the variant that a task is, if it is one."""
         options = parse_task(task).options
         for title, own in self.small.variants.items():
             if own.items() <= options.items():
@@ -207,19 +205,19 @@ class PaperTable:
     """A table of the paper, as data."""
 
     name: str
-    """What it is called on the command line, such as table-2."""
+    """Name on the command line, such as table-2."""
     title: str
     rows: tuple[PaperRow, ...]
     columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
-    """The paper's name of each method, by ours."""
+    """The paper's names of methods, by ours."""
     small_note: str = ""
-    """What a reader must know about the rows at the small scale."""
+    """Notes about the rows at the small scale, shown to readers."""
     seeds: int | None = None
-    """Seeds of each row at any scale; None: as many as are asked for."""
+    """Fixed number of seeds per row; None: as requested."""
     first: tuple[str, ...] = ()
-    """Rows that others are compared with: a budget takes them before cheaper ones."""
+    """Rows that others are compared with: a budget includes them first."""
     keeps: Literal["none", "first", "all"] = "none"
-    """Whose weights are kept, for what is measured after the training."""
+    """Methods whose weights are kept, for measurements after training."""
     keeps_trajectory: bool = False
     """Whether the weights of every epoch are kept, too."""
 
@@ -237,7 +235,7 @@ class PaperTable:
 
 
 def values_of(methods: tuple[str, ...], text: str) -> tuple[PaperValue, ...]:
-    """Read the cells of a row; a dash is a cell without a value.
+    """Parse the cells of a row; a dash is a missing value.
 
     >>> [cell.value for cell in values_of(("plain", "ema"), "76.8 -")]
     [76.8, None]

@@ -19,7 +19,7 @@ _PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB", decimals=2)
 def _row(
     network: str, title: str, mse: tuple[str, float], psnr: tuple[str, float]
 ) -> PaperRow:
-    """Make a row; each metric has the three values and the printed gain."""
+    """Build a row; each metric has the three values and the printed gain."""
     return PaperRow(
         name=network,
         title=title,

@@ -1,4 +1,4 @@
-"""The paper's figures, and one more: what is trained for each, and how runs are drawn.
+"""The paper's figures, and one more: what to train and how to draw runs.
 
 To add a figure, write a file with a ``FigureKind`` beside these and add it to
 ``FIGURES``.
@@ -22,5 +22,5 @@ FIGURES: dict[str, FigureKind] = {
 
 
 def make_figures(tables: Mapping[str, PaperTable]) -> list[PaperTable]:
-    """Make what ``switch-ema reproduce`` trains and draws for each figure."""
+    """Build the figures that ``switch-ema reproduce`` trains and draws."""
     return [kind.make(tables) for kind in FIGURES.values() if kind.make]

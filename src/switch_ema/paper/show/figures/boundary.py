@@ -17,7 +17,7 @@ from switch_ema.paper.tables.table import PaperRow, PaperTable, RowSetting
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
-    """Measure and draw the boundaries of each run, which must be of points."""
+    """Measure and draw the boundaries of each run; its task must be 2D."""
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.bench.analyses.boundary import compare_boundaries
     from switch_ema.bench.report.boundaries import boundary_section

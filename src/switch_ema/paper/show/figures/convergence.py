@@ -39,7 +39,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             panels.append(_panel(task, title, methods))
             seeds.append(number_of_seeds(task))
     if not any(panel.curves for panel in panels):
-        raise UsageError("the runs have no finished training to draw.")
+        raise UsageError("nothing to draw: no training of these runs has finished.")
     save_figure(draw_convergence(panels), folder / FIGURES, CONVERGENCE.name)
     n = range_of(sorted(seeds))
     return Drawing(
@@ -47,7 +47,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             Picture(
                 name=CONVERGENCE.name,
                 caption=f"Lines: mean over seeds after every epoch (n = {n}). Bands: "
-                "±1 standard error. Vertical axes are cut to where methods differ.",
+                "±1 standard error. Vertical axes are cropped to where methods differ.",
                 alternative=f"Metric against epochs, {counted(len(panels), 'task')}",
             )
         ]
@@ -78,7 +78,7 @@ def _panel(task: "TaskSummary", title: str, methods: tuple[str, ...]) -> "CurveP
 
 
 def _chosen(known: Iterable[str], methods: tuple[str, ...]) -> list[str]:
-    """Find the methods asked for, or those of the paper; all if there is none."""
+    """Find the requested methods, or those of the paper; if none match, all."""
     known = list(known)
     found = [label for label in known if label in methods]
     if methods and not found:

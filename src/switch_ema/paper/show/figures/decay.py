@@ -9,7 +9,7 @@ from switch_ema.paper.tables.ablations import Ablation, make_figure_decay
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
-    """Draw a panel for each task of the runs; methods are told apart by ``decay``."""
+    """Draw a panel per task of the runs, with curves over ``decay``."""
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.bench.compare import summarize_run
     from switch_ema.paper import TABLES

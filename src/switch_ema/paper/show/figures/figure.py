@@ -1,4 +1,4 @@
-"""What a figure of the paper is: rows to train, and a way to draw finished runs."""
+"""Definition of a figure: rows to train, and how to draw finished runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,16 +14,16 @@ METHODS = ("plain", "ema", "switch-ema")
 
 @dataclass(frozen=True)
 class DrawnRun:
-    """A run that is drawn."""
+    """A run to draw."""
 
     title: str
-    """For its panel; empty: the name of its task."""
+    """Panel title; empty: the name of its task."""
     folder: Path
     row: PaperRow | None = None
-    """What it trains, if that is a row of the paper."""
+    """The paper's row that it trains, if any."""
 
     def title_of(self, task: str, *, is_alone: bool) -> str:
-        """Name the panel of one of its tasks.
+        """Return the panel title of one of its tasks.
 
         Args:
             task: as the comparison names it.
@@ -37,7 +37,7 @@ class DrawnRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """What was drawn: files in the folder of figures, and what is said of them."""
+    """A drawn figure: files in the folder of figures, and captions."""
 
     paragraphs: list[str] = field(default_factory=list)
     sheets: list[Sheet] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Drawing:
 
 
 Draw = Callable[[Sequence[DrawnRun], tuple[str, ...], Path], Drawing]
-"""Draws runs: which of their methods (none: the usual ones), and into which folder."""
+"""Draws runs, given methods (empty: the usual ones) and a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +53,18 @@ class FigureKind:
     """One entry of the registry."""
 
     name: str
-    """What it is called in ``switch-ema figure NAME``."""
+    """Name in ``switch-ema figure NAME``."""
     number: str | None = None
-    """Of the figure in the paper; None: the paper has none like it."""
+    """Number in the paper; None: not in the paper."""
     description: str
     draw: Draw
     make: Callable[[Mapping[str, PaperTable]], PaperTable] | None = None
-    """Makes what is trained for the paper's figure, from the tables."""
+    """Builds the rows to train for the paper's figure, from the tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure(PaperTable):
-    """A figure of the paper: the rows that it shows."""
+    """A figure of the paper with its rows."""
 
     draw: Draw
 
@@ -76,10 +76,10 @@ def shown_row(
     title: str,
     methods: tuple[str, ...] | None = None,
 ) -> PaperRow:
-    """Take a row of a table for a figure.
+    """Use a row of a table in a figure.
 
-    Without methods it is the table's own training, which is not repeated; with
-    methods it is one of the figure's own, of these methods alone.
+    Without methods, the table's training is reused; with methods, the figure trains
+    these methods separately.
     """
     source = next(row for row in tables[table].rows if row.name == name)
     if methods is None:
@@ -93,7 +93,7 @@ def shown_row(
 
 
 def usual_methods(known: Iterable[str], wanted: Sequence[str] = METHODS) -> list[str]:
-    """Choose one label for each method of the paper: without options, or the first.
+    """Choose one label per method of the paper: without options, or the first.
 
     >>> usual_methods(["plain", "ema:decay=0.9", "ema", "lawa"])
     ['plain', 'ema']
@@ -107,5 +107,5 @@ def usual_methods(known: Iterable[str], wanted: Sequence[str] = METHODS) -> list
 
 
 def nothing_printed(metric: Metric, methods: tuple[str, ...]) -> PaperMetric:
-    """Return a metric of which the paper draws curves and prints no numbers."""
+    """Return a metric that the paper plots without printing numbers."""
     return PaperMetric(metric=metric, values=values_of(methods, "- " * len(methods)))

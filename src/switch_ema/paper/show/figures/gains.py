@@ -1,4 +1,4 @@
-"""Not in the paper: differences to the baseline with intervals, several tasks."""
+"""Not in the paper: differences from the baseline with intervals, by task."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
-    """Draw a panel for each task of the runs, with all methods or those asked for."""
+    """Draw a panel per task of the runs, with all or the requested methods."""
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.analysis.gains.figure import draw_gains
     from switch_ema.analysis.matplotlib_style import save_figure
@@ -29,7 +29,9 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     tasks = [task for run in runs for task in summarize_run(run.folder).tasks]
     panels = [_panel(task, methods) for task in tasks]
     if not any(panel.gains for panel in panels):
-        raise UsageError("the runs have no method of these with paired seeds to draw.")
+        raise UsageError(
+            "nothing to draw: these methods have no paired seeds in the runs."
+        )
     save_figure(draw_gains(panels), folder / FIGURES, GAINS.name)
     baselines = {baseline_of(task.results[task.metrics[0].name]) for task in tasks}
     n = range_of(sorted(map(number_of_seeds, tasks)))
@@ -37,11 +39,11 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
         pictures=[
             Picture(
                 name=GAINS.name,
-                caption="Paired differences to "
+                caption="Paired differences from "
                 f"{' or '.join(sorted(map(display_name, baselines)))} at the last "
                 f"epoch, mean and {CONFIDENCE} interval, corrected over the methods "
-                f"of a run (n = {n}). More is better; points are filled where the "
-                "interval leaves out zero, and near ties have none.",
+                f"of a run (n = {n}). Higher is better; points are filled if the "
+                "interval excludes zero, and near ties have no interval.",
                 alternative=f"Differences by method, {counted(len(panels), 'task')}",
             )
         ]
@@ -64,6 +66,6 @@ def _panel(task: "TaskSummary", methods: tuple[str, ...]) -> "GainPanel":
 
 GAINS = FigureKind(
     name="gains",
-    description="differences to the baseline with intervals, a panel for each task",
+    description="differences from the baseline with intervals, a panel for each task",
     draw=draw,
 )

@@ -36,14 +36,14 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
         for task in kept:
             title = run.title if run.title and len(kept) == 1 else task.name
             if task.task.loss_in_training_only:
-                problems.append(f"{title}: there is no loss to draw in evaluation.")
+                problems.append(f"{title}: no loss in evaluation mode to draw.")
             else:
                 chosen = methods or usual_methods(task.weights, _METHODS)
                 weights = {label: task.weights[label] for label in chosen}
                 own = replace(task, weights=weights or task.weights)
                 lines[title] = TaskLandscape(own, SETTINGS).random_line()
     if not lines:
-        raise UsageError(" ".join(["there is nothing to draw.", *problems]))
+        raise UsageError(" ".join(["nothing to draw.", *problems]))
     save_figure(draw_lines(lines), folder / FIGURES, LANDSCAPE.name)
     first = next(iter(lines.values()))
     return Drawing(
@@ -51,11 +51,11 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
         pictures=[
             Picture(
                 name=LANDSCAPE.name,
-                caption="Solid: training loss (left axes). Dashed: the metric that "
-                "decides, on the test data (right axes). Each from the weights of one "
-                f"method (step 0) at {first.steps.size} points along one random "
+                caption="Solid: training loss (left axes). Dashed: primary metric on "
+                "the test data (right axes). Starting from the weights of each method "
+                f"(step 0), at {first.steps.size} points along one random "
                 "filter-normalised direction, the same for all methods; one seed: a "
-                "picture of one training, not evidence about the method.",
+                "picture of a single training, not evidence about a method.",
                 alternative="Loss and metric along a random direction, "
                 f"{counted(len(lines), 'task')}",
             )

@@ -24,7 +24,7 @@ SETTINGS = LandscapeSettings(side=31)
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
-    """Draw one picture for each task: its methods two by two, side by side."""
+    """Draw one picture per task: pairs of methods side by side."""
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.analysis.landscape.figure import caption, draw_surfaces
     from switch_ema.analysis.matplotlib_style import save_figure
@@ -45,8 +45,8 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
                     surfaces.append(surface)
             if not surfaces:
                 problems.append(
-                    f"{kept.name} has no two methods whose trajectories were kept "
-                    "and span a plane."
+                    f"{kept.name} has no two methods with stored trajectories that "
+                    "span a plane."
                 )
                 continue
             name = f"{PLANE.name}-{len(pictures) + 1}" if pictures else PLANE.name
@@ -60,7 +60,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
                 )
             )
     if not pictures:
-        raise UsageError(" ".join(["there is nothing to draw.", *problems]))
+        raise UsageError(" ".join(["nothing to draw.", *problems]))
     return Drawing(paragraphs=problems, pictures=pictures)
 
 
@@ -70,7 +70,7 @@ def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
     return PaperFigure(
         name="figure-plane",
         title="Pairs of methods on circles, with trajectories (Figure 3)",
-        small_note="The loss is that of the training points; the paper shows the test "
+        small_note="The loss is on the training points; the paper shows the test "
         "points.",
         draw=draw,
         seeds=1,
