@@ -201,7 +201,7 @@ def test_a_run_keeps_to_its_number_of_workers(file, tmp_path):
     config = CompareConfig(tasks=(f"{file}:Divided",), methods=("plain",), seeds=1)
     options = RunOptions(out=tmp_path, name="run", device="cpu", executor="inline")
     assert run_comparison(config, options).error is None
-    with pytest.raises(UsageError, match="begun with workers_per_training 1, and res"):
+    with pytest.raises(UsageError, match="with workers_per_training 1, and res"):
         run_comparison(config, replace(options, workers_per_training=2))
 
 

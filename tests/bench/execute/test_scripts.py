@@ -323,7 +323,7 @@ def test_trainings_of_different_lengths_are_told(script, tmp_path):
     (task,) = run.summary.tasks
     assert run.error is None and task.epochs == 3
     assert [result.last.n for result in task.results["score"]] == [3, 3, 3]
-    told = "Trainings have reported 2 to 3 times; the last value of each counts."
+    told = "Trainings reported between 2 and 3 values; the last value of each counts."
     assert task.problems == [told]
     assert told in write_run_page(run.summary, tmp_path / "run").read_text()
 
