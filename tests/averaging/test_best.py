@@ -83,8 +83,8 @@ def test_training_goes_on_and_the_live_weights_come_back():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "either n or error"),
-        ({"n": 10, "error": 0.1}, "either n or error"),
+        ({}, "exactly one of n and error"),
+        ({"n": 10, "error": 0.1}, "exactly one of n and error"),
         ({"n": 0}, "n must be a whole number"),
         ({"error": -1.0}, "error must be a number above 0"),
     ],
@@ -96,7 +96,7 @@ def test_bad_arguments_are_refused(options, message):
 
 def test_scores_in_percent_are_refused_with_a_hint():
     best = Best(EMA(scalar_model()), higher_is_better=True, n=100)
-    with pytest.raises(ValueError, match="give other scores their error"):
+    with pytest.raises(ValueError, match="pass error instead of n"):
         best.update(93.5)
     assert best.scores == []
 
@@ -160,7 +160,7 @@ def test_files_that_nobody_needs_are_deleted(tmp_path):
     state = best.state_dict()
     assert state["average"] == {}
     path.unlink()
-    with pytest.raises(StateMismatch, match="is gone"):
+    with pytest.raises(StateMismatch, match="is missing"):
         best.load_state_dict(state)
 
 
@@ -245,7 +245,7 @@ def test_files_of_a_killed_training_are_deleted_by_the_one_that_resumes(tmp_path
 @pytest.mark.parametrize("run", [None, 3, "../../00000000", "0123456789ab"])
 def test_a_state_names_none_but_the_files_of_its_folder(run, tmp_path):
     best = followed((0.1, 0.2), higher_is_better=True, n=9, folder=tmp_path / "in")
-    with pytest.raises(StateMismatch, match=r"run is|is gone"):
+    with pytest.raises(StateMismatch, match=r"run is|is missing"):
         best.load_state_dict(best.state_dict() | {"run": run})
 
 

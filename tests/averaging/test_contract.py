@@ -193,8 +193,8 @@ def test_state_of_another_model_is_refused_and_changes_nothing(make):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": "7"}, "steps that is no whole number"),
-        ({"steps": None, "epochs": torch.tensor(1)}, "epochs that is no whole number"),
+        ({"steps": "7"}, "steps must be whole numbers"),
+        ({"steps": None, "epochs": torch.tensor(1)}, "epochs must be whole numbers"),
         ({"shadow": {"scale": [1.0]}}, "scale is list, expected"),
         ({"shadow": 3}, "has no 'shadow'"),
     ],

@@ -19,7 +19,7 @@ def test_the_reason_tells_a_constant_learning_rate_from_one_that_decays():
         schedule: str(suggest(steps_per_epoch=9, epochs=9, schedule=schedule))
         for schedule in ("constant", "cosine", "step")
     }
-    assert "jitter to the end" in texts["constant"]
+    assert "noisy to the end" in texts["constant"]
     assert texts["cosine"] == texts["step"] != texts["constant"]
 
 
@@ -40,7 +40,7 @@ def test_few_steps_an_epoch_are_switched_less_often():
 def test_a_run_too_short_to_switch_is_told_so():
     found = suggest(steps_per_epoch=2, epochs=10, over_trains=True)
     assert found.method == "ema"
-    assert "too few to switch" in str(found)
+    assert "too few for 3 switches" in str(found)
 
 
 @pytest.mark.parametrize("over_trains", [False, True])

@@ -1,8 +1,8 @@
-"""Work that Ctrl-C does not cut in two.
+"""Defers Ctrl-C and other signals around work that must not be interrupted.
 
-Python runs signal handlers between two instructions of the main thread, so that the
-KeyboardInterrupt of a Ctrl-C can be raised anywhere. Here the handlers are replaced for
-a while by one that holds signals back and delivers them afterwards.
+Python runs signal handlers between any two instructions of the main thread, so a
+KeyboardInterrupt can be raised anywhere. Here the handlers are temporarily replaced by
+one that holds signals back and delivers them afterwards.
 """
 
 import _signal  # type: ignore[import-not-found]  # signal without enums: 0.4 us, not 5
@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _SIGNALS = signal.SIGTERM, signal.SIGINT
-"""Signals whose handlers may raise; the one that is restored last comes last."""
+"""Signals whose handlers may raise; their handlers are restored in this order."""
 
 
 class Interrupts:
@@ -46,24 +46,25 @@ class Interrupts:
         return bool(self._held)
 
     def remove(self) -> None:
-        """Restore the handlers and deliver what was held back, which may raise."""
+        """Restore the handlers and deliver held-back signals, which may raise."""
         try:
             self._restore(signal.SIGTERM)
         finally:
             self._restore(signal.SIGINT)
-        # Where blocks were not left in order this may still be called; pass all on.
+        # If blocks are left out of order this handler may still be called; it then
+        # passes everything on.
         self.holding, self._protected, self._is_removed = False, (), True
         held, self._held = self._held, []
         for number, frame in held:
             self._handlers[number](number, frame)
 
     def _restore(self, number: int) -> None:
-        # Not if the user has set another handler meanwhile.
+        # Not if the user has set another handler in the meantime.
         if number in self._handlers and _signal.getsignal(number) == self._handle:
             _signal.signal(number, self._below(number))
 
     def _below(self, number: int) -> Any:
-        """Return the handler from before, but of no block that was left earlier."""
+        """Return the previous handler, skipping those of blocks that have ended."""
         handler = self._handlers[number]
         owner = getattr(handler, "__self__", None)
         if isinstance(owner, Interrupts) and owner._is_removed:
@@ -85,7 +86,7 @@ class Interrupts:
 
 
 class Uninterrupted:
-    """A ``with`` block that signals do not interrupt; they are delivered at its end."""
+    """A ``with`` block during which signals are held back until its end."""
 
     def __enter__(self) -> None:
         self._interrupts = Interrupts()

@@ -1,8 +1,8 @@
-"""What this library uses of torch although torch does not promise it.
+"""Private parts of torch that this library depends on.
 
-Attributes that begin with an underscore, and the call stack, are read in this file
-only, so that a new version of torch is checked in one place. The private functions
-that do arithmetic are in :mod:`switch_ema.averaging.kernels.torch_ops`.
+Attributes with a leading underscore and the call stack are read only in this file, so a
+new version of torch is checked in one place. Private arithmetic functions are in
+:mod:`switch_ema.averaging.kernels.torch_ops`.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
 
 
 class _Scripted(MutableMapping[str, Any]):
-    """What a TorchScript module has in the place of a dictionary, as a mapping."""
+    """A mapping over the C++ container of a TorchScript module."""
 
     def __init__(self, held: Any) -> None:
         self._held = held
@@ -71,7 +71,7 @@ class _Scripted(MutableMapping[str, Any]):
 
 
 def _as_dict(held: Any) -> dict[str, Any]:
-    """Return a module's dictionary; for a TorchScript module, the same view of it."""
+    """Return a module's dictionary, or a view of a TorchScript module's container."""
     if not isinstance(held, dict) and not hasattr(held, "_mapping"):
         held._mapping = _Scripted(held)
     mapping: dict[str, Any] = getattr(held, "_mapping", held)
@@ -81,15 +81,15 @@ def _as_dict(held: Any) -> dict[str, Any]:
 def local_tensor(tensor: Any) -> Tensor | None:
     """Return the plain tensor inside a DTensor; None for any other tensor.
 
-    ``to_local()`` would make a new view of a parameter at each call; the tensor inside
-    stays the same object, so that a change can be noticed.
+    ``to_local()`` would make a new view at each call; the inner tensor stays the same
+    object, so changes can be noticed by identity.
     """
     inside: Tensor | None = getattr(tensor, "_local_tensor", None)
     return inside
 
 
 def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:
-    """Return where the Python object, the C++ tensor and its storage are in memory."""
+    """Return the addresses of the Python object, the C++ tensor and its storage."""
     return id(tensor), tensor._cdata, tensor.untyped_storage()._cdata
 
 
@@ -97,8 +97,8 @@ def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def default_store() -> Any:
-    """Return the store that ranks met at, None where they did so without one (MPI)."""
-    from torch.distributed import distributed_c10d  # which torch may be built without
+    """Return the rendezvous store of the default group, None without one (MPI)."""
+    from torch.distributed import distributed_c10d  # absent in some builds of torch
 
     try:
         return distributed_c10d._get_default_store()
@@ -109,7 +109,7 @@ def default_store() -> Any:
 def is_joining(replica: nn.Module) -> bool:
     """Whether a DDP module has been used with ``join()``, for uneven data.
 
-    torch leaves this on after the block, alike on all ranks.
+    torch leaves this flag on after the block, on all ranks.
     """
     config = getattr(replica, "_join_config", None)
     return config is not None and bool(config.enable)
@@ -124,17 +124,17 @@ def can_be_hooked(optimizer: object) -> bool:
 
 
 def optimizer_inside(optimizer: Any) -> Any:
-    """Return the optimizer that a wrapper passes everything on to, or the given one.
+    """Return the optimizer inside a wrapper, or the given one.
 
-    The wrappers of Lightning and Fabric show the hooks of the optimizer inside as their
-    own. Hooked themselves, torch would run the hooks around both steps.
+    The wrappers of Lightning and Fabric expose the inner optimizer's hooks as their
+    own. If the wrapper were hooked, torch would run the hooks around both steps.
     """
     own = getattr(optimizer, "__dict__", {})
     hooks = getattr(optimizer, "_optimizer_step_post_hooks", None)
     if hooks is None or "_optimizer_step_post_hooks" in own:
         return optimizer
     for value in own.values():
-        # By type, since Lightning holds a proxy of its strategy beside the optimizer.
+        # By type: Lightning's wrapper also holds a proxy of its strategy.
         if issubclass(type(value), Optimizer):
             inside = optimizer_inside(value)
             if inside._optimizer_step_post_hooks is hooks:
@@ -143,10 +143,10 @@ def optimizer_inside(optimizer: Any) -> Any:
 
 
 def wrap_step(optimizer: Any) -> None:
-    """Have torch wrap ``step`` now, so that its hooks run at the first step.
+    """Make torch wrap ``step`` now, so that hooks run from the first step.
 
-    Classes that do not call ``Optimizer.__init__``, such as timm's Lookahead, have it
-    wrapped at some later call.
+    For classes that do not call ``Optimizer.__init__``, such as timm's Lookahead, torch
+    would wrap it only at some later call.
     """
     if not getattr(type(optimizer).step, "hooked", False):
         optimizer._patch_step_function()
@@ -158,7 +158,7 @@ def first_post_hook(optimizer: object) -> int | None:
 
 
 def init_group(optimizer: Any, group: dict[str, Any], *columns: list[Any]) -> None:
-    """Let an optimizer fill lists with the tensors of a group and their state."""
+    """Fill lists with the tensors of a parameter group and their state."""
     optimizer._init_group(group, *columns)
 
 
@@ -170,7 +170,7 @@ def without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def step_definitions(optimizer: Optimizer) -> int:
-    """Count the classes that define a step, not those for which torch wraps one."""
+    """Count the classes that define ``step``, ignoring the wrappers torch adds."""
     classes = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
     return len({inspect.unwrap(vars(c)["step"]) for c in classes if "step" in vars(c)})
 
@@ -181,12 +181,11 @@ def is_in_step(optimizer: Optimizer) -> bool:
 
 
 def is_inner_step(optimizer: Optimizer) -> bool:
-    """Whether the present step was called by another step of the same optimizer.
+    """Whether the current step was called by another step of the same optimizer.
 
-    torch wraps ``step`` in every class, so where a subclass calls ``super().step()``
-    the hooks run twice. The call stack tells which one is outermost, and unlike a
-    counter it cannot be left wrong by an exception: there is one such wrapper on it,
-    or there are two.
+    torch wraps ``step`` in every class, so the hooks run twice if a subclass calls
+    ``super().step()``. The outermost step has one such wrapper on the call stack, an
+    inner step has two. Unlike a counter, the stack stays right after an exception.
     """
     return _steps_on_stack(optimizer, at_most=2) == 2
 
@@ -226,8 +225,8 @@ def _frames() -> Iterable[FrameType]:
 
 
 def leave_graph() -> None:
-    """Have torch.compile end its graph here; with ``fullgraph=True`` say why."""
-    # Only a literal gets into the error of torch.
+    """Make torch.compile end its graph here; with ``fullgraph=True`` raise why."""
+    # torch includes the message in its error only if it is a literal.
     torch._dynamo.graph_break(
         msg="switch-ema averages after the step, outside of its graph. With "
         "fullgraph=True, give the averager no optimizer and call update() after each "
@@ -237,5 +236,5 @@ def leave_graph() -> None:
 
 @_disable_dynamo
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function as it is where torch.compile is tracing."""
+    """Call a function eagerly while torch.compile is tracing."""
     return call(*arguments)

@@ -1,4 +1,4 @@
-"""Averaging without changing the training loop: the loader marks the epochs."""
+"""Averaging without changes to the training loop: the loader marks the epochs."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,21 +22,21 @@ def attach(
     method: str = "switch-ema",
     **options: "Unpack[MethodOptions]",
 ) -> "Attached":
-    """Average beside a training loop that stays as it is.
+    """Average without changing the training loop.
 
-    The optimizer tells the steps and the loader the epochs; iterate over what this
-    returns in place of the loader. There is no ``update`` or ``end_epoch`` to call.
+    Steps are counted by the optimizer and epochs by the loader: iterate over the
+    returned loader instead of your own. ``update`` and ``end_epoch`` are not needed.
 
     Args:
         optimizer: one or several, see :class:`Averager`.
-        loader: gives the batches of one epoch each time it is iterated, such as a
-            DataLoader. Without it only what goes by steps happens, until
-            :meth:`Attached.watch` is given one.
-        model: see :class:`Averager`. Without it the parameters that the optimizer
-            has now are averaged, and nothing else: buffers, such as the statistics of
-            batch norm, stay live, there is no model for ``recalibrate`` to call, and
-            the state dicts carry the model's names only if the optimizer was made
-            from ``model.named_parameters()``. Models under FSDP2 must be given.
+        loader: yields the batches of one epoch per iteration, such as a DataLoader.
+            Without it, epochs are counted only for loaders given to
+            :meth:`Attached.watch`.
+        model: see :class:`Averager`. Without it, only the parameters that the
+            optimizer holds now are averaged: buffers, such as batch-norm statistics,
+            stay live, ``recalibrate`` has no model to call, and state dicts have the
+            model's names only if the optimizer was made from
+            ``model.named_parameters()``. Required under FSDP2.
         method: a name in ``METHODS``.
         options: the options of the method, such as ``decay`` or ``switch_every``.
 
@@ -61,22 +61,22 @@ def attach(
 
 
 class Attached:
-    """A loader that tells an averager when an epoch ends; returned by ``attach``.
+    """A loader that reports the ends of epochs to an averager; see ``attach``.
 
-    It has the length and the public attributes of the loader inside. An epoch ends
+    It has the length and the public attributes of the wrapped loader. An epoch ends
 
-    - when a pass comes to its end, before the loop is left, so that what follows the
-      loop already sees the switch;
-    - when a pass was broken off, at the start of the next one (after the very last,
-      ``averager.end_epoch()`` does it by hand).
+    - when a pass is exhausted, before the loop exits, so code after the loop already
+      sees the switch;
+    - at the start of the next pass if the loop was left with ``break`` (after the last
+      epoch, call ``averager.end_epoch()``).
 
-    A pass in which the optimizer takes no step is no epoch: a look at the first batch,
-    or an evaluation on the training data, also while an epoch is running. What fetches
-    batches ahead of the loop must be inside the loader that is attached, not around it.
+    A pass without an optimizer step is not an epoch, for example a look at the first
+    batch or an evaluation on the training data, even in the middle of an epoch.
+    Prefetchers must be inside the attached loader, not around it.
 
     Args:
-        epochs: counts them; shared by all loaders of one averager.
-        loader: the one inside; None if :meth:`watch` gives each epoch its own.
+        epochs: counts epochs; shared by all loaders of one averager.
+        loader: the wrapped loader; None if :meth:`watch` gives each epoch its own.
     """
 
     def __init__(self, epochs: "_Epochs", loader: Iterable[Any] | None) -> None:
@@ -85,11 +85,11 @@ class Attached:
 
     @property
     def averager(self) -> Averager:
-        """The averager, with the average, the counters and the state."""
+        """The averager, which has the average, the counters and the state."""
         return self._epochs.averager
 
     def watch(self, loader: Iterable[Any]) -> "Attached":
-        """Return another loader for the same averager, as where each epoch has its own.
+        """Wrap another loader for the same averager, such as one made for each epoch.
 
         >>> import torch
         >>> model = nn.Linear(2, 1)
@@ -106,10 +106,10 @@ class Attached:
         return self._epochs.run(self._loader)
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # says so if it has none
+        return len(self._loader)  # type: ignore[arg-type]  # raises if it has none
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # not there yet while this is being unpickled
+        if name.startswith("_"):  # while unpickling, _loader does not exist yet
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         return getattr(self._loader, name)
 
@@ -121,10 +121,10 @@ class _Epochs:
         self.averager = averager
         self._model = model
         self._broken_off: tuple[int, int] | None = None
-        """Steps and epochs of the averager when a pass was broken off."""
+        """The averager's steps and epochs when a pass was left early."""
 
     def run(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Make one pass. Being a generator, it notices when it is left."""
+        """Make one pass; as a generator, it notices when the loop is left early."""
         self._end_what_was_broken_off()
         averager = self.averager
         trained, before = False, averager.steps
@@ -132,10 +132,10 @@ class _Epochs:
             for batch in loader:
                 before = averager.steps
                 yield batch
-                # Steps between two batches tell training from looking at the data.
+                # A step between two batches distinguishes training from evaluation.
                 trained = trained or averager.steps > before
         except BaseException:
-            # Nothing is switched here: after an error, the weights stay as they were.
+            # No switch here: after an error, the weights must stay unchanged.
             if trained or averager.steps > before:
                 self._broken_off = averager.steps, averager.epochs
             raise
@@ -148,7 +148,7 @@ class _Epochs:
             return
         steps, epochs = self._broken_off
         position = self.averager.position
-        # Not if the epoch was ended by hand, or a checkpoint was loaded since then.
+        # Skip if end_epoch() was called or a checkpoint was loaded since then.
         if position.steps >= steps and position.epochs == epochs:
             self.averager.end_epoch()
         self._broken_off = None
@@ -164,7 +164,7 @@ def _check_loader(loader: Iterable[Any] | None) -> None:
 
 
 def _named_parameters(optimizers: list[Any]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Name parameters as the optimizer does, else by their places in it."""
+    """Name parameters as the optimizer does, otherwise by their index."""
     for i, optimizer in enumerate(optimizers):
         prefix = f"optimizer{i}." if len(optimizers) > 1 else ""
         for j, group in enumerate(optimizer.param_groups):
@@ -175,7 +175,7 @@ def _named_parameters(optimizers: list[Any]) -> Iterator[tuple[str, nn.Parameter
 
 
 def _module_over(parameters: Iterable[tuple[str, nn.Parameter]]) -> nn.Module:
-    """Build a module that holds parameters under the given dotted names."""
+    """Build a module that holds parameters under dotted names."""
     root = nn.Module()
     for name, parameter in parameters:
         *path, key = name.split(".")

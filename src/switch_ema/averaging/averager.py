@@ -1,4 +1,4 @@
-"""The base of all methods: it counts, averages, shows, saves and resumes."""
+"""The base class of all methods: counting, averaging, showing, saving, resuming."""
 
 import copy
 import os
@@ -53,44 +53,44 @@ from switch_ema.averaging.view.parametrized import Parametrized
 from switch_ema.averaging.view.stage import Block, Shown, stage_of
 from switch_ema.averaging.view.teacher import Teacher
 
-# Each rank looks at its own shard, so other ranks may have switched. To go on would
-# train a mixture; what is left is to stop, as after any other error of one rank, or to
-# load or reset on all ranks.
+# Each rank checks only its own shard, so other ranks may have switched already.
+# Continuing would train a mix of live and averaged shards: either stop, as after any
+# error on one rank, or load or reset on all ranks.
 _SHARDED_FAILURE = (
-    "This rank goes on only after load_state_dict() or reset(), which all ranks must "
-    "call: the others cannot know, and may have written theirs."
+    "Other ranks may have switched; call load_state_dict() or reset() on all ranks to "
+    "continue."
 )
 
 _STEPS_BETWEEN_COMPARISONS = 1000
-"""How often ranks compare their counters where nobody counts epochs."""
+"""How often ranks compare their counters if end_epoch() is never called."""
 
 _NO_STEPS = (
-    "The model was trained, but no step was counted in this epoch, so nothing is done "
-    "at its end:"
+    "The weights changed, but no step was counted in this epoch, so end_epoch() does "
+    "nothing:"
 )
-_MISSED_STEPS = "pass the optimizer that is used, or call update() after each step."
+_MISSED_STEPS = "pass the optimizer you train with, or call update() after each step."
 _MISSED_ROUNDS = (
-    "other optimizers have stepped, but with this count a step counts only with {}; "
-    "choose count='round', 'any', or the number of an optimizer that steps."
+    "other optimizers have stepped, but this count waits for {}; choose count='round', "
+    "'any', or the number of an optimizer that steps."
 )
 
 
 _UNEVEN_STEPS = (
-    "With DDP's join() each rank averages the steps that it takes itself, so the ranks "
-    "have different averages: save that of a rank with the most batches."
+    "With DDP's join() each rank averages only its own steps, so the averages differ "
+    "between ranks; save the one of a rank with the most batches."
 )
 
 
 class Averager(ABC):
-    """Keeps averaged weights beside a model that is being trained.
+    """Keeps averaged weights beside a model in training.
 
-    A method derives from this class and defines :meth:`_after_step`, where it acts on
-    epochs :meth:`_after_epoch`, and :attr:`current_decay`.
+    A method derives from this class and defines :meth:`_after_step` and
+    :attr:`current_decay`; if it acts on epochs, also :meth:`_after_epoch`.
 
     Args:
-        model: any module, also wrapped in DDP or torch.compile.
+        model: any module, which may be wrapped in DDP or torch.compile.
         optimizer: one or several; ``update`` then runs after each real step. With
-            several, ``count`` says which steps count. Several averagers of one
+            several, ``count`` selects the steps that count. Averagers that share an
             optimizer run in the order of their construction. Without an optimizer,
             call ``update`` yourself.
         buffers: "statistics" averages the running statistics of normalisation layers
@@ -100,23 +100,21 @@ class Averager(ABC):
         dtype: the dtype of the averaged parameters; None is the model's, but at least
             float32. bfloat16 halves the memory and is rounded so that it does not
             stall.
-        device: the device of the shadow; None is beside the model, "cpu" offloads it.
+        device: the device of the shadow; None is the model's, "cpu" offloads it.
         include: names, globs or a predicate of (name) or (name, tensor): only these
-            tensors are averaged; the averaged model has the live values of the others.
-            ``"trainable"`` is what requires a gradient, such as an adapter.
-        exclude: the same for the tensors that are not averaged.
+            tensors are averaged; the averaged model has live values elsewhere.
+            ``"trainable"`` selects tensors that require a gradient, such as adapters.
+        exclude: tensors not to average, given in the same way.
         flat: move the model's weights and buffers into one block of memory for the
-            fastest update. Use it for models that then stay on their device and in
-            their dtype.
-        steps_per_epoch: the length of an epoch, which places fractions of an epoch
-            within the first epoch too; later epochs are counted.
-        count: which steps count, where there are several optimizers. "round", the
-            default, counts one iteration of a loop: once when all have stepped, and
-            also when one of them is about to step again; those that did not step are
-            then not waited for until they do. "all" counts once each of them has
-            stepped, however often the others have. "any" counts every step of every
-            optimizer. An optimizer, or its number in the order given, counts the steps
-            of that one.
+            fastest update. Use it for models that keep their device and dtype.
+        steps_per_epoch: the length of an epoch, needed only to act inside the first
+            epoch; afterwards the last epoch's length is used.
+        count: which steps count with several optimizers. "round", the default, counts
+            one iteration of the loop: it ends when all optimizers have stepped, or
+            when one is about to step again; optimizers that did not step are then not
+            waited for until they step. "all" counts once every optimizer has stepped,
+            however often the others have. "any" counts every step of every optimizer.
+            An optimizer, or its number in the order given, counts only its steps.
     """
 
     name: ClassVar[str]
@@ -128,7 +126,7 @@ class Averager(ABC):
     active: ClassVar[bool] = False
     """Whether the method writes the live weights."""
     needs_steps: ClassVar[bool] = True
-    """Whether the method averages steps, so that it has to know of them."""
+    """Whether the method averages steps, and so must be notified of them."""
 
     def __init__(
         self,
@@ -166,32 +164,33 @@ class Averager(ABC):
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
-        self._has_told_of_join = False
+        self._has_warned_of_join = False
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
-        # Why training cannot go on with this average, after a failed switch.
+        # The reason why this average cannot be used after a failed switch.
         self._failure: str | None = None
-        # One number of each parameter at the last end of an epoch, if known.
+        # One element of each parameter at the end of the last epoch, if known; shows
+        # whether the model was trained without a counted step.
         self._mark: Mark | None = self._shadow.mark()
         self._fresh_state = self._extra_state()
         self._hook: StepHook | None = None
         if optimizers:
             self._connect(optimizers)
-        # Without an optimizer, only this tells weights that are loaded from a step.
+        # Without an optimizer, only this hook tells loaded weights from a step.
         self._loads = [] if optimizers else on_load(self._model, self._follow_load)
 
     def __repr__(self) -> str:
-        """Say the method, its decay, and what it has counted."""
+        """Return the method, its decay and its counters."""
         return (
             f"{type(self).__name__}(decay={self.current_decay:.6g}, "
             f"steps={self.steps}, epochs={self.epochs}, switches={self.switches})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy everything but what ties it to an optimizer.
+        """Copy everything except the connection to the optimizer.
 
-        So it can be pickled, alone or with a model that holds it; the copy has no
-        optimizer until :meth:`attach_to` gives it one.
+        This makes an averager picklable, alone or inside a model; the copy has no
+        optimizer until :meth:`attach_to` is called.
         """
         self._refuse_while_shown("Pickling or copying an averager")
         state = vars(self).copy()
@@ -201,26 +200,27 @@ class Averager(ABC):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take back what ``__getstate__`` returned."""
+        """Restore what ``__getstate__`` returned."""
         vars(self).update(state)
         self._hook, self._loads, self._open_blocks = None, [], []
         self._stage = stage_of(self._model)
-        # The model may not be complete yet, so its modules are not looked at.
+        # A model that holds this averager may be only half unpickled here, so its
+        # modules cannot be searched for a DDP wrapper.
         wrapped = self._wrapped
         shares = getattr(wrapped, "broadcast_buffers", False)
         self._replica = None
         if isinstance(wrapped, DistributedDataParallel) and shares:
             self._replica = wrapped
 
-    # What a method defines.
+    # To be defined by methods.
 
     @abstractmethod
     def _after_step(self) -> None:
         """React to an optimizer step; ``self.steps`` already counts it."""
 
     def _check_uncounted_step(self) -> None:
-        """Raise if the step that ``update()`` is to count cannot be one."""
-        return None  # most methods have nothing to compare it with
+        """Raise if no real step can have preceded this ``update()``."""
+        return None  # most methods cannot check this
 
     def _after_epoch(self) -> bool:
         """React to the end of an epoch; return whether live weights changed."""
@@ -241,12 +241,12 @@ class Averager(ABC):
         return {"shadow": self._shadow}
 
     def _extra_state(self) -> dict[str, Any]:
-        """Return what resuming needs beyond the shadows and the counters."""
+        """Return the state needed to resume beyond shadows and counters."""
         return {}
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``_extra_state`` returned; if it does not fit, raise first."""
-        return None  # most methods keep nothing more
+        """Restore what ``_extra_state`` returned; raise before changing anything."""
+        return None  # most methods have no extra state
 
     # Counting.
 
@@ -271,7 +271,7 @@ class Averager(ABC):
         return self._counters.position
 
     def update(self) -> None:
-        """Count one optimizer step; a hooked optimizer does this by itself."""
+        """Count one optimizer step; not needed if an optimizer was given."""
         self._refuse_while_shown("update()")
         if self._hook is not None:
             warnings.warn(
@@ -286,15 +286,15 @@ class Averager(ABC):
         self._count_step()
 
     def end_epoch(self) -> bool:
-        """Count one epoch and do what is due at its end.
+        """Count one epoch and act on its end, for example switch.
 
-        Steps never wait for an accelerator; this does so once if it switches.
+        Steps never synchronise with an accelerator; a switch does so once.
 
         Returns:
             Whether the live weights changed.
 
         Raises:
-            RankMismatch: under DDP or FSDP2, other ranks have counted otherwise.
+            RankMismatch: under DDP or FSDP2, the counters of other ranks differ.
         """
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
@@ -321,11 +321,11 @@ class Averager(ABC):
     def attach_to(self, optimizer: Optimizers, count: Count | None = None) -> None:
         """Run ``update`` after each step of another optimizer from now on.
 
-        Call :meth:`detach` first. The average and all counters go on.
+        Call :meth:`detach` first. The average and all counters are kept.
 
         Args:
             optimizer: one or several.
-            count: which steps count, as at construction; None is what was given there.
+            count: which steps count; None keeps the value given at construction.
         """
         if self._hook is not None:
             raise RuntimeError("Already attached to an optimizer; call detach() first.")
@@ -348,8 +348,8 @@ class Averager(ABC):
             self._hook.remove()
             self._hook = None
 
-    # An optimizer's step calls the first before it and the second after it; what the
-    # first has checked is not checked again.
+    # The optimizer calls the first hook before its step and the second after it; the
+    # second does not repeat the checks of the first.
 
     def _before_step(self) -> None:
         self._refuse_while_shown("optimizer.step()")
@@ -360,14 +360,14 @@ class Averager(ABC):
             self._start()
 
     def _count_step(self) -> None:
-        with Uninterrupted():  # the count and the average belong together
+        with Uninterrupted():  # a Ctrl-C must not separate the count from the average
             if self._replica is not None:
                 share_buffers(self._replica)
             self._counters.steps += 1
             self._after_step()
 
     def _start(self) -> None:
-        """From now on the average is one of its own."""
+        """Stop following the live weights: from now on the average is separate."""
         self._has_started = True
         for handle in self._loads:
             handle.remove()
@@ -376,7 +376,7 @@ class Averager(ABC):
     def _write_live(
         self, live_share: float = 0.0, reset_optimizer: bool = False
     ) -> None:
-        """Continue training from the average, unless it is not finite."""
+        """Write the average into the model, unless it is not finite."""
         since = self.steps - self._compared_at
         if self.epochs == 0 and since >= _STEPS_BETWEEN_COMPARISONS:
             self._compare_ranks("a switch")
@@ -384,7 +384,7 @@ class Averager(ABC):
         if broken is not None:
             message = (
                 f"The average of {broken} is not finite, so it was not written into "
-                "the model; the live weights are as they were."
+                "the model; the live weights are unchanged."
             )
             if self._shadow.is_sharded:
                 self._failure = message = f"{message} {_SHARDED_FAILURE}"
@@ -395,25 +395,25 @@ class Averager(ABC):
             self._hook.forget_state()
 
     def _compare_ranks(self, place: str) -> None:
-        """Raise on all ranks unless they have counted the same, before a switch.
+        """Raise on all ranks, before a switch, if their counters differ.
 
-        Passive methods write nothing, and may live on some ranks only, so they do not
-        wait for others.
+        Passive methods write nothing and may exist on some ranks only, so they do not
+        wait for other ranks.
         """
         counts = {**self._counters.state(), "decay": self.current_decay}
         if not self.active and has_uneven_data(self._wrapped):
-            # Ranks whose data has ended take no more steps; DDP syncs the weights.
+            # Ranks that ran out of data take no more steps; DDP syncs the weights.
             counts = {name: counts[name] for name in ("epochs", "switches")}
-            if not self._has_told_of_join:
-                self._has_told_of_join = True
+            if not self._has_warned_of_join:
+                self._has_warned_of_join = True
                 warnings.warn(_UNEVEN_STEPS, stacklevel=3)
         self._ranks_now().compare(place, counts, wait=self.active)
         self._compared_at = self.steps
 
     def _agreed(self, value: float) -> float:
-        """Return the number that rank 0 has, for one decision of all ranks.
+        """Return rank 0's number, for a decision that all ranks must share.
 
-        Without DDP or FSDP2 it is the number itself; with them, all ranks must call.
+        Without DDP or FSDP2, return the number itself; with them, all ranks must call.
         """
         return self._ranks_now().first_of(value)
 
@@ -428,20 +428,20 @@ class Averager(ABC):
         """Hold the average in the model for the length of a ``with`` block.
 
         The weights are exchanged in place, without a second copy of the model (where
-        the shadow has another dtype, the live weights are kept beside it). They come
-        back bit for bit on any way out of the block. Blocks nest; inside a block of
-        another averager of the same model, the innermost one's average is shown.
+        the shadow has another dtype, the live weights are kept beside it). They are
+        restored bit for bit however the block is left. Blocks nest, also those of
+        several averagers of one model; the innermost decides what is shown.
 
-        What is taken from the model inside the block without a copy, such as
-        ``model.state_dict()`` or a program of ``torch.export``, has the live weights
-        again afterwards. :meth:`averaged_state_dict` and :meth:`averaged_copy` stay.
+        References taken inside the block, such as ``model.state_dict()`` or a
+        ``torch.export`` program, hold the live weights again afterwards; use
+        :meth:`averaged_state_dict` or :meth:`averaged_copy` to keep the average.
         """
         return Block(self._stage, self._shown, self._wrapped)
 
     def show(self) -> nn.Module:
         """Hold the average in the model until :meth:`restore`, without a ``with``.
 
-        This is for code that cannot have a block, such as two callbacks; otherwise use
+        For code that cannot use a block, such as a pair of callbacks; otherwise use
         :meth:`averaged`, which also restores after an exception.
         """
         block = self.averaged()
@@ -452,13 +452,13 @@ class Averager(ABC):
     def restore(self) -> None:
         """Put back what was in the model before the last :meth:`show`."""
         if not self._open_blocks:
-            raise RuntimeError("restore() has nothing to put back; call show() first.")
+            raise RuntimeError("restore() has nothing to restore; call show() first.")
         self._open_blocks.pop().__exit__(None, None, None)
 
     def averaged_copy(self) -> nn.Module:
-        """Return a second module that holds the average, such as for a sampler.
+        """Return a separate module that holds the average, for example for a sampler.
 
-        It is a deep copy of the model without its wrappers, and no longer changes.
+        It is a deep copy of the unwrapped model, and later steps do not change it.
         """
         with self.averaged():
             return copy.deepcopy(self._model)
@@ -474,8 +474,8 @@ class Averager(ABC):
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return a copy of the averaged model, for ``model.load_state_dict``.
 
-        It shares no memory with the model or the shadow, has the model's dtypes and
-        carries plain names, whatever the model is wrapped in.
+        It shares no memory with the model or the shadow, has the model's dtypes, and
+        its names have no prefixes of wrappers.
 
         Args:
             full: gather whole tensors on the CPU, for models sharded by FSDP2; without
@@ -486,7 +486,7 @@ class Averager(ABC):
             return snapshot(self._model, full)
 
     def live_state_dict(self, *, full: bool = False) -> dict[str, Any]:
-        """Return the same for the live weights, also inside ``averaged()``.
+        """Return a copy of the live weights, also inside ``averaged()``.
 
         Args:
             full: gather whole tensors, as for :meth:`averaged_state_dict`.
@@ -495,9 +495,9 @@ class Averager(ABC):
             return snapshot(self._model, full)
 
     def _copy_average(self) -> dict[str, torch.Tensor]:
-        """Copy the average as the shadow has it, to be shown again later.
+        """Copy the shadow, to be shown again later.
 
-        Sharded tensors are copied by their part here.
+        Of sharded tensors, only the local part is copied.
         """
         self._follow_until_first_step()
         shadow = self._shadow if self.has_average else self._new_shadow()
@@ -516,11 +516,11 @@ class Averager(ABC):
         return Block(self._stage, choose, self._wrapped)
 
     def _check_copy(self, copied: Any) -> None:
-        """Raise StateMismatch unless it is a copy of an average of this model."""
+        """Raise StateMismatch unless ``copied`` is an average of this model."""
         check_shadow_state(self._shadow, copied, "average")
 
     def _as_copy(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Turn the parts of this process, as plain tensors, into a copy again."""
+        """Rebuild a copy from the plain local tensors of this process."""
         slots = {slot.name: slot.tensor for slot in self._shadow.slots}
         return {
             name: like_model_tensor(slots[name], part) if name in slots else part
@@ -528,16 +528,16 @@ class Averager(ABC):
         }
 
     def _new_shadow(self) -> Shadow:
-        """Return a second shadow, which begins at the live weights."""
+        """Return another shadow, initialised with the live weights."""
         storage = self._shadow.storage.without_flat()
         return Shadow(self._structure.slots, storage)
 
     def averaged_tensors(self) -> dict[str, torch.Tensor]:
         """Return the averaged tensors by plain name, without copying them.
 
-        This is for code that reads the average at every step, such as a teacher. Only
-        read the tensors; they change with the next step. Tied weights stand under
-        each of their names, in the shadow's dtype and on its device.
+        For code that reads the average at every step, such as a teacher. Do not write
+        to the tensors; the next step changes them. Tied weights appear under each of
+        their names. Dtypes and device are the shadow's.
         """
         self._follow_changes()
         self._follow_until_first_step()
@@ -558,21 +558,21 @@ class Averager(ABC):
         }
 
     def teacher(self, *, training: bool | None = None) -> Teacher:
-        """Return the averaged model as a function; the model is not touched by it.
+        """Return the averaged model as a function that leaves the model unchanged.
 
         Args:
-            training: whether it runs in training mode; None is the mode of the model.
+            training: whether to run in training mode; None uses the model's mode.
         """
         return Teacher(self._model, self.averaged_tensors, training=training)
 
     def call(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the model with the averaged weights, without exchanging them.
 
-        There is no gradient, and the model's mode is kept; see :meth:`teacher`.
+        No gradient is computed, and the model's mode is used; see :meth:`teacher`.
 
         Args:
-            inputs: given to the model.
-            keywords: given to the model, too.
+            inputs: positional arguments of the model.
+            keywords: keyword arguments of the model.
         """
         return self.teacher()(*inputs, **keywords)
 
@@ -589,13 +589,13 @@ class Averager(ABC):
 
         Args:
             loader: batches, all of which are used.
-            call: ``call(model, batch)`` runs the model. By default a tensor is passed
-                as it is, the first item of a list or tuple, a mapping as keywords.
+            call: ``call(model, batch)`` runs the model. By default the model gets a
+                tensor, the first item of a list or tuple, or a mapping as keywords.
         """
         if not self.has_average:
             raise RuntimeError(
-                "There is no average to recalibrate yet; the live weights, which are "
-                "shown until then, keep their statistics."
+                "There is no average to recalibrate yet; train until the method has "
+                "averaged for the first time."
             )
         with self.averaged() as model:
             tracked = {id(slot.tensor) for slot in self._shadow.slots}
@@ -606,7 +606,7 @@ class Averager(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return counters and averages, to resume bit for bit.
 
-        It holds numbers, strings and tensors only, so ``torch.load`` reads it with
+        It contains only numbers, strings and tensors, so ``torch.load`` reads it with
         ``weights_only=True``. It is a copy that later steps do not change.
         """
         self._follow_until_first_step()
@@ -619,13 +619,13 @@ class Averager(ABC):
         return state | self._extra_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned.
+        """Restore what :meth:`state_dict` returned.
 
         Raises:
-            StateMismatch: the state is of another method or model. It says what is
-                missing, unexpected or of another shape, and nothing has changed.
+            StateMismatch: the state belongs to another method or model; the message
+                lists missing, unexpected and misshapen tensors. Nothing has changed.
             RankMismatch: under DDP or FSDP2, other ranks load another state; nothing
-                has changed on any of them.
+                has changed on any rank.
         """
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
@@ -659,7 +659,7 @@ class Averager(ABC):
         return None
 
     def _record_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what must be the same on all ranks of a state that was checked."""
+        """Return the part of a checked state that must be equal on all ranks."""
         record = {name: state[name] for name in COUNTERS}
         if is_replicated(self._wrapped):
             record["fingerprint of the averages"] = fingerprint(
@@ -678,13 +678,13 @@ class Averager(ABC):
         epochs: int = 0,
         **extra: Any,
     ) -> None:
-        """Take over an average that another library made.
+        """Take over an average made by another library.
 
         Args:
-            weights: averaged tensors by plain name; those not given keep their value.
-            steps: how many optimizer steps it has seen, which a warm-up goes on from.
-            epochs: how many epochs it has seen.
-            extra: what else the method counts, such as ``averaged_models`` for SWA.
+            weights: averaged tensors by plain name; others keep their value.
+            steps: optimizer steps that it has seen; a warm-up continues from there.
+            epochs: epochs that it has seen.
+            extra: other counters of the method, such as ``averaged_models`` of SWA.
         """
         plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
         unknown = {*(weights.keys() - plain), *(extra.keys() - self._fresh_state)}
@@ -698,7 +698,7 @@ class Averager(ABC):
         self.load_state_dict(state)
 
     def reset(self) -> None:
-        """Start again from the live weights."""
+        """Restart the average from the live weights, with all counters at zero."""
         self._refuse_while_shown("reset()")
         self._check_structure()
         self._counters.reset()
@@ -710,7 +710,7 @@ class Averager(ABC):
     # Following the model.
 
     def refresh(self) -> None:
-        """Look at the model again: new tensors start at their present values."""
+        """Follow a changed model; new tensors start at their current values."""
         self._refuse_while_shown("refresh()")
         self._structure.look()
         if self._ranks is not None and self._ranks.numbers != ranks_of(self._wrapped):
@@ -728,10 +728,10 @@ class Averager(ABC):
             self.refresh()
 
     def _follow_until_first_step(self) -> None:
-        """Keep the average equal to the model until the first step is taken.
+        """Keep the average equal to the model until the first step.
 
-        Without an optimizer nothing tells weights that were set from weights that a
-        step has moved, so there only :meth:`_follow_load` follows.
+        Without an optimizer, weights that were set cannot be told from weights that a
+        step has moved, so only :meth:`_follow_load` applies.
         """
         is_hooked = self._hook is not None
         if is_hooked and not self._has_started and not self._stage.blocks:
@@ -739,7 +739,7 @@ class Averager(ABC):
                 shadow.read_if_loaded_()
 
     def _follow_load(self, module: nn.Module) -> None:
-        """Keep the average equal to weights that are loaded before the first step."""
+        """Copy weights that are loaded before the first step into the average."""
         if not self._has_started and not self._stage.blocks:
             for shadow in self._shadows().values():
                 shadow.read_module_(module)
@@ -747,8 +747,8 @@ class Averager(ABC):
     def _refuse_while_shown(self, call: str) -> None:
         if self._stage.blocks:
             raise RuntimeError(
-                f"{call} inside averaged() would mix the averaged and the live "
-                "weights; leave the with block first."
+                f"{call} inside averaged() would mix averaged and live weights; leave "
+                "the with block first."
             )
 
     def _refuse_after_failure(self) -> None:

@@ -1,4 +1,4 @@
-"""The best average of a run, returned only where the last is clearly worse."""
+"""The best average of a run, returned only if the last one is clearly worse."""
 
 import math
 import os
@@ -22,15 +22,15 @@ from switch_ema.averaging.view.stage import Block
 
 
 def standard_error(share: float, n: int) -> float:
-    """``sqrt(p * (1 - p) / n)`` of a share p of n examples.
+    """Standard error ``sqrt(p * (1 - p) / n)`` of a proportion p of n examples.
 
     >>> standard_error(0.9, 900)
     0.01
     """
     if not 0 <= share <= 1:
         raise ValueError(
-            f"With n, the score must be a share in [0, 1], such as an accuracy, got "
-            f"{share!r}; give other scores their error."
+            f"With n, the score must be a proportion in [0, 1], such as an accuracy, "
+            f"got {share!r}; for other scores pass error instead of n."
         )
     return round(math.sqrt(share * (1 - share) / n), 15)
 
@@ -62,22 +62,23 @@ _RUN = re.compile("[0-9a-f]{12}")
 class Best:
     """Keep the best average by a held-out score; return it if the last is worse.
 
-    Told a score after each epoch, it copies the average whenever the score is the best
-    so far. At the end :meth:`averaged` and the other views show that copy only if the
-    last score is worse by more than one standard error, else the last average: always
-    taking the best would choose by noise.
+    :meth:`update` takes a score after each epoch and copies the average if the score is
+    the best so far. At the end :meth:`averaged` and the other views show that copy only
+    if the last score is worse by more than one standard error, and the last average
+    otherwise: always taking the best would select by noise.
 
-    The score must come from data that is neither trained on nor reported. With several
-    processes all must call, and the score of rank 0 counts; sharded models (FSDP2) keep
-    their own part each.
+    Score on data that is neither trained on nor reported. With several processes, all
+    must call, and rank 0's score counts; for sharded models (FSDP2) each rank keeps its
+    own part.
 
     Args:
-        averager: whose averages are kept.
-        higher_is_better: whether a higher score is better, as of an accuracy.
-        n: held-out examples of a score that is a share in [0, 1], such as an accuracy
-            or an error rate; its standard error is ``sqrt(p * (1 - p) / n)``.
+        averager: the averager whose average is kept.
+        higher_is_better: whether a higher score is better, as for an accuracy.
+        n: number of held-out examples, for a score that is a proportion in [0, 1] such
+            as an accuracy or error rate; its standard error is
+            ``sqrt(p * (1 - p) / n)``.
         error: the standard error of any other score.
-        folder: keep the copy in a file per process in this folder, instead of in
+        folder: store the copy in this folder, one file per process, instead of in
             memory. Several Bests may share it.
 
     >>> from switch_ema import EMA
@@ -99,7 +100,7 @@ class Best:
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if (n is None) == (error is None):
-            raise ValueError("Best takes either n or error, the score's own error.")
+            raise ValueError("Best needs exactly one of n and error.")
         self.averager = averager
         self.scores: list[float] = []
         """The scores so far."""
@@ -112,34 +113,34 @@ class Best:
         self._kept: dict[str, Tensor] | None = None
         self._run = ""
         self._file: _File | None = None
-        # Files that a state dict may still name, and all that are this object's.
+        # Files that a saved state dict may still need, and all that this object owns.
         self._saved: list[_File] = []
         self._own: set[_File] = set()
         _EXISTING.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy everything but the right to write and delete the original's files."""
+        """Copy everything but the ownership of the original's files."""
         return vars(self) | {"_run": "", "_own": set(), "_saved": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take back what ``__getstate__`` returned."""
+        """Restore what ``__getstate__`` returned."""
         vars(self).update(state)
         _EXISTING.add(self)
 
     def update(self, score: float) -> bool:
-        """Take the held-out score of the present average, after an epoch.
+        """Record the held-out score of the current average, after an epoch.
 
         Returns:
-            Whether it is the best so far, so that the average was copied. A score that
-            is NaN never is.
+            Whether the score is the best so far and the average was copied; never for
+            NaN.
 
         Raises:
-            OSError: the copy could not be written, as on a full disk. Nothing has
-                changed, so the call can be repeated.
+            OSError: the copy could not be written, for example on a full disk. Nothing
+                has changed, so the call can be repeated.
         """
         score = self.averager._agreed(float(score))
         if self._n is not None and not math.isnan(score):
-            standard_error(score, self._n)  # refuses what is no share
+            standard_error(score, self._n)  # raises if it is not a proportion
         if math.isnan(score) or not self._improves(score):
             self.scores.append(score)
             return False
@@ -154,12 +155,12 @@ class Best:
 
     @property
     def best_epoch(self) -> int | None:
-        """Which update had the best score, counted from 1; None before one had any."""
+        """Number of the update with the best score, from 1; None without a score."""
         return self._best
 
     @property
     def is_better_than_last(self) -> bool:
-        """Whether the last score is worse than the best by more than its error."""
+        """Whether the last score is worse than the best by more than one error."""
         if self._best is None:
             return False
         last, best = self.scores[-1], self.scores[self._best - 1]
@@ -169,7 +170,7 @@ class Best:
             error = 0.0 if math.isnan(last) else standard_error(last, self._n)
         return is_clearly_worse(last, best, error, self._higher)
 
-    # What is shown.
+    # Showing the chosen average.
 
     def averaged(self) -> Block[nn.Module]:
         """Hold the chosen average in the model for the length of a ``with`` block."""
@@ -193,7 +194,7 @@ class Best:
     # Saving and resuming.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores and, unless it is in a file, the copy."""
+        """Return the scores and, unless it is stored in a file, the copy."""
         if self._file is not None:
             self._saved = [*self._saved, self._file][-2:]
         return {
@@ -204,10 +205,11 @@ class Best:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned.
+        """Restore what :meth:`state_dict` returned.
 
         Raises:
-            StateMismatch: it is no such state, or its file is gone; nothing changed.
+            StateMismatch: not a state of a Best, or its file is missing; nothing has
+                changed.
         """
         if not isinstance(state, Mapping) or state.keys() != _STATE:
             raise StateMismatch("This is not the state_dict() of a Best.")
@@ -215,10 +217,12 @@ class Best:
         if not isinstance(scores, list) or not all(
             isinstance(s, float) for s in scores
         ):
-            raise StateMismatch("The state's scores are no list of numbers.")
+            raise StateMismatch("The state's scores are not a list of numbers.")
         is_epoch = isinstance(best, int) and 1 <= best <= len(scores)
         if best is not None and not is_epoch:
-            raise StateMismatch(f"The state's best epoch is {best!r}, not one of them.")
+            raise StateMismatch(
+                f"The state's best epoch must be in [1, {len(scores)}], got {best!r}."
+            )
         kept: dict[str, Tensor] | None = None
         file: _File | None = None
         if best is not None and self._folder is None:
@@ -228,7 +232,7 @@ class Best:
             file = self._existing_file(state["run"], best)
         self.scores, self._best = list(scores), best
         self._kept, self._file = kept, file
-        # Others may have taken the same state, so new files get a name of their own.
+        # Other runs may resume from the same state, so new files get a new name.
         self._run = ""
         if file is not None:
             self._saved = [file]
@@ -259,25 +263,25 @@ class Best:
         return file
 
     def _delete_unneeded(self) -> None:
-        # Another Best, such as a copy, may have taken over a file of this one.
+        # Another Best, such as a copy, may still need a file of this one.
         needed = {file for best in _EXISTING for file in (*best._saved, best._file)}
         for file in self._own - needed:
             self._path(file).unlink(missing_ok=True)
             self._own.remove(file)
 
     def _existing_file(self, run: Any, epoch: int) -> _File:
-        """Return the file that a state names; its name must be none but a Best's."""
+        """Return the file of a loaded state; accept only names that Best writes."""
         if not isinstance(run, str) or not _RUN.fullmatch(run):
             raise StateMismatch(
-                f"The state's run is {run!r}, not one of a Best with a folder."
+                f"The state's run is {run!r}; it was not saved by a Best with a folder."
             )
         file = _File(run, epoch)
         if not self._path(file).exists():
-            raise StateMismatch(f"{self._path(file)}, which the state names, is gone.")
+            raise StateMismatch(f"The state's file {self._path(file)} is missing.")
         return file
 
     def _inherited(self, run: str) -> set[_File]:
-        """Find what a training that ended has left, such as epochs after its state."""
+        """List files left by the saved run, such as epochs after its last state."""
         assert self._folder is not None
         names = self._folder.glob(f"best-{run}-epoch*-rank{fsdp.rank()}.pt")
         epochs = (re.search(r"-epoch(\d+)-", path.name) for path in names)

@@ -1,4 +1,4 @@
-"""A method, a decay and an interval for a run of known length, and why."""
+"""Suggests a method, a decay and an interval for a run of known length."""
 
 import math
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ RateSchedule = Literal["constant", "cosine", "linear", "one-cycle", "step"]
 
 STRONG = 1.0
 """Windows ``1 / (1 - d)`` between two switches of a run that over-trains: 37% of the
-progress survive a switch."""
+progress survives a switch."""
 FEWEST_STEPS = 20
-"""Steps between two switches; with fewer, an average of them is hardly one."""
+"""Minimum number of steps between two switches; fewer hardly make an average."""
 FEWEST_SWITCHES = 3
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to begin with; :func:`suggest` makes it."""
+    """A starting point, made by :func:`suggest`."""
 
     method: str
     """A name in ``METHODS``."""
     decay: str | float
-    """As the method takes it."""
+    """The method's ``decay`` argument."""
     final_decay: float
     """The decay at the end of the run."""
     switch_every: int | None
     """Epochs between two switches; None: the method never switches."""
     surviving_share: float
-    """Share of a straight drift that survives a switch; 1 where there is none."""
+    """Share of a straight drift that survives a switch; 1 without switches."""
     why: tuple[str, ...]
-    """The reasons, a sentence each."""
+    """The reasons, one sentence each."""
 
     @property
     def code(self) -> str:
-        """The line to write."""
+        """The line of code to write."""
         if self.switch_every is None:
             return f"EMA(model, optimizer, decay={self.decay!r})"
         interval = (
@@ -46,7 +46,7 @@ class Suggestion:
         return f"SwitchEMA(model, optimizer, decay={self.decay!r}{interval})"
 
     def __str__(self) -> str:
-        """Tell it in a few lines."""
+        """Format the suggestion in a few lines."""
         every = self.switch_every
         interval = "never" if every is None else f"every {every} epoch(s)"
         return "\n".join(
@@ -71,11 +71,11 @@ def suggest(
     """Suggest a method, a decay and an interval for a run.
 
     Args:
-        steps_per_epoch: optimizer steps of an epoch.
+        steps_per_epoch: optimizer steps per epoch.
         epochs: epochs of the run.
-        schedule: of the learning rate: "constant", or "cosine", "linear", "one-cycle"
-            or "step", which decay to nearly zero.
-        over_trains: whether plain training gets worse on held-out data before it ends.
+        schedule: learning-rate schedule: "constant", or "cosine", "linear",
+            "one-cycle" or "step", which decay to nearly zero.
+        over_trains: whether plain training gets worse on held-out data before its end.
 
     >>> suggest(steps_per_epoch=500, epochs=90).code
     "EMA(model, optimizer, decay='auto')"
@@ -90,18 +90,18 @@ def suggest(
         return _switching(steps_per_epoch * interval, interval)
     total = steps_per_epoch * epochs
     why = [
-        "A passive average cannot harm a training, and its window of "
+        "A passive average cannot harm training, and its window of "
         f"{AUTO_SHARE:.0%} of the steps so far needs no tuning.",
-        "With a constant learning rate the live weights jitter to the end, which is "
-        "where an average gains most."
+        "With a constant learning rate the live weights stay noisy to the end, which "
+        "is where averaging gains most."
         if schedule == "constant"
-        else "A learning rate that decays to nearly zero leaves an average little to "
-        "gain at the end; it gains before.",
+        else "With a learning rate that decays to nearly zero, averaging gains little "
+        "at the end; it gains earlier.",
     ]
     if over_trains:
         why.append(
-            f"The run has {epochs} epoch(s) of {steps_per_epoch} step(s), too few to "
-            f"switch {FEWEST_SWITCHES} times after {FEWEST_STEPS} steps or more each."
+            f"The run has {epochs} epoch(s) of {steps_per_epoch} step(s), too few for "
+            f"{FEWEST_SWITCHES} switches at least {FEWEST_STEPS} steps apart."
         )
     why.append("With held-out data, Best keeps the best average of all epochs.")
     final = fraction()(total - 1)
@@ -113,8 +113,8 @@ def _switching(steps: int, interval: int) -> Suggestion:
     decay = float(f"{decay:.{max(2, math.ceil(math.log10(steps)) + 1)}g}")
     share = round(surviving_share(decay, steps), 2)
     why = (
-        f"The run over-trains: switches that keep {share:.0%} of the progress act as a "
-        "smaller learning rate would, and training gets worse later or not at all.",
+        f"The run over-trains: switches that keep {share:.0%} of the progress act like "
+        "a smaller learning rate, so training gets worse later or not at all.",
         f"decay = 1 - 1/n with n = {steps} steps between two switches.",
         "Compare with EMA and the same learning rate times "
         f"{share:g}, which often does as well.",

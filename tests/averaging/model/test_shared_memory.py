@@ -48,7 +48,7 @@ def test_a_part_of_memory_in_two_weights_is_refused():
 
 @pytest.mark.parametrize("make", [transposed, sliced])
 def test_flat_storage_refuses_what_it_would_tear_apart(make):
-    with pytest.raises(ValueError, match=r"cannot move 0\.weight: other tensors"):
+    with pytest.raises(ValueError, match=r"cannot move 0\.weight, which shares memory"):
         EMA(make(), flat=True)
 
 

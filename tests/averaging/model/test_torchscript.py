@@ -106,7 +106,7 @@ def test_what_torchscript_cannot_do_is_said():
     with pytest.raises(TypeError, match=r"inside averaged\(\)"):
         ema.call(torch.ones(2, 3))
     ema.update()
-    with pytest.raises(TypeError, match="before it is scripted"):
+    with pytest.raises(TypeError, match="recalibrate before scripting"):
         ema.recalibrate([torch.ones(2, 3)])
 
 

@@ -229,8 +229,8 @@ def rewrite(path, change):
 
 
 ENDLESS = {
-    "cyclic": (cyclic, "its dictionaries are nested without end"),
-    "laughing": (laughing, "its dictionaries are nested without end"),
+    "cyclic": (cyclic, "its dictionaries are nested too deeply"),
+    "laughing": (laughing, "its dictionaries are nested too deeply"),
     "collision": (
         lambda: {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
         "two values are named a.b",
@@ -268,7 +268,7 @@ def test_nesting_that_torch_itself_does_not_pickle(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "c.pt")
     deep = b"\x80\x02" + b"}X\x01\x00\x00\x00a" * 5000 + b"N" + b"s" * 5000 + b"."
     rewrite(tmp_path / "c.pt", lambda raw: deep)
-    refused(tmp_path / "c.pt", "its dictionaries are nested without end")
+    refused(tmp_path / "c.pt", "its dictionaries are nested too deeply")
 
 
 HOLLOW = b"\x80\x02})" + b"\x85" * 3_000_000 + b"Ns."
@@ -278,7 +278,7 @@ HOLLOW = b"\x80\x02})" + b"\x85" * 3_000_000 + b"Ns."
 def test_keys_that_would_end_python(folder, tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "c.pt")
     rewrite(tmp_path / "c.pt", lambda raw: HOLLOW)
-    refused(tmp_path / "c.pt", "its tuples are nested without end")
+    refused(tmp_path / "c.pt", "its tuples are nested too deeply")
     shard = (tmp_path / "c.pt").read_bytes()
     (folder / "__0_0.distcp").write_bytes(shard)
 
@@ -289,7 +289,7 @@ def test_keys_that_would_end_python(folder, tmp_path):
         metadata.storage_data.pop(places(metadata)["b"])
 
     change(folder, edit)
-    refused(folder, "a in .*its tuples are nested without end")
+    refused(folder, "a in .*its tuples are nested too deeply")
 
 
 def test_attributes_from_a_file_are_not_called(tmp_path):

@@ -111,5 +111,5 @@ def test_flat_storage_leaves_buffers_that_share_memory():
 
 
 def test_flat_storage_refuses_gaps():
-    with pytest.raises(ValueError, match="flat=True needs parameters without gaps"):
+    with pytest.raises(ValueError, match="flat=True needs dense parameters"):
         EMA(Odd(), flat=True)

@@ -147,7 +147,7 @@ def test_what_cannot_count_is_refused(count, message):
 def test_an_epoch_without_a_count_says_who_is_waited_for(count, who):
     model, optimizers, ema = two_parts(count=count)
     step(model, optimizers[0])
-    with pytest.warns(UserWarning, match=f"only with optimizer {who}; .*count='round'"):
+    with pytest.warns(UserWarning, match=f"waits for optimizer {who}; .*count='round'"):
         ema.end_epoch()
 
 

@@ -93,7 +93,7 @@ def test_an_empty_loader_is_refused():
 
 def test_statistics_that_are_left_out_are_refused():
     model = network()
-    with pytest.raises(ValueError, match="those of norm are left out"):
+    with pytest.raises(ValueError, match="leaves out those of norm"):
         EMA(model, exclude="norm").recalibrate(batches(1))
 
 

@@ -111,7 +111,7 @@ def test_a_parameter_that_goes_inside_the_block_is_named_and_the_rest_put_back(d
         parameter.data += 1
     ema.update()
     live = model[1].weight.detach().clone()
-    gone = pytest.raises(RuntimeError, match=r"0\.bias went out of the model")
+    gone = pytest.raises(RuntimeError, match=r"0\.bias was removed")
     with gone, ema.averaged():
         model[0].bias = None
     assert torch.equal(model[1].weight, live)

@@ -162,7 +162,7 @@ def test_sharded_models_are_refused():
     try:
         model = nn.Linear(2, 2)
         fully_shard(model)
-        with pytest.raises(TypeError, match=r"run its average inside averaged\(\)"):
+        with pytest.raises(TypeError, match=r"run the average inside averaged\(\)"):
             EMA(model).call(torch.ones(1, 2))
     finally:
         dist.destroy_process_group()

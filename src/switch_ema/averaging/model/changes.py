@@ -1,4 +1,4 @@
-"""Notices when a model gains or loses tensors, at the price of one comparison."""
+"""Notices when a model gains or loses tensors, at the cost of one comparison."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -32,20 +32,21 @@ class Watch:
 
     torch calls registration hooks for each assignment in the process, so an unchanged
     count means an unchanged model, without a walk through its modules at every update.
-    Modules of no averaged model are ignored: a forward pass may make them at every
-    step, as ``self.layers[:n]`` makes a ModuleList. One that joins a model later does
-    so by an assignment to a module that is watched.
+    Modules outside averaged models are ignored, because a forward pass may create them
+    at every step, as ``self.layers[:n]`` creates a ModuleList. A module that joins a
+    model later is noticed by the assignment to a watched module.
     """
 
     def __init__(self) -> None:
         self.changes = 0
         """Assignments of parameters and modules, and of buffers that are new."""
         self.buffers = 0
-        """Assignments that replaced a buffer by another tensor."""
+        """Assignments that replaced a buffer with another tensor."""
         self.is_blind = False
         """Whether compiled code assigns buffers, which is not counted."""
         self._started = False
-        # By id, since a module may compare by value; the reference frees the id.
+        # By id, because a module may define equality by value; the weak reference
+        # removes the id when the module is freed.
         self._watched: dict[int, ref[nn.Module]] = {}
 
     def start(self) -> None:
@@ -57,7 +58,7 @@ class Watch:
             register_module_buffer_registration_hook(self._buffer_changed)
 
     def add(self, modules: Iterable[nn.Module]) -> None:
-        """Count assignments to these modules, too, for as long as they exist."""
+        """Count assignments to these modules too, as long as they exist."""
         watched = self._watched
         for module in modules:
             key = id(module)
@@ -65,7 +66,7 @@ class Watch:
                 watched[key] = ref(module, partial(_forget, watched, key))
 
     def _parameter_changed(self, module: nn.Module, name: str, value: Any) -> None:
-        # Compiled code would have to guard the id and the count.
+        # Not in compiled code, which would have to guard the id and the count.
         if torch.compiler.is_compiling() or id(module) not in self._watched:
             return
         if parameters_of(module).get(name) is not value:
@@ -94,7 +95,7 @@ class Watch:
 def _forget(
     watched: "dict[int, ref[nn.Module]]", key: int, reference: "ref[nn.Module]"
 ) -> None:
-    # The id may belong to a new module by now.
+    # The id may have been reused by a new module.
     if watched.get(key) is reference:
         del watched[key]
 
@@ -104,9 +105,9 @@ watch = Watch()
 
 
 class _LoadNotice:
-    """Calls back when a module has loaded a state dict, while its owner exists.
+    """Calls back when a module has loaded a state dict, as long as its owner exists.
 
-    TorchScript modules have no such hooks, so the module around one speaks for it.
+    TorchScript modules have no such hooks; the module around one calls back instead.
     """
 
     def __init__(self, call: Callable[[nn.Module], None]) -> None:
@@ -125,8 +126,8 @@ class _LoadNotice:
     def __reduce__(self) -> tuple[Any, ...]:
         """Become a function that does nothing.
 
-        torch copies and pickles hooks with a module. What it saves is read where this
-        library is not installed, too, so it has to be one of the standard library.
+        torch copies and pickles hooks with a module. The pickle must load where this
+        library is not installed, so the function is one of the standard library.
         """
         return getattr, (nullcontext(), "__exit__")
 
@@ -146,9 +147,9 @@ def on_load(
 class Structure:
     """The tensors of a model as they were when it was last looked at.
 
-    A closer look is due when ``changes`` differs from ``watch.changes``, or while
-    ``lazy`` tensors have yet to be made. An update compares these two by itself, since
-    that is all it can afford at every step.
+    Call :meth:`check` when ``changes`` differs from ``watch.changes``, or while
+    ``lazy`` tensors are uninitialised. Updates compare these two directly: more would
+    be too slow at every step.
     """
 
     def __init__(self, model: nn.Module, include: Filter, exclude: Filter) -> None:
@@ -159,25 +160,25 @@ class Structure:
 
     def look(self) -> None:
         """Read the model as it is now."""
-        # A filter may name tensors that are left alone in any case.
+        # A filter may name tensors that cannot be averaged anyway.
         named = all_slots(self._model, unusual=True)
         chosen = select(named, *self._filters)
         slots = [slot for slot in named if can_be_kept(slot.tensor)]
         self.slots: list[Slot] = without_views(
             [s for s in chosen if not s.is_lazy and can_be_kept(s.tensor)]
         )
-        # Kept as slots, whose places a copy has, too, under ids of its own.
+        # Kept as slots: ids of places differ in a copy of the model.
         self._known = slots
         self.lazy = sum(slot.is_lazy for slot in slots)
         self._remember()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy what does not depend on the identity of objects."""
+        """Copy everything that does not depend on object identity."""
         names = ("_model", "_filters", "slots", "lazy", "_known")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take it back; the model, perhaps incomplete yet, is looked at later."""
+        """Restore it; the model, perhaps half unpickled, is read later."""
         vars(self).update(state)
         watch.start()
         self.changes = -1
@@ -185,7 +186,7 @@ class Structure:
         self._sizes: list[tuple[dict[str, Any], int]] = []
 
     def _remember(self) -> None:
-        """Record the modules and their numbers of tensors, to notice a removal."""
+        """Record the modules and their tensor counts, to notice removals."""
         self.changes = watch.changes
         modules = list(self._model.modules())
         watch.add(modules)
@@ -205,10 +206,10 @@ class Structure:
         )
 
     def check(self) -> bool:
-        """Walk through the model; return whether to take it as it is now.
+        """Walk through the model; return whether the slots must be rebuilt.
 
-        It is to be taken as it is where lazy modules have made their tensors, and
-        where buffers were added or removed, such as caches.
+        They must if lazy modules were initialised, or if buffers, such as caches, were
+        added or removed.
 
         Raises:
             RuntimeError: parameters were added or removed.

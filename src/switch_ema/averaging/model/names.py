@@ -1,8 +1,8 @@
-"""Names of tensors that do not depend on how a model is wrapped.
+"""Tensor names that do not depend on how a model is wrapped.
 
 ``torch.compile`` prefixes names with ``_orig_mod.``, DDP with ``module.``, Fabric with
-``_forward_module.``; a shadow matched by such names would not fit the model after a
-change of wrapper.
+``_forward_module.``; with such names, a shadow would not fit the same model in another
+wrapper.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from switch_ema.averaging._torch import children_of
 
 _WRAPPER_NAMES = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 _FABRIC_NAMES = {"_forward_module", "_original_module"}
-"""The children of Fabric's wrapper: the model, wrapped in DDP or not, and as it was."""
+"""The children of Fabric's wrapper: the model as it runs, and the original."""
 _WRAPPER_TYPES = (DataParallel, DistributedDataParallel)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's own module inside torch.compile, DDP and the like.
+    """Return the user's module inside torch.compile, DDP and similar wrappers.
 
     Args:
         model: wrapped or not.
@@ -39,7 +39,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def plain_name(model: nn.Module, name: str) -> str:
-    """Strip the wrappers' parts from a dotted name within ``model``."""
+    """Remove the prefixes of wrappers from a dotted name within ``model``."""
     parts: list[str] = []
     module: nn.Module | None = model
     for part in name.split("."):
@@ -50,10 +50,10 @@ def plain_name(model: nn.Module, name: str) -> str:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Load plain-named weights into a model that may be wrapped, also inside.
+    """Load plain-named weights into a model that may have wrapped parts.
 
-    ``unwrap(model).load_state_dict(weights)`` does the same where only the whole
-    model is wrapped; this also serves models with compiled or wrapped parts.
+    ``unwrap(model).load_state_dict(weights)`` does the same if only the whole model is
+    wrapped; this also handles compiled or wrapped submodules.
 
     Args:
         model: the plain or the wrapped one.

@@ -1,8 +1,8 @@
-"""Which tensors of a model are averaged, and where they live.
+"""The tensors of a model that are averaged, and their places in it.
 
-A slot remembers the place of a tensor (a module's dictionary and a key) instead of
-the tensor, so that a buffer that a module replaces, or a model that is moved or cast
-later, is followed without walking through the modules at every update.
+A slot stores the place of a tensor (a module's dictionary and a key) instead of the
+tensor itself, so replaced buffers and moved or cast models are followed without walking
+through the modules at every update.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from switch_ema.averaging.model.names import plain_name
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
 _TRAINABLE = "trainable"
-"""In place of a name: what requires a gradient, and the buffers beside it."""
+"""Filter for tensors that require a gradient, and for the buffers beside them."""
 _STATISTICS = "running_mean", "running_var"
 Place = tuple[str, int, str]
 """A tensor's name, the dictionary that holds it, and its key there."""
@@ -38,7 +38,7 @@ class Slot:
     """The place of one tensor in a model."""
 
     names: tuple[str, ...]
-    """All names of the tensor, the first being its own; tied weights have several."""
+    """All names of the tensor, main name first; tied weights have several."""
     owner: dict[str, Tensor]
     key: str
     is_buffer: bool
@@ -55,7 +55,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The tensor's own name, without prefixes of wrappers."""
+        """The tensor's main name, without prefixes of wrappers."""
         return self.names[0]
 
     @property
@@ -64,34 +64,34 @@ class Slot:
         tensor = self.owner[self.key]
         if self.sharder is not None and not is_sharded(tensor):
             # A forward pass without a backward leaves a gathered copy in the module.
-            # What is written must go to the shards, and must be gathered again.
+            # Writes must go to the shards, and the next forward must gather again.
             self.sharder.reshard()
             tensor = self.owner[self.key]
         return tensor
 
     @property
     def local(self) -> Tensor:
-        """What this process holds of the tensor: its shard, or all of it."""
+        """The local part of the tensor: its shard, or all of it."""
         return local_part(self.tensor)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the model has given the tensor up."""
+        """Whether the model no longer has the tensor."""
         return self.owner.get(self.key) is None
 
     @property
     def stays(self) -> bool:
-        """Whether the object stays: casts and moves replace buffers, not parameters."""
+        """Whether casts and moves keep the tensor object: parameters, not buffers."""
         return not self.is_buffer
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a lazy module has yet to make the tensor."""
+        """Whether the tensor of a lazy module is uninitialised."""
         return is_lazy(self.tensor)
 
     @property
     def place(self) -> "Place":
-        """Equal for two slots that are the same place under the same name."""
+        """A key that is equal for slots of the same place and name."""
         return self.name, id(self.owner), self.key
 
 
@@ -147,17 +147,17 @@ def _tied(slots: list[Slot]) -> Slot:
 def is_statistic(module: nn.Module, buffer: str) -> bool:
     """Whether a buffer is a running statistic of a normalisation layer.
 
-    Layers of other libraries are known by the names that their statistics have in
-    torch, also at the end of a longer name, as where several models are stacked.
+    Layers of other libraries are recognised by torch's names for statistics, also as
+    the end of a longer name, as in stacked models.
     """
     return isinstance(module, NormLayer) or buffer.endswith(_STATISTICS)
 
 
 def can_be_kept(tensor: Tensor) -> bool:
-    """Whether a shadow can hold the tensor; all others are left as they are.
+    """Whether a shadow can hold the tensor; other tensors are ignored.
 
-    It cannot hold sparse, nested and quantised tensors and those in 8 bits, which torch
-    does no arithmetic on, nor tensors in which one element stands for many.
+    It cannot hold sparse, nested, quantised or 8-bit tensors, for which torch has no
+    arithmetic, nor expanded tensors, whose elements share memory.
     """
     if is_lazy(tensor):
         return True
@@ -171,7 +171,7 @@ def can_be_kept(tensor: Tensor) -> bool:
 
 
 def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
-    """Keep the slots that the filters leave."""
+    """Return the slots that pass both filters."""
     if include is not None:
         slots = _select(slots, "include", include, keep=True)
     if exclude is not None:
@@ -180,7 +180,7 @@ def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
 
 
 def identity(tensor: Tensor) -> Any:
-    """Equal for two tensors that are one weight, as objects or by shared memory."""
+    """Return a key that is equal for tied tensors: one object, or the same memory."""
     plain = type(tensor) in PLAIN_TYPES and tensor.layout == torch.strided
     if (
         not plain
@@ -218,7 +218,7 @@ def _select(slots: list[Slot], argument: str, rule: Filter, keep: bool) -> list[
 
 
 def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
-    """Accept predicates of the name, or of the name and the tensor."""
+    """Adapt a predicate of (name) or of (name, tensor) to slots."""
     required = [
         parameter
         for parameter in inspect.signature(rule).parameters.values()
@@ -230,7 +230,7 @@ def _predicate(rule: Callable[..., bool]) -> Callable[[Slot], bool]:
 
 
 def _matches(slot: Slot, pattern: str) -> bool:
-    """Match a name, a glob, the name of a module that holds the tensor, or a word."""
+    """Match a tensor name, a glob, a module name, or "trainable"."""
     if pattern == _TRAINABLE:
         return slot.is_trainable
     return any(
@@ -240,10 +240,10 @@ def _matches(slot: Slot, pattern: str) -> bool:
 
 
 def without_views(slots: list[Slot]) -> list[Slot]:
-    """Leave out tensors that lie within the memory of another one.
+    """Leave out tensors that are views into another tensor's memory.
 
-    A decoder that is its encoder transposed, for instance: what is done to the one is
-    done to the other, and must not be done twice.
+    For example a decoder that is its encoder transposed: averaging both would update
+    the same memory twice.
 
     Raises:
         ValueError: two tensors share a part of their memory, and neither is the whole.
@@ -258,8 +258,8 @@ def without_views(slots: list[Slot]) -> list[Slot]:
             whole = slot
         elif _end(slot) > _end(whole):
             raise ValueError(
-                f"{whole.name} and {slot.name} share a part of their memory, so they "
-                "cannot be averaged apart; exclude one of them."
+                f"{whole.name} and {slot.name} overlap in memory, so they cannot be "
+                "averaged separately; exclude one of them."
             )
         else:
             views.add(id(slot))

@@ -225,7 +225,7 @@ def _flatten(
         return
     met[id(values)] += 1
     if depth > _DEEPEST or met[id(values)] > _MOST_OFTEN:
-        raise ValueError("its dictionaries are nested without end")
+        raise ValueError("its dictionaries are nested too deeply")
     # Of the type: an attribute of the instance comes from the file.
     for key, value in type(values).items(values):
         name = f"{prefix}{key if isinstance(key, (str, int)) else type(key).__name__}"
@@ -356,9 +356,10 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
 def _load(file: Any, shown: object, **options: Any) -> Any:
     """Read a zip file of torch.save, in which there may be tensors and plain values."""
     try:
-        # Python compares and hashes tuples inside of each other without a limit.
+        # Python hashes nested tuples recursively in C, without a depth limit: a hostile
+        # file could overflow the stack and end the process.
         if _deepest_tuple(pickle_in(file)) > _DEEPEST:
-            raise ValueError("its tuples are nested without end")
+            raise ValueError("its tuples are nested too deeply")
         if hasattr(file, "seek"):
             file.seek(0)
         return torch.load(file, "cpu", weights_only=True, **options)

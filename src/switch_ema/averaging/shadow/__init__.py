@@ -1,1 +1,1 @@
-"""Where the average lives: tensors, their storage, their groups, their state."""
+"""The averaged copy of the weights: tensors, storage, groups and state."""

@@ -1,8 +1,8 @@
 """``flat=True``: the tensors of a model moved into one buffer.
 
-One ``lerp_`` over one buffer is the limit of what a separate pass over memory can
-reach. The parameters stay the same objects (optimizers, DDP and names do not notice);
-only their memory moves.
+One ``lerp_`` over one buffer is the fastest possible separate pass over memory. The
+parameters stay the same objects, so optimizers, DDP and names are not affected; only
+their memory moves.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from switch_ema.averaging.shadow.storage import Storage, empty_layout
 
 @dataclass(frozen=True)
 class FlatPair:
-    """One buffer of live memory and one of shadow memory, laid out alike."""
+    """A buffer of live memory and one of shadow memory, with the same layout."""
 
     live: Tensor
     shadow: Tensor
@@ -31,12 +31,12 @@ class FlatPair:
     def build(live: list[Tensor], shadow: list[Tensor]) -> list["FlatPair"]:
         """Move both lists into flat buffers, one per dtype and device.
 
-        The shadow's tensors are replaced, in their list, by views.
+        The shadow's tensors are replaced in their list by views.
         """
         for tensor in live:
             if not torch_ops.is_dense(tensor):
                 raise ValueError(
-                    "flat=True needs parameters without gaps in memory, got strides "
+                    "flat=True needs dense parameters, got strides "
                     f"{tensor.stride()} for shape {tuple(tensor.shape)}."
                 )
         kinds = defaultdict(list)
@@ -70,16 +70,16 @@ class FlatPair:
 class FlatGroup(Group):
     """Parameters and buffers in one block of memory.
 
-    Where a module has assigned another buffer, that is a stray, which each update
-    copies into the block first. What leaves the block otherwise is noticed by
-    :meth:`is_current` only, which runs at switches and averaged views.
+    A buffer that a module has replaced is a stray: each update first copies it into the
+    block. Other tensors that leave the block are noticed only by :meth:`is_current`,
+    which runs at switches and averaged views.
     """
 
     copies = True
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take all tensors that can be moved, if the user has asked for it.
+        """Take all tensors that can be moved, if the user asked for ``flat``.
 
         Raises:
             ValueError: a parameter cannot be moved.
@@ -90,13 +90,13 @@ class FlatGroup(Group):
             return False
         if is_sharded(slot.tensor):
             raise ValueError(
-                "flat=True needs a model that is not sharded: FSDP2 lays out the "
-                f"memory of {slot.name} by itself."
+                "flat=True does not support sharded models: FSDP2 manages the memory "
+                f"of {slot.name}."
             )
         if slot.is_shared:
             raise ValueError(
-                f"flat=True cannot move {slot.name}: other tensors of the model share "
-                "its memory."
+                f"flat=True cannot move {slot.name}, which shares memory with other "
+                "tensors of the model."
             )
         return True
 
@@ -110,9 +110,9 @@ class FlatGroup(Group):
         self._know_strays(set())
 
     def live(self) -> list[Tensor] | None:
-        """Return the live tensors unless they have left the block as a whole.
+        """Return the live tensors; None if the model as a whole has left the block.
 
-        They are looked up after something was assigned to a module.
+        They are looked up again only after an assignment to a module.
         """
         counts = watch.changes, watch.buffers
         if counts != (self._changes, self._assigned) or watch.is_blind:
@@ -132,7 +132,7 @@ class FlatGroup(Group):
         return [pair.shadow for pair in self._pairs]
 
     def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes of whole blocks, if every tensor is in its own."""
+        """Return addresses and sizes of the blocks if every tensor is in its block."""
         are_laid = self.is_current() and not self._strays
         if not (native.is_available() and self._laid[0].is_cpu and are_laid):
             return None
@@ -140,7 +140,7 @@ class FlatGroup(Group):
         return native.table_of([live, shadow], [block.nbytes for block in live])
 
     def is_current(self) -> bool:
-        """Whether every tensor is where it was laid, or known not to be."""
+        """Whether every tensor is in the block or a known stray."""
         is_as_known = self.live() is not None and super().is_current()
         return is_as_known and self._outside() <= self._strays
 
@@ -156,7 +156,7 @@ class FlatGroup(Group):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Take the live values where an infinity was averaged; see DeviceGroup."""
+        """Copy live values where an infinity was averaged; see DeviceGroup."""
         if self._may_be_infinite:
             for pair in self._pairs:
                 torch_ops.copy_where_not_finite_([pair.shadow], [pair.live])
@@ -173,7 +173,7 @@ class FlatGroup(Group):
 
 
 def _is_alone(slot: Slot) -> bool:
-    """Whether no other tensor shares a buffer's memory, so that it can be moved."""
+    """Whether a buffer shares its memory with no other tensor and can be moved."""
     live = slot.local
     if slot.is_shared or not torch_ops.is_plain(live):
         return False

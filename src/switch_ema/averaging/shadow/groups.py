@@ -1,10 +1,10 @@
 """Tensors of a shadow grouped by the kernel that averages them.
 
-Each kind of group is a class that says which tensors it can take (``fits``) and how it
-averages them (``average_``). The lists of a group are built once. Between two updates a
-training step has emptied the caches, so each object that an update touches costs more
-than it seems: hence nothing is looked up that cannot have changed, and small vectors
-are averaged in packs.
+Each kind of group is a class that defines which tensors it takes (``fits``) and how it
+averages them (``average_``). The lists of a group are built once. The training step
+between two updates evicts everything from the caches, so each object that an update
+touches is a cache miss: tensors that cannot have changed are not looked up again, and
+small vectors are packed.
 """
 
 import operator
@@ -27,23 +27,23 @@ from switch_ema.averaging.shadow.storage import Storage, empty_layout
 class Group(ABC):
     """Tensors that one kernel averages.
 
-    A group owns the list of shadow tensors that it is given, and may replace them.
+    A group owns its list of shadow tensors and may replace them.
     """
 
     copies: ClassVar[bool] = False
-    """Whether the group copies the shadow tensors that it is given to memory of its
-    own, so that they may be the live tensors themselves."""
+    """Whether the group copies the given shadow tensors into new memory, so that the
+    live tensors themselves can be passed."""
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         self.shadow = shadow
         self._places = [(slot.owner, slot.key) for slot in slots]
         self._is_sharded = is_sharded(slots[0].tensor)
         self._seen = [slot.local for slot in slots]
-        # FSDP2 registers gathered and sharded tensors in turn.
+        # FSDP2 alternates between gathered and sharded tensors in the module.
         self._stays = all(slot.stays for slot in slots)
         self._is_shared = slots[0].is_shared
         self._may_be_replaced = self._is_sharded or not self._stays
-        # Buffers may hold infinities on purpose, such as masks; weights may not.
+        # Buffers may hold infinities on purpose, such as masks; weights never do.
         self._finite_only = slots[0].is_buffer
         self._changes = watch.changes
         self._dtypes = [tensor.dtype for tensor in self._seen]
@@ -56,7 +56,7 @@ class Group(ABC):
 
     @classmethod
     def kind_of(cls, slot: Slot) -> tuple[object, ...]:
-        """Return what the tensors of a group have in common, beside their shadows."""
+        """Return the properties that all tensors of one group must share."""
         return slot.is_buffer, slot.is_shared, slot.local.dtype
 
     @abstractmethod
@@ -66,50 +66,51 @@ class Group(ABC):
         Args:
             live: what :meth:`live` returned.
             weight: the weight of the live tensors, ``1 - decay``.
-            step: how many optimizer steps there have been.
+            step: the number of optimizer steps so far.
         """
 
     @property
     def can_be_averaged_in_step(self) -> bool:
-        """Whether an optimizer may average these tensors within its own step.
+        """Whether an optimizer may average these tensors within its step.
 
-        It may if shadow and parameter have the same strides. Optimizers do not update
-        buffers, and a parameter that shares its memory is moved by others as well.
+        Shadow and parameter must have the same strides. Buffers are excluded because
+        optimizers do not update them, and shared memory because another parameter's
+        update may change it after the average.
         """
         return False
 
     def live(self) -> list[Tensor] | None:
-        """Return the live tensors; None if they are no longer what they were.
+        """Return the live tensors; None if they have changed and need new groups.
 
-        Tensors that stay are looked up again only after something was assigned to a
-        module, and only the first and the last are looked at: enough for a model that
-        was cast or moved as a whole.
+        Parameters are looked up again only after an assignment to a module, and only
+        the dtype and device of the first and the last are checked: enough to notice a
+        model that was cast or moved as a whole.
         """
         if not self._is_looked_up():
             return None
         return self._seen if self._is_as_before((0, -1)) else None
 
     def is_current(self) -> bool:
-        """Whether the group still describes the model, looked at thoroughly."""
+        """Whether the group still describes the model; checks every tensor."""
         if not self._look_up() or not self._is_as_before(range(len(self._seen))):
             return False
         return [t.shape for t in self._seen] == [t.shape for t in self.shadow]
 
     def in_few_tensors(self) -> list[Tensor]:
-        """Return the shadows of parameters in as few tensors as there are for them."""
+        """Return the shadows of the parameters in as few tensors as possible."""
         return self.shadow
 
     def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes of live and shadow tensors, to move their values.
+        """Return addresses and sizes of live and shadow tensors, to exchange values.
 
-        None if they cannot be moved by address, or are not what they were.
+        None if they cannot be exchanged by address, or have changed.
         """
         return None
 
     def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
-        """Return float32 tensors and bfloat16 averages that can change places.
+        """Return float32 tensors and their bfloat16 averages, to exchange by halves.
 
-        None if they are others, or not what they were.
+        None for other dtypes, or if the tensors have changed.
         """
         return None
 
@@ -118,8 +119,8 @@ class Group(ABC):
         increment_version(self._seen)
 
     def finish(self) -> None:
-        """Complete what an update may have left to do."""
-        return None  # most groups leave nothing
+        """Complete work that the last update has deferred."""
+        return None  # most groups defer nothing
 
     def _is_looked_up(self) -> bool:
         must = self._may_be_replaced or watch.changes != self._changes
@@ -133,7 +134,7 @@ class Group(ABC):
             present = [tensor for tensor in live if tensor is not None]
             if [t.shape for t in present] != [t.shape for t in self.shadow]:
                 return False
-            # The memory of another type, such as a quantised one, is not its value.
+            # A tensor subclass, such as a quantised one, may keep its values elsewhere.
             if list(map(type, present)) != list(map(type, self._seen)):
                 return False
             self._seen = present
@@ -174,8 +175,8 @@ class SameGroup(Group):
         try:
             torch_ops.lerp_(self.shadow, live, weight)
         except RuntimeError:
-            # A part of the model was cast or moved. The kernel goes through the list
-            # in order, so all before the first such tensor has been averaged.
+            # Part of the model was cast or moved. The kernel processes the list in
+            # order, so all tensors before the first such one have been averaged.
             pairs = enumerate(zip(self.shadow, live, strict=True))
             first = next((i for i, (a, b) in pairs if not torch_ops.agree(a, b)), None)
             if first is None:
@@ -186,15 +187,15 @@ class SameGroup(Group):
 class DeviceGroup(Group):
     """Buffers on an accelerator, and all tensors there that have to be cast.
 
-    There it is the number of kernels that costs, so they are averaged together. What
-    :func:`torch_ops.lerp_finite_` does at each update is done when somebody looks:
-    a buffer that has been infinite or NaN, and no longer is, is averaged anew from the
-    value that it then has.
+    Kernel launches dominate the cost on accelerators, so all are averaged together.
+    Non-finite values, which :func:`torch_ops.lerp_finite_` handles at each update, are
+    handled only when the average is read: a buffer that was infinite or NaN and no
+    longer is restarts its average from its current value.
     """
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take them if their shadow is beside them."""
+        """Take tensors whose shadow is on their device."""
         live, (device, dtype) = slot.local, storage.place_of(slot)
         is_there = device == live.device and device.type not in ("cpu", "meta")
         return is_there and (slot.is_buffer or dtype != live.dtype)
@@ -210,19 +211,19 @@ class DeviceGroup(Group):
         self._may_be_infinite = False
 
     def in_few_tensors(self) -> list[Tensor]:
-        """Leave out the buffers, which may hold infinities."""
+        """Return the parameters only; buffers may hold infinities."""
         buffers = set(self._buffers)
         return [own for i, own in enumerate(self.shadow) if i not in buffers]
 
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Cast what has to be cast, then average, each with one call."""
+        """Cast where needed, then average, with one call each."""
         torch_ops.lerp_lists_(self.shadow, live, weight)
         self._may_be_infinite = bool(self._buffers)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Take the live values where an infinity was averaged."""
+        """Copy live values where an infinity was averaged."""
         if self._may_be_infinite:
             shadow = [self.shadow[i] for i in self._buffers]
             torch_ops.copy_where_not_finite_(
@@ -251,7 +252,7 @@ class RoundedGroup(Group):
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take what is to be kept in bfloat16."""
+        """Take tensors whose shadow is in bfloat16."""
         return storage.place_of(slot)[1] == torch.bfloat16
 
     @torch.no_grad()
@@ -261,16 +262,16 @@ class RoundedGroup(Group):
 
 
 class MemoryGroup(Group):
-    """Tensors on the CPU that have no gaps in memory.
+    """Dense tensors on the CPU.
 
     Their shadow lies in one buffer, with the strides of the live tensors. The kernels
-    read addresses alone, so every update makes sure first that nothing has moved: the
-    group holds on to the live memory, so that another tensor cannot take its address.
+    take raw addresses, so every update first checks that nothing has moved. The group
+    keeps the live memory alive, so no other tensor can reuse its address.
     """
 
     copies = True
     _DTYPE: ClassVar[torch.dtype | None] = None
-    """The dtype of the shadow if it is not that of the live tensors."""
+    """The dtype of the shadow if it differs from the live tensors'."""
     _KERNEL: ClassVar[str] = "lerp"
     """The kernel in C that averages the group."""
 
@@ -291,7 +292,7 @@ class MemoryGroup(Group):
             self._fetch(1)
         if not self._is_looked_up() or self._present_layouts() != self._layouts:
             return None
-        # At an address that is held there is the same memory, of the same dtype.
+        # The memory is kept alive, so an equal address means the same memory and dtype.
         if (addresses := self._addresses()) != self._held:
             if not self._is_as_before(range(len(self._seen))):
                 return None
@@ -299,15 +300,15 @@ class MemoryGroup(Group):
         return self._seen
 
     def is_current(self) -> bool:
-        """Whether every tensor is what it was."""
+        """Whether no tensor has changed."""
         return super().is_current() and self._present_layouts() == self._layouts
 
     def in_few_tensors(self) -> list[Tensor]:
-        """Return the buffer that holds all of them."""
+        """Return the one buffer that holds all shadows."""
         return [self._buffer]
 
     def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
-        """Return what tells strides and sizes apart, from what is cheap to ask for."""
+        """Return cheap attributes that change whenever strides or sizes do."""
         contiguous = list(map(Tensor.is_contiguous, self._seen))
         strides = [self._seen[i].stride() for i in self._strided]
         return contiguous, list(map(Tensor.numel, self._seen)), strides
@@ -345,17 +346,17 @@ class DenseGroup(MemoryGroup):
 
     @property
     def can_be_averaged_in_step(self) -> bool:
-        """Whether these are parameters, each in memory of its own."""
+        """Whether these are parameters that share no memory."""
         return self._stays and not self._is_shared
 
     def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes, since shadow and live have one dtype."""
+        """Return addresses and sizes: shadow and live tensors have the same dtype."""
         if not self._is_native or not self.is_current():
             return None
         if (addresses := self._addresses()) != self._held:
             self._hold(addresses)
         if self._bytes is None:
-            # From the end, which a check of the shadow has left in the cache.
+            # In reverse: the check of the shadow has just left its end in the cache.
             live, shadow = self._seen[::-1], self.shadow[::-1]
             sizes = [tensor.nbytes for tensor in shadow]
             self._bytes = native.table_of([live, shadow], sizes)
@@ -377,7 +378,7 @@ class RoundedMemoryGroup(MemoryGroup):
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take contiguous float32 and bfloat16 tensors, if there is a compiler."""
+        """Take contiguous float32 and bfloat16 tensors, if the C kernels work."""
         live, (device, dtype) = slot.local, storage.place_of(slot)
         return (
             dtype == torch.bfloat16
@@ -408,7 +409,7 @@ class WidenedGroup(MemoryGroup):
 
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
-        """Take dense bfloat16 parameters, if there is a compiler."""
+        """Take dense bfloat16 parameters, if the C kernels work."""
         live = slot.local
         return (
             slot.stays
@@ -426,14 +427,14 @@ class WidenedGroup(MemoryGroup):
 class PackedGroup(Group):
     """Many small vectors, such as those of normalisation layers.
 
-    This group serves machines without a compiler; in C small vectors cost no more than
-    large ones. The shadow lies in one buffer. An update gathers the live vectors, which
-    is one call for many, and averages the buffer at once.
+    Used on machines without a C compiler; the C kernels handle small vectors without
+    extra cost. The shadow lies in one buffer. An update gathers many live vectors with
+    one call and averages the buffer at once.
     """
 
     copies = True
     _LARGEST = 8192
-    """Elements of a vector that is worth packing."""
+    """Maximum number of elements of a vector that is worth packing."""
     _GATHERED = 32768 - 1
     """Elements per call: beyond this, torch.cat copies tensor by tensor."""
 

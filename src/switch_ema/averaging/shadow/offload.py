@@ -1,9 +1,9 @@
 """A shadow on the CPU for a model on an accelerator.
 
-The live weights are copied into page-locked memory on a stream of their own. Nobody
-waits for the copy on the host: the arithmetic runs at the next update, or when the
-average is needed, while the accelerator is busy with the step in between. On devices
-that have no streams, such as MPS, the host waits for the copy.
+The live weights are copied into page-locked memory on a side stream. The host does not
+wait for the copy: the arithmetic runs at the next update, or when the average is
+needed, while the accelerator computes the step in between. On devices without streams,
+such as MPS, the host waits for the copy.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from switch_ema.averaging.shadow.storage import Storage
 class OffloadedGroup(Group):
     """Tensors on an accelerator whose shadow is on the CPU.
 
-    It needs page-locked memory for one more copy of them, in their own dtype.
+    It needs page-locked memory for another copy of them, in their own dtype.
     """
 
     @classmethod
@@ -39,13 +39,13 @@ class OffloadedGroup(Group):
 
     @torch.no_grad()
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
-        """Start to copy; the average follows."""
-        self.finish()  # the copies of the last update are overwritten below
+        """Start the copy; :meth:`finish` averages."""
+        self.finish()  # before the copies of the last update are overwritten
         self._copied = [self._copy(device, live) for device in self._streams]
         self._weight, self._is_left = weight, True
 
     def finish(self) -> None:
-        """Take the average that the last update has left to do."""
+        """Average the weights that the last update has copied."""
         if self._is_left:
             for event in self._copied:
                 if event is not None:
@@ -56,7 +56,7 @@ class OffloadedGroup(Group):
             self._copied, self._is_left = [], False
 
     def _copy(self, device: torch.device, live: list[Tensor]) -> Any:
-        """Copy the tensors of one device; return the event that says it is done."""
+        """Copy the tensors of one device; return the event that marks its end."""
         pairs = [
             (source, target)
             for source, target in zip(live, self._staged, strict=True)
@@ -73,21 +73,21 @@ class OffloadedGroup(Group):
             for source, target in pairs:
                 target.copy_(source, non_blocking=True)
             done = side.record_event()
-        # What the accelerator does next may write the weights: not only a step of the
-        # optimizer, but also a clamp by hand, a switch, or the statistics of a layer.
+        # Any later kernel may write the weights (a step, a clamp, a switch, batch-norm
+        # statistics), so the main stream must wait for the copy.
         main.wait_event(done)
         return done
 
 
 def _page_locked_like(tensor: Tensor) -> Tensor:
-    # The strides are kept, so that the copy is one transfer.
+    # With equal strides the copy is one transfer.
     try:
         return torch.empty_like(tensor, device="cpu", pin_memory=True)
-    except NotImplementedError:  # the device's backend has no such memory
+    except NotImplementedError:  # the backend has no page-locked memory
         return torch.empty_like(tensor, device="cpu")
 
 
 def _new_stream(device: torch.device) -> Any:
-    """Return a stream of the device, None if its backend has none."""
+    """Return a new stream of the device, or None if its backend has no streams."""
     kind = getattr(torch.get_device_module(device), "Stream", None)
     return None if kind is None else kind(device)

@@ -1,9 +1,9 @@
 """The shadow: one averaged copy of a model's tensors.
 
-The shadow is a list of tensors beside a list of slots, never a second module, so
-that models that cannot be deep-copied are no problem. Lists are built once; an
-update looks the live tensors up and hands both lists to one kernel. If a tensor is
-sharded, the shadow has the part that this process holds.
+The shadow is a list of tensors beside a list of slots, never a second module, so models
+that cannot be deep-copied work too. Lists are built once; an update looks up the live
+tensors and passes both lists to one kernel. For sharded tensors, the shadow holds the
+local part.
 """
 
 import operator
@@ -46,7 +46,7 @@ GROUPS: tuple[type[Group], ...] = (
     SameGroup,
     CastGroup,
 )
-"""The kinds of groups; the first one that fits a tensor averages it."""
+"""The kinds of groups; the first that fits a tensor averages it."""
 
 
 def group_class(slot: Slot, storage: Storage) -> type[Group]:
@@ -65,13 +65,13 @@ class Shadow:
         self._occupy(slots)
 
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
-        """``shadow += weight * (live - shadow)``; copies wait until they are needed.
+        """``shadow += weight * (live - shadow)``; copied buffers are read on demand.
 
-        A weight of 0 leaves the averages as they are.
+        A weight of 0 leaves the averages unchanged.
 
         Args:
             weight: the weight of the live tensors, ``1 - decay``.
-            step: how many optimizer steps there have been.
+            step: the number of optimizer steps so far.
             in_step: whether the optimizer has averaged :meth:`pairs_in_step` already.
         """
         self._copies_are_stale = True
@@ -95,8 +95,8 @@ class Shadow:
     def pairs_in_step(self) -> Shadows:
         """Return the parameters that an optimizer may average, with their shadows.
 
-        The result is empty if the model is no longer what it was, which an update
-        adapts to, and the same object as before if nothing has changed.
+        Empty if the model has changed (the next update adapts to it); the same object
+        as before if nothing has changed.
         """
         groups = [group for group in self._groups if group.can_be_averaged_in_step]
         lives = [group.live() for group in groups]
@@ -130,9 +130,9 @@ class Shadow:
 
     @torch.no_grad()
     def read_if_loaded_(self) -> None:
-        """``shadow = live`` if somebody has set parameters since the last time.
+        """``shadow = live`` if parameters were set since the last call.
 
-        Buffers alone do not count: the first forward pass changes them, too.
+        Buffers are ignored: the first forward pass changes them, too.
         """
         self._adapt()
         devices = {tensor.device.type for tensor in self.tensors}
@@ -148,7 +148,7 @@ class Shadow:
                 return
 
     def _read_where_loaded_(self) -> None:
-        """Do the same on accelerators, which nobody waits for: they decide."""
+        """Do the same on accelerators, with the decision on the device: no sync."""
         pairs = zip(self.slots, self.tensors, strict=True)
         rows = [(slot, slot.local, own) for slot, own in pairs if not slot.is_gone]
         changed = [
@@ -171,20 +171,20 @@ class Shadow:
             if self.slots[i].is_gone:
                 continue
             live, shadow = self.slots[i].local, self.tensors[i]
-            if live.shape == shadow.shape:  # others are adapted to later
+            if live.shape == shadow.shape:  # other shapes are handled by _adapt()
                 shadow.copy_(live)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy slots and tensors; groups depend on addresses."""
+        """Copy slots and tensors, not groups, which depend on addresses."""
         self._finish_groups()
         names = ("storage", "slots", "tensors", "is_sharded", "_copies_are_stale")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take them back; groups are formed when they are needed.
+        """Restore them; groups are formed on first use.
 
-        The model may have been cast, moved or changed since the last update, and
-        within a pickle it may not be complete yet.
+        The model may have been cast, moved or changed since the last update, or may
+        still be half unpickled.
         """
         vars(self).update(state)
         self._swap, self._seen_in_step, self._pairs_in_step = None, [], {}
@@ -192,7 +192,7 @@ class Shadow:
 
     @torch.no_grad()
     def mark(self) -> "Mark":
-        """Copy one live number of each parameter; training changes them."""
+        """Copy one live element of each parameter; training changes them."""
         mark = Mark()
         for slot in self.slots:
             live = slot.local
@@ -232,7 +232,7 @@ class Shadow:
         torch_ops.copy_(live, [self.tensors[i] for i in left])
 
     def largest_half(self) -> Slot | None:
-        """Return the slot of the largest parameter in 16 bits, if there is one."""
+        """Return the slot of the largest 16-bit parameter, if any."""
         halves = [
             slot
             for slot in (self.slots[i] for i in self.averaged_parameters)
@@ -259,7 +259,7 @@ class Shadow:
 
     @property
     def swapped(self) -> bool:
-        """Whether the average is in the model, and the live weights are here."""
+        """Whether the average is in the model and the live weights are here."""
         return self._swap is not None
 
     @torch.no_grad()
@@ -279,7 +279,7 @@ class Shadow:
 
     @torch.no_grad()
     def swap_out(self) -> None:
-        """Put the live weights back, bit for bit."""
+        """Restore the live weights, bit for bit."""
         if (swap := self._swap) is not None:
             try:
                 insist(swap.leave)
@@ -306,7 +306,7 @@ class Shadow:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Complete the last update; an offloaded shadow may have left a part of it."""
+        """Complete the last update; an offloaded shadow defers a part of it."""
         if not self._is_grouped:
             self._adapt()
         self._finish_groups()
@@ -316,7 +316,7 @@ class Shadow:
             group.finish()
 
     def renew(self, slots: list[Slot]) -> None:
-        """Go on with other slots; tensors of a known name and shape keep theirs."""
+        """Continue with other slots; tensors keep their averages by name and shape."""
         self._finish_groups()
         known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
         stale = self._copies_are_stale
@@ -329,7 +329,7 @@ class Shadow:
                     tensor.copy_(old)
 
     def follow_buffers(self) -> None:
-        """Take buffers that have another shape by now as they are."""
+        """Restart the average of buffers whose shape has changed."""
         changed = map(_begins_anew, self.slots, self.tensors)
         if self._swap is None and any(changed):
             self._adapt()
@@ -351,10 +351,10 @@ class Shadow:
 
     @torch.no_grad()
     def _copy_what_is_not_averaged(self) -> None:
-        """Copy once after averaging, instead of at every step.
+        """Copy once when the average is read, instead of at every step.
 
-        A buffer that has got another shape is taken as it is; one that the model has
-        given up keeps its last value.
+        A buffer whose shape has changed is copied anew; one that the model has removed
+        keeps its last value.
         """
         if self._copies_are_stale:
             present = [i for i in self._copied if not self.slots[i].is_gone]
@@ -404,7 +404,8 @@ class Shadow:
             and not any(self._has_changed(i) for i in self._copied)
         ):
             return
-        # Groups average the tensors they were given, so whoever replaces one regroups.
+        # Groups hold on to the tensors they were built from, so a replacement must
+        # rebuild them.
         self._is_grouped = False
         for i, slot in enumerate(self.slots):
             if slot.is_gone and slot.is_buffer:
@@ -416,16 +417,16 @@ class Shadow:
                 raise RuntimeError(
                     f"{slot.name} was {list(shadow.shape)} when averaging began and is "
                     f"{'gone' if live is None else list(live.shape)} now; "
-                    "call refresh() to go on with the model as it is."
+                    "call refresh() to continue with the model as it is."
                 )
             self.tensors[i] = shadow.to(*self.storage.place_of(slot))
         would_notice = any(group.live() is None for group in self._groups)
         stale = [group for group in self._groups if not group.is_current()]
         if not would_notice and any(isinstance(group, FlatGroup) for group in stale):
             warnings.warn(
-                "A part of the model was cast or moved out of its flat buffer; its "
-                "average has missed the steps since then. flat=True suits models that "
-                "stay where they are.",
+                "Part of the model was cast or moved out of its flat buffer, so its "
+                "average has missed the steps since then; use flat=True only for "
+                "models that keep their device and dtype.",
                 stacklevel=2,
             )
         self._group()
@@ -437,7 +438,7 @@ class Shadow:
         self._groups: list[Group] = []
         self._indices: list[list[int]] = []
         self._copied: list[int] = []
-        # Buffers that the model has given up, for now or for good: not averaged.
+        # Buffers that the model has removed, perhaps temporarily: not averaged.
         self._gone: list[int] = []
         self._by_owner: dict[int, list[int]] = {}
         self._is_grouped = False
@@ -454,7 +455,7 @@ class Shadow:
         for i in self.averaged_indices:
             slot = self.slots[i]
             kind = group_class(slot, self.storage)
-            # A group looks up sharded tensors or plain ones, not both.
+            # A group looks up either sharded or plain tensors, never both.
             alike = *kind.kind_of(slot), is_sharded(slot.tensor)
             place = self.tensors[i].dtype, slot.local.device
             members.setdefault((kind, alike + place), []).append(i)
@@ -468,21 +469,21 @@ class Shadow:
 
 
 class Mark:
-    """One number of each parameter, copied without waiting for an accelerator."""
+    """One element of each parameter, copied without waiting for an accelerator."""
 
     def __init__(self) -> None:
         self._on_host: dict[str, complex] = {}
         self._elsewhere: dict[str, Tensor] = {}
 
     def add(self, name: str, number: Tensor) -> None:
-        """Keep the number of one parameter, as a view until :meth:`copied`."""
+        """Add an element of one parameter, a view until :meth:`copied`."""
         if number.is_cpu:
             self._on_host[name] = number.item()
         else:
             self._elsewhere[name] = number
 
     def copied(self) -> "Mark":
-        """Copy the numbers that are views, together."""
+        """Copy all views together, with one call per dtype and device."""
         kinds: dict[tuple[object, ...], list[str]] = {}
         for name, number in self._elsewhere.items():
             kinds.setdefault((number.dtype, number.device), []).append(name)
@@ -492,7 +493,7 @@ class Mark:
         return self
 
     def equals(self, other: "Mark") -> bool:
-        """Whether the numbers are the same; this waits for an accelerator."""
+        """Whether the elements are equal; this waits for the accelerator."""
         return self._numbers() == other._numbers()
 
     def _numbers(self) -> dict[str, complex]:
@@ -501,7 +502,7 @@ class Mark:
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
-    """Whether it is a cache that has grown, or had no memory until now."""
+    """Whether the buffer has a new shape, or has only now been allocated."""
     if slot.is_gone:
         return False
     has_grown = slot.is_buffer and slot.local.shape != shadow.shape

@@ -27,12 +27,12 @@ def snapshot(model: nn.Module, full: bool = False) -> dict[str, Any]:
 
     Args:
         model: is not changed.
-        full: gather sharded tensors; rank 0 returns them, the others nothing.
+        full: gather sharded tensors; rank 0 returns them, other ranks an empty dict.
     """
     copies: dict[Any, Any] = {}
     result = {}
-    # Variables are kept because only they tell a tie of sharded weights on all ranks
-    # alike, also on one whose shard is empty; all have to gather the same tensors.
+    # keep_vars: only the parameter objects identify tied sharded weights the same way
+    # on all ranks, even where a shard is empty; all ranks must gather the same tensors.
     for name, value in model.state_dict(keep_vars=True).items():
         key = identity(value) if isinstance(value, Tensor) else id(value)
         if key not in copies:
@@ -46,7 +46,7 @@ def _copy(value: Any, full: bool) -> Any:
         return copy.deepcopy(value)
     if not full or not fsdp.is_sharded(value):
         return value.detach().clone()
-    # One after the other: no device ever holds more than one whole tensor.
+    # One at a time: no device ever holds more than one whole tensor.
     gathered = fsdp.whole(value.detach())
     return gathered.cpu() if fsdp.has_the_whole() else None
 
@@ -65,7 +65,9 @@ def shadow_state(shadow: Shadow) -> dict[str, Tensor]:
 def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     """Raise StateMismatch unless ``state`` has just the shadow's names and shapes."""
     if not isinstance(state, Mapping):
-        raise StateMismatch(f"The state dict has no {what!r}; is it an averager's?")
+        raise StateMismatch(
+            f"The state dict has no {what!r}; pass what averager.state_dict() returned."
+        )
     shadow.follow_buffers()
     pairs = zip(shadow.slots, shadow.tensors, strict=True)
     expected = {
@@ -73,14 +75,14 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
         for slot, tensor in pairs
         if slot.is_persistent
     }
-    # Version 0.1.0 stored these as well.
+    # Version 0.1.0 stored non-persistent buffers as well.
     others = {slot.name for slot in shadow.slots if not slot.is_persistent}
     for name, tensor in expected.items():
         mismatch = fsdp.division_mismatch(state.get(name), tensor)
         if mismatch:
             raise StateMismatch(
-                f"The state dict holds {mismatch}; only torch.distributed.checkpoint "
-                "loads into another number of processes. Nothing was loaded."
+                f"The state dict holds {mismatch}, so nothing was loaded; use "
+                "torch.distributed.checkpoint to change the number of processes."
             )
     shapes = [
         f"{name} is {_shape(state[name])}, expected {list(tensor.shape)}"
@@ -101,13 +103,13 @@ def check_shadow_state(shadow: Shadow, state: Any, what: str) -> None:
     found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
     if found:
         raise StateMismatch(
-            "The state dict is of another model, so nothing was loaded; "
+            "The state dict belongs to another model, so nothing was loaded; "
             f"{'. '.join(found)}."
         )
 
 
 def _unusable(value: Any, own: Tensor) -> str | None:
-    """Say why a tensor of the right shape cannot be copied into a shadow's."""
+    """Return why a tensor of the right shape cannot be loaded, None if it can."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     if value.is_meta and not own.is_meta:
@@ -130,7 +132,7 @@ def _listed(names: list[str], most: int = 20) -> str:
 
 @torch.no_grad()
 def load_shadow_state(shadow: Shadow, state: Mapping[str, Tensor]) -> None:
-    """Copy checked averages into a shadow; what they lack takes the live values."""
+    """Copy checked averages into a shadow; tensors not stored take live values."""
     shadow.read_()
     for slot, tensor in zip(shadow.slots, shadow.tensors, strict=True):
         if slot.is_persistent:
@@ -144,19 +146,19 @@ def _is_count(value: Any, may_be_none: bool = False) -> bool:
 
 
 def check_state(state: Any, method: str, others: Sequence[str]) -> None:
-    """Raise StateMismatch unless the state is of this method and has its counters.
+    """Raise StateMismatch unless the state belongs to the method and is complete.
 
     Args:
-        state: what is to be loaded.
+        state: the state to be loaded.
         method: the name of the method that loads it.
-        others: further names that the state must have.
+        others: names that the state must have besides the counters.
     """
     if not isinstance(state, Mapping) or "method" not in state:
         raise StateMismatch("This is not the state_dict() of an averager.")
     if state["method"] != method:
         raise StateMismatch(
-            f"The state dict is of the method {state['method']!r}, not {method!r}. "
-            "Nothing was loaded."
+            f"The state dict belongs to the method {state['method']!r}, not "
+            f"{method!r}, so nothing was loaded."
         )
     missing = [name for name in (*COUNTERS, *others) if name not in state]
     wrong = [
@@ -170,10 +172,10 @@ def check_state(state: Any, method: str, others: Sequence[str]) -> None:
             wrong.append(name)
     if wrong:
         raise StateMismatch(
-            f"The state dict has {', '.join(wrong)} that is no whole number. "
-            "Nothing was loaded."
+            f"In the state dict, {', '.join(wrong)} must be whole numbers of at least "
+            "0; nothing was loaded."
         )
     if missing:
         raise StateMismatch(
-            f"The state dict lacks {', '.join(missing)}. Nothing was loaded."
+            f"The state dict lacks {', '.join(missing)}, so nothing was loaded."
         )

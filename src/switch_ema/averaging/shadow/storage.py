@@ -1,4 +1,4 @@
-"""How a shadow is kept: which tensors, in which dtype, where."""
+"""Storage of a shadow: which tensors, in which dtype, on which device."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -19,16 +19,16 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Storage:
-    """How a shadow is kept."""
+    """Storage options of a shadow."""
 
     dtype: torch.dtype | None = None
     """The dtype of real parameters; None: the model's, but at least float32."""
     device: torch.device | None = None
-    """None: beside the live tensor."""
+    """None: the device of the live tensor."""
     buffers: Buffers = "statistics"
     """Which floating-point buffers are averaged; the others are copied."""
     flat: bool = False
-    """Whether live and shadow tensors are laid into one buffer each."""
+    """Whether live and shadow tensors are moved into one buffer each."""
 
     def averages(self, slot: Slot) -> bool:
         """Whether the slot's tensor is averaged, not copied."""
@@ -46,14 +46,14 @@ class Storage:
         return replace(self, flat=False)
 
     def place_of(self, slot: Slot) -> tuple[torch.device, torch.dtype]:
-        """Choose where and in which dtype the slot's tensor is kept."""
+        """Return device and dtype of the shadow of a slot's tensor."""
         return self.device or slot.tensor.device, self._dtype_of(slot)
 
     def _dtype_of(self, slot: Slot) -> torch.dtype:
         own = slot.tensor.dtype
         if not own.is_floating_point:
             return own
-        # Statistics are small and need their precision: bfloat16 is for weights.
+        # Statistics are small and need precision, so bfloat16 applies to weights only.
         if self.dtype and not (slot.is_buffer and self.dtype == torch.bfloat16):
             return self.dtype
         return torch.promote_types(own, torch.float32)
@@ -72,7 +72,7 @@ def as_storage(
             "dtype must be None, torch.float32, torch.float64 or torch.bfloat16, "
             f"got {dtype}."
         )
-    # "cuda" alone is the current one of them; tensors say which one they are on.
+    # Resolve "cuda" to the current device's index, for comparison with tensors.
     device = None if device is None else torch.empty(0, device=device).device
     return Storage(dtype, device, buffers, flat)
 
@@ -82,8 +82,8 @@ def empty_layout(
 ) -> tuple[Tensor, list[Tensor]]:
     """Make one buffer and views into it, with the shapes and strides of ``like``.
 
-    Move tensors into it one by one and drop each at once: its pages are only taken
-    when they are written, and memory that is freed can be taken again.
+    Move tensors into it one by one and free each at once: pages are allocated only when
+    written, so the peak is far below two copies.
     """
     dtype = dtype or like[0].dtype
     line = _ALIGNMENT // dtype.itemsize

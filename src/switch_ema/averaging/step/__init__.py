@@ -1,1 +1,1 @@
-"""Averaging at each optimizer step: hooks, and optimizers that average inside it."""
+"""Averaging at each optimizer step: hooks, and optimizers that average in the step."""

@@ -1,4 +1,4 @@
-"""Going through lists of tensors in blocks that fit into the cache."""
+"""Processes lists of tensors in blocks that fit into the cache."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,19 +13,19 @@ from switch_ema.averaging.kernels.torch_ops import Columns
 BLOCK = 1 << 20
 """Elements per block: parameter, gradient, two moments and shadow are 20 MB.
 
-Smaller blocks would fit into nearer caches, but between two calls the threads go to
-sleep, and waking them costs more than that saves.
+Smaller blocks would fit into faster caches, but the threads sleep between two calls,
+and waking them costs more than that saves.
 """
 
 Row = tuple[Tensor, ...]
 
 Shadows = dict[int, tuple[Tensor, Tensor]]
-"""By the parameter's id, since tensors are slow as keys: parameter and shadow."""
+"""Parameter and shadow by the parameter's id; tensors are slow as keys."""
 
 
 @dataclass
 class StepAverage:
-    """The averaging that an optimizer is asked to do within its next step."""
+    """The average that an optimizer should compute within its next step."""
 
     weight: float
     """The weight of the live tensors: ``shadow += weight * (live - shadow)``."""
@@ -33,16 +33,16 @@ class StepAverage:
     """Shadows with the shape, strides and device of their parameters; the same object
     from step to step as long as nothing changes."""
     done: set[int] = field(default_factory=set)
-    """Ids of the parameters that are averaged already."""
+    """Ids of the parameters averaged so far."""
     is_finished: bool = False
 
     def shadow_of(self, parameter: Tensor) -> Tensor | None:
-        """Return the shadow if it is to be averaged and is not yet."""
+        """Return the shadow if it still has to be averaged."""
         found = self.shadows.get(id(parameter))
         return None if found is None or id(parameter) in self.done else found[1]
 
     def finish(self) -> None:
-        """Average what the step has not updated."""
+        """Average the parameters that the step has not updated."""
         if len(self.done) < len(self.shadows):
             left = [pair for i, pair in self.shadows.items() if i not in self.done]
             lives, shadows = map(list, zip(*left, strict=True))
@@ -52,7 +52,7 @@ class StepAverage:
 
 @dataclass(frozen=True)
 class Formula:
-    """The arithmetic of a kernel on one row, for code that does it in one pass."""
+    """The arithmetic of a kernel on one row, for one-pass implementations."""
 
     numbers: list[float]
     """The numbers that it depends on, such as the learning rate."""
@@ -71,12 +71,12 @@ class Work:
     kernel: Callable[[Columns, list[Tensor]], None]
     """Updates the columns, or the same part of each, given their steps."""
     steps: list[Tensor] = field(default_factory=list)
-    """For each row, if the kernel wants them; who does the work counts them first."""
+    """Step counters of the rows, if the kernel needs them; incremented beforehand."""
     formula: Formula | None = None
     """None if there is no formula for what the kernel does."""
 
     def averaged_rows(self, average: StepAverage) -> list[Row]:
-        """Return the rows that are averaged: with their shadow, and their step."""
+        """Return the rows to be averaged, with their shadow and step."""
         shadows = [average.shadow_of(parameter) for parameter in self.columns[0]]
         columns = [*self.columns, shadows, *([self.steps] if self.steps else [])]
         return [
@@ -86,7 +86,7 @@ class Work:
         ]
 
     def without(self, done: set[int]) -> "Work | None":
-        """Return the work on parameters that are not done, None if there are none."""
+        """Return the remaining work, None if all parameters are done."""
         left = [i for i, tensor in enumerate(self.columns[0]) if id(tensor) not in done]
         if not left:
             return None
@@ -102,8 +102,8 @@ class Work:
 def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
     """Return gradients with the strides of their parameters.
 
-    Gradients of autograd have that order already. torch's fused kernels do not check
-    it, so others are copied.
+    Autograd's gradients already have them. torch's fused kernels assume equal strides
+    without a check, so other gradients are copied.
     """
     return [
         gradient

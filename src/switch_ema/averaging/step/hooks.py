@@ -1,4 +1,4 @@
-"""Hooks on ``optimizer.step``, so that nobody has to call ``update``."""
+"""Hooks on ``optimizer.step`` that make calls of ``update`` unnecessary."""
 
 import functools
 import sys
@@ -19,7 +19,7 @@ from switch_ema.averaging import _torch
 from switch_ema.averaging.step.rounds import Counting, Round
 
 _Hook = Callable[[Any, Any, Any], None]
-"""A hook of an optimizer's step, called with it and the arguments of the step."""
+"""A step hook, called with the optimizer and the arguments of ``step``."""
 
 Optimizers = Union[Optimizer, Iterable[Optimizer], None]
 """None, one or several."""
@@ -34,13 +34,13 @@ def check_optimizer_state(policy: OptimizerState, optimizer: Optimizers) -> bool
     check_choice("optimizer_state", policy, ("keep", "reset"))
     if policy == "reset" and optimizer is None:
         raise ValueError(
-            "optimizer_state='reset' needs an optimizer: pass it as second argument."
+            "optimizer_state='reset' needs an optimizer; pass it as second argument."
         )
     return policy == "reset"
 
 
 _FIRST_PARAMETER = 1_000_000
-"""Parameters are numbered from here on, so that no optimizer has such a number."""
+"""Number of the first parameter, above the number of any optimizer."""
 
 
 class StepHook:
@@ -51,7 +51,7 @@ class StepHook:
     ``backward()``, counts when all of them have stepped.
 
     The optimizers hold the callbacks, and this class holds the optimizers weakly:
-    without a cycle, memory is freed as soon as a training is dropped.
+    without a reference cycle, memory is freed as soon as they are dropped.
     """
 
     def __init__(
@@ -64,10 +64,11 @@ class StepHook:
         numbers = range(len(optimizers))
         self.counting: Counting = counting if len(optimizers) > 1 else "any"
         self._round = Round(numbers, may_rest=counting == "round")
-        # By optimizer, for those that step their parameters one by one.
+        # By index of optimizers that step their parameters one by one.
         self._released: dict[int, _Released] = {}
         self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
-        # Ids alone: torch casts no sharded parameter that has a weak reference.
+        # Ids, not weak references: torch refuses to cast a sharded parameter that has
+        # a weak reference.
         self._parameters = {id(p) for one in optimizers for p in parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
@@ -87,7 +88,7 @@ class StepHook:
         _watch_all_optimizers(self)
 
     def _follow_two_steps(self, optimizer: Any, before: _Hook, after: _Hook) -> None:
-        """Count SAM's ``first_step`` with ``second_step``; they run no hooks."""
+        """Count SAM's ``first_step`` and ``second_step`` as one; they run no hooks."""
         first, second = optimizer.first_step, optimizer.second_step
 
         @functools.wraps(first)
@@ -135,10 +136,11 @@ class StepHook:
         return any(is_base) or any(map(_torch.is_in_step, own))
 
     def offer(self, ask: Callable[[], Any]) -> None:
-        """Let an optimizer that can average in its step ask what to average.
+        """Offer the average to an optimizer that can compute it in its step.
 
-        One optimizer serves one averager; a second one averages after the step, as does
-        one whose hook is not the first: others may change the weights before it.
+        An optimizer serves one averager; a second one averages after the step. So does
+        an averager whose hook is not the first, because earlier hooks may still change
+        the weights.
         """
         for reference in self._optimizers if len(self._optimizers) == 1 else ():
             if _torch.first_post_hook(reference()) != self._handles[-1].id:
@@ -159,11 +161,11 @@ class StepHook:
 
     @property
     def resting(self) -> list[int]:
-        """Numbers of those that are not waited for."""
+        """Numbers that the current rounds do not wait for."""
         return sorted(set[int]().union(*(one.resting for one in self._rounds())))
 
     def wait_for(self, waiting_for: Iterable[int], resting: Iterable[int]) -> None:
-        """Restore a saved round, as far as its optimizers are still there."""
+        """Restore a saved round, ignoring optimizers that no longer exist."""
         parameters = {i for i in (*waiting_for, *resting) if i >= _FIRST_PARAMETER}
         for index in range(len(self._optimizers) if parameters else 0):
             if parameters.intersection(self._numbers_of(index)):
@@ -172,7 +174,7 @@ class StepHook:
             one.resume(waiting_for, resting)
 
     def close_round(self) -> bool:
-        """End a round in which not all have stepped; return whether to count it."""
+        """End an incomplete round; return whether to count it."""
         if self.counting not in ("round", "any"):
             return False
         unfinished = [one for one in self._rounds() if one.is_open]
@@ -262,7 +264,7 @@ class StepHook:
         has_arguments = len(args) > 1 or kwargs
         part = self._stepped_alone(index, args, kwargs) if has_arguments else None
         if part is not None:
-            # optimi then adds the gradients to the moments, and moves no weight.
+            # optimi only adds the gradients to its moments here; no weight moves.
             if getattr(optimizer, "optimizer_accumulation", False):
                 return
             released, number = part
@@ -301,7 +303,7 @@ class StepHook:
         return _existing(self._optimizers)
 
     def forget_state(self) -> None:
-        """Drop the optimizers' moments; they start from scratch."""
+        """Drop the optimizers' state, such as moments."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -318,7 +320,7 @@ class _Released(Round):
     def __init__(self, numbers: dict[int, int]) -> None:
         super().__init__(numbers.values())
         self.numbers = numbers
-        """Of the parameters, by their ids."""
+        """Numbers of the parameters by their ids."""
 
 
 def _has_gradients(optimizer: Any) -> bool:
@@ -336,7 +338,7 @@ def _register_for_all() -> RemovableHandle:
 
 
 def _watch_all_optimizers(hook: "StepHook") -> None:
-    """Let a hook notice steps of other optimizers."""
+    """Make a hook notice steps of other optimizers."""
     _register_for_all()
     _FOLLOWED.add(hook)
     _SEEN.clear()
@@ -366,7 +368,7 @@ def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
         if not any(id(parameter) in own for parameter in parameters_held(optimizer)):
             raise ValueError(
                 f"optimizer must update the model, but this {type(optimizer).__name__} "
-                "holds none of its parameters; create it from model.parameters()."
+                "has none of its parameters; create it from model.parameters()."
             )
 
 
@@ -382,7 +384,7 @@ def _outside_of_graphs(call: _Hook) -> _Hook:
 
 
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function as it is, also where torch.compile is tracing a step."""
+    """Call a function eagerly, also while torch.compile is tracing a step."""
     if torch.compiler.is_compiling():
         _torch.leave_graph()
         return _torch.outside_of_graphs(call, *arguments)
@@ -392,8 +394,8 @@ def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:
 def was_skipped(optimizer: Optimizer) -> bool:
     """Whether a fused optimizer has just skipped its step under a GradScaler.
 
-    The scaler calls a fused optimizer even on non-finite gradients and the kernel
-    skips inside, so the step's hooks run although nothing has moved.
+    The scaler calls a fused optimizer even on non-finite gradients and the kernel skips
+    the update, so the hooks run although no weight has changed.
     """
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf.item())
@@ -402,8 +404,8 @@ def was_skipped(optimizer: Optimizer) -> bool:
 def is_initialising() -> bool:
     """Whether torch.distributed.checkpoint is making an optimizer's state.
 
-    To save or load an optimizer without state, be it fresh or a plain SGD, it steps
-    with zero gradients and a learning rate of zero, which is no step of the training.
+    To save or load an optimizer without state, it steps with zero gradients and a
+    learning rate of zero, which is not a training step.
     """
     checkpoint = sys.modules.get("torch.distributed.checkpoint.state_dict")
     return checkpoint is not None and _torch.is_called_by(checkpoint)

@@ -1,4 +1,4 @@
-"""Update and average in one pass over memory, by the kernels in C."""
+"""Updates and averages in one pass over memory with the C kernels."""
 
 import operator
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from switch_ema.averaging.step.blocks import Row, Shadows, StepAverage, Work
 
 @dataclass(frozen=True)
 class _Checked:
-    """Work whose rows have been checked, and the tensors that were checked.
+    """Checked rows of work, and the tensors that were checked.
 
-    Gradients are new at every step, but always with the strides of their parameters.
+    Gradients change at every step, but always have the strides of their parameters.
     """
 
     shadows: Shadows
     kept: Columns
     """All columns of the work but the gradients, and the steps."""
     rows: list[int]
-    """Which rows fit; all others are left to torch."""
+    """Rows that the C kernels can process; torch does the others."""
     ids: set[int]
     averages: list[Tensor]
     sizes: list[int]
@@ -43,20 +43,20 @@ class _Checked:
 
 
 class NativeStep:
-    """Does what can be done in one pass, and remembers what it has checked."""
+    """Processes suitable rows in one pass, and caches its checks."""
 
     def __init__(self) -> None:
         self._checked: dict[int, _Checked] = {}
 
     def run(self, work: Work, average: StepAverage, place: int) -> Work | None:
-        """Return the work that is left.
+        """Update and average what the C kernels can; return the remaining work.
 
         Args:
             work: the tensors that the optimizer updates.
-            average: what is averaged with them.
-            place: the index of the work in the optimizer, to find what was checked.
+            average: the average to compute with them.
+            place: the index of the work in the optimizer, the key of cached checks.
         """
-        # Above one half an average has another formula, which the kernels do not know.
+        # Above one half torch's lerp uses another formula, which the kernels lack.
         if work.formula is None or average.weight >= 0.5:
             return work
         checked = self._checked.get(place)
@@ -69,7 +69,7 @@ class NativeStep:
             columns, steps = work.part(checked.rows)
         ending = [checked.averages, steps] if steps else [checked.averages]
         table = native.table_of([*columns, *ending], checked.sizes)
-        increment_version(columns[0])  # before the pass, which empties the caches
+        increment_version(columns[0])  # now, while the tensors are still cached
         work.formula.native(table, checked.dtype, average.weight)
         average.done |= checked.ids
         return work.without(checked.ids)

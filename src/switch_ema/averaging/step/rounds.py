@@ -9,14 +9,14 @@ from switch_ema._checks import check_choice
 from switch_ema.averaging import _torch
 
 Count = Union[Literal["round", "any", "all"], int, Optimizer]
-"""Which steps count, where there are several optimizers."""
+"""Which steps count with several optimizers."""
 
 Counting = Union[Literal["round", "any", "all"], int]
-"""The same with the number of the optimizer, which can be stored."""
+"""The same, with an optimizer replaced by its number, which can be stored."""
 
 
 def as_counting(count: Count, optimizers: Sequence[Optimizer]) -> Counting:
-    """Check the argument count; replace an optimizer by its number."""
+    """Check the argument ``count``; replace an optimizer by its number."""
     if isinstance(count, str):
         check_choice("count", count, ("round", "any", "all"))
         return count
@@ -32,8 +32,8 @@ def as_counting(count: Count, optimizers: Sequence[Optimizer]) -> Counting:
         number = places[0]
     if optimizers and not (number in range(len(optimizers)) and number is not True):
         raise ValueError(
-            f"count must be the number of one of the {len(optimizers)} optimizers, "
-            f"from 0 on, got {number}."
+            f"count must be the number of an optimizer, from 0 to "
+            f"{len(optimizers) - 1}, got {number}."
         )
     return int(number)
 
@@ -73,7 +73,7 @@ class Round:
         return set(self.members - self._expected)
 
     def resume(self, waiting_for: Iterable[int], resting: Iterable[int]) -> None:
-        """Restore saved values; numbers of no member are ignored."""
+        """Restore saved values; numbers that are not members are ignored."""
         self._expected = set(self.members.difference(resting) or self.members)
         waiting = self._expected.intersection(waiting_for)
         self._stepped = self._expected - waiting if waiting else set()

@@ -1,1 +1,1 @@
-"""The average in the model: exchange, swap, and batch-norm statistics."""
+"""Shows the average in the model: exchange, swap, and batch-norm statistics."""

@@ -1,4 +1,4 @@
-"""Exchanging the contents of tensors in place, completely or not at all."""
+"""Exchanges the contents of tensors in place, completely or not at all."""
 
 import ctypes
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from switch_ema.averaging.kernels.torch_ops import (
 
 
 class Exchanged:
-    """Whether two lists are exchanged, true whenever a Ctrl-C comes."""
+    """Whether two lists are exchanged; correct at any moment, even on a Ctrl-C."""
 
     def __init__(self) -> None:
         self.yes = False
@@ -31,14 +31,14 @@ def exchange_(
 ) -> None:
     """Exchange contents pairwise through a small buffer, completely or not at all.
 
-    An exception on the way, Ctrl-C included, undoes what was done, so that nobody
-    is left with a model that is half averaged.
+    Any exception, including Ctrl-C, rolls back what was exchanged, so the model is
+    never half averaged.
 
     Args:
         first: tensors.
         second: as many tensors, of the same shapes and dtypes.
-        now: is inverted when all is done.
-        tables: further pairs as tables of addresses and bytes, which were checked.
+        now: inverted once all is exchanged.
+        tables: further pairs as checked tables of addresses and sizes.
     """
     before = now.yes
     by_memory, others = pairs_by_memory(first, second)
@@ -68,10 +68,10 @@ def exchange_(
 
 
 class Halves:
-    """bfloat16 averages in the memory of float32 tensors, and those kept by halves.
+    """bfloat16 averages in float32 tensors, whose own values are kept as two halves.
 
-    The averages need the upper half of each weight only, so that the weights need half
-    as much memory as a copy of them: their upper halves are where the averages were.
+    The upper 16 bits of each weight go where its average was, so only the lower 16 bits
+    need new memory: half of what a copy of the weights would take.
 
     Args:
         lives: contiguous float32 tensors on the CPU.
@@ -80,7 +80,7 @@ class Halves:
 
     def __init__(self, lives: list[Tensor], averages: list[Tensor]) -> None:
         self._lives, self._averages = lives, averages
-        # What the table points to, also if somebody gives the tensors other memory.
+        # Keeps the memory in the table alive even if the tensors get other memory.
         self._memory = [tensor.detach() for tensor in lives]
         sizes = [tensor.numel() for tensor in lives]
         self._lower = torch.split(torch.empty(sum(sizes), dtype=torch.int16), sizes)
@@ -88,16 +88,16 @@ class Halves:
         self._is_split = ctypes.c_int64(0)
 
     def split(self) -> None:
-        """Put the averages into the tensors."""
+        """Write the averages into the tensors."""
         if not self._is_split.value:
             native.split_(self._table, self._is_split)
             increment_version(self._lives)
 
     def join(self) -> list[Tensor]:
-        """Put both back; an average that was changed is rounded to the nearest.
+        """Restore both; averages that were changed are rounded to nearest.
 
         Returns:
-            The memory that the tensors had, which holds what they held before.
+            The original memory of the tensors, with their original values.
         """
         if self._is_split.value:
             native.join_(self._table, self._is_split)
@@ -105,7 +105,7 @@ class Halves:
         return self._memory
 
     def original(self, index: int) -> Tensor:
-        """Return a copy of what one of the tensors held before."""
+        """Return a copy of the original values of one tensor."""
         if not self._is_split.value:
             return self._memory[index].clone()
         whole = self._averages[index].view(torch.int16).to(torch.int32) << 16
@@ -114,12 +114,12 @@ class Halves:
 
 
 class _Exchange:
-    """An exchange on its way, which knows what a half exchanged pair lacks."""
+    """An exchange in progress, which can complete a half-exchanged pair."""
 
     def __init__(self) -> None:
         self.done: tuple[int, str] = 0, ""
-        """Pairs exchanged, and what is being copied now: in one assignment, which
-        cannot be torn."""
+        """Pairs exchanged and the copy in progress, in one attribute, so that a Ctrl-C
+        cannot come between the two."""
         self._buffers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self._kept = torch.empty(0)
 
@@ -133,7 +133,7 @@ class _Exchange:
         b.copy_(self._kept)
 
     def finish(self, a: Tensor, b: Tensor) -> None:
-        """Exchange the rest of a pair; a copy made twice does no harm."""
+        """Complete the exchange of a pair; repeating a copy does no harm."""
         if self.done[1] == "b to a":
             a.copy_(b)
         b.copy_(self._kept)

@@ -1,7 +1,7 @@
-"""An average shown in a model whose parametrizations may be removed meanwhile.
+"""Shows an average in a model whose parametrizations may be removed meanwhile.
 
-``remove_parametrizations`` turns what a weight is computed from into the weight itself.
-Inside ``averaged()`` it computes the average's, which nobody could exchange back.
+``remove_parametrizations`` replaces a weight's originals by the computed weight. Inside
+``averaged()`` that is a weight of the average, which a swap could not undo.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class _Computed(NamedTuple):
     name: str
     rule: ParametrizationList
     address: int | None
-    """Where its only original lies, None if there are several."""
+    """Address of its only original, None if there are several."""
 
     def put_back(self) -> None:
         """If the rule was removed, compute the weight from the live originals."""
@@ -36,7 +36,7 @@ class _Computed(NamedTuple):
 
 
 class Parametrized:
-    """Shows an average, and takes it out of weights that were computed meanwhile."""
+    """Shows an average, and removes it from weights computed in the meantime."""
 
     def __init__(self, shown: Shown, model: nn.Module, slots: Sequence[Slot]) -> None:
         self._shown, self._model = shown, model
@@ -52,7 +52,7 @@ class Parametrized:
     def swap_out(self) -> None:
         """Put the live weights back."""
         self._shown.swap_out()
-        while self._computed:  # again from here after a Ctrl-C
+        while self._computed:  # a loop that can resume here after a Ctrl-C
             self._computed[-1].put_back()
             self._computed.pop()
 

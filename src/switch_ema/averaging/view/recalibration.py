@@ -1,7 +1,7 @@
-"""Recompute the running statistics of normalisation layers.
+"""Recomputes the running statistics of normalisation layers.
 
-Averaged weights produce other activations than any of the weights they were made of,
-so statistics gathered while training need not fit them.
+Averaged weights produce different activations from the weights they were made of, so
+statistics gathered in training may not fit them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -38,15 +38,15 @@ def recalibrate(
     for name, layer in layers.items():
         if id(layer.running_mean) not in tracked:
             raise ValueError(
-                f"recalibrate needs averaged statistics, but those of "
-                f"{name or 'the model'} are left out by include or exclude."
+                f"recalibrate needs averaged statistics, but include or exclude leaves "
+                f"out those of {name or 'the model'}."
             )
     for name, module in model.named_modules():
         is_scripted = isinstance(module, torch.jit.ScriptModule)
         if is_scripted and "running_mean" in buffers_of(module):
             raise TypeError(
                 f"recalibrate cannot set the momentum of {name or 'the model'}, a "
-                "TorchScript module; recalibrate the model before it is scripted."
+                "TorchScript module; recalibrate before scripting the model."
             )
     if not layers:
         return
@@ -57,12 +57,12 @@ def recalibrate(
             seen += 1
         if not seen:
             raise ValueError(
-                "recalibrate needs at least one batch, the loader is empty."
+                "recalibrate needs at least one batch, but the loader is empty."
             )
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """Call a model on a batch of one of the usual shapes, on the model's device."""
+    """Call a model on a tensor, sequence or mapping, moved to the model's device."""
     device = next(model.parameters()).device
     if isinstance(batch, Mapping):
         return model(**{key: _to(value, device) for key, value in batch.items()})
@@ -88,7 +88,7 @@ def _training_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _fresh_statistics(layers: Iterable[NormLayer]) -> Iterator[None]:
-    """Gather statistics from zero; put the old ones back if that fails."""
+    """Gather statistics from scratch; restore the old ones on failure."""
     kept = [
         (layer, layer.momentum, [buffer.clone() for buffer in layer.buffers(False)])
         for layer in layers

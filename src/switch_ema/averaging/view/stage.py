@@ -1,4 +1,4 @@
-"""Whose weights are in the model: the live ones, or the average of some averager."""
+"""Tracks which weights a model holds: the live ones or an averager's average."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Shown(Protocol):
-    """An average that can be put into its model and taken out again."""
+    """An average that can be swapped into its model and out again."""
 
     def swap_in(self) -> None:
         """Put the average into the model."""
@@ -25,11 +25,11 @@ class Shown(Protocol):
 
 
 class Stage:
-    """What the open blocks of one model show.
+    """The open blocks of one model and what they show.
 
-    The innermost block decides, also between several averagers of one model: at any
-    time at most one shadow is exchanged with the live weights, so that a checkpoint
-    taken inside a block never mixes the two.
+    The innermost block decides, even with several averagers: at most one shadow at a
+    time is exchanged with the live weights, so a checkpoint taken inside a block never
+    mixes two averages.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class Stage:
 
 
 class Block(AbstractContextManager[T]):
-    """A ``with`` block that shows something, and ends it on any way out.
+    """A ``with`` block that shows something and restores it however it is left.
 
-    A Ctrl-C that arrives while weights are exchanged is held back until that is
-    complete, so that no way out leaves the average in the model.
+    A Ctrl-C that arrives during an exchange is deferred until the exchange is complete,
+    so the average is never left in the model.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Block(AbstractContextManager[T]):
         except BaseException:
             self._close(interrupts, is_open)
             raise
-        self._close(interrupts, is_open)  # and hears the Ctrl-C
+        self._close(interrupts, is_open)  # raises the deferred Ctrl-C
         return self._result
 
     def __exit__(self, *error: object) -> None:
-        """Put back what was in the model before; signals are held back in here."""
+        """Restore what was in the model before; signals are deferred meanwhile."""
         self._close(self._interrupts[-1], is_open=True)
 
     def _close(self, interrupts: Interrupts, is_open: bool) -> None:
@@ -107,6 +107,7 @@ class Block(AbstractContextManager[T]):
             interrupts.remove()
 
 
+# A Ctrl-C between entering __exit__ and setting ``holding`` must be deferred, too.
 _PROTECTED = (Block.__exit__.__code__, Block._close.__code__)
 
 _STAGES: WeakKeyDictionary[nn.Module, Stage] = WeakKeyDictionary()

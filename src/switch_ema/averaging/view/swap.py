@@ -1,4 +1,4 @@
-"""The average in the model's memory, and meanwhile the live weights in the shadow's."""
+"""Swaps the average into the model's memory and the live weights into the shadow's."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ class Pairs(Protocol):
     """Tensors that are exchanged with their averages by address."""
 
     def exchange_table(self) -> "native.Table | None":
-        """Return addresses and bytes; None if the tensors are not what they were."""
+        """Return addresses and sizes; None if the tensors have changed."""
 
     def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
-        """Return float32 tensors and bfloat16 averages; None if they are others."""
+        """Return float32 tensors and bfloat16 averages; None for other dtypes."""
 
     def written(self) -> None:
         """Tell autograd that the live tensors were written."""
@@ -31,7 +31,7 @@ class Swap:
     """One exchange of a model's tensors with their averages, and the way back.
 
     Args:
-        slots: where the model has its tensors.
+        slots: the places of the model's tensors.
         averages: the averages, in the same order.
         groups: tensors that can be exchanged by address, with their indices.
     """
@@ -69,8 +69,8 @@ class Swap:
         }
         self._present = list(self._single)
         self.left_out: list[Slot] = []
-        """What :meth:`leave` has left as it was inside the block."""
-        # Where the dtypes differ an exchange would round; keep the live tensor.
+        """Slots that :meth:`leave` could not restore."""
+        # Exchanging different dtypes would round the weights: park the live tensor.
         self.parked: dict[int, Tensor] = {
             i: slots[i].local.detach().to(averages[i].device, copy=True)
             for i in self._single
@@ -84,18 +84,18 @@ class Swap:
             halves.split()
         for i in self.parked:
             self._slots[i].local.copy_(self._averages[i])
-        torch.clear_autocast_cache()  # it has copies of the weights in half precision
+        torch.clear_autocast_cache()  # holds half-precision copies of the weights
         self._is_shown = True
 
     def leave(self) -> None:
-        """Put the live weights back, bit for bit, before any Ctrl-C is heard.
+        """Restore the live weights, bit for bit; a Ctrl-C is deferred until then.
 
-        A buffer that has another shape by now, such as a cache that has grown, or that
-        is gone, stays as it is.
+        A buffer that was removed or has a new shape, such as a grown cache, is left as
+        it is.
 
         Raises:
-            RuntimeError: a parameter is gone, or has another shape or type. All other
-                tensors are put back.
+            RuntimeError: a parameter was removed, or has a new shape or type. All other
+                tensors are restored.
         """
         insist(
             self._join_halves,
@@ -110,10 +110,10 @@ class Swap:
         )
         lost = [slot for slot in self.left_out if not slot.is_buffer]
         if lost:
-            what = "went out of the model" if lost[0].is_gone else "was replaced"
+            what = "was removed" if lost[0].is_gone else "was replaced"
             raise RuntimeError(
-                f"{lost[0].name} {what} inside averaged(); all else is put back. Call "
-                "refresh() to go on with the model as it is."
+                f"{lost[0].name} {what} inside averaged(), all other tensors are "
+                "restored; call refresh() to continue with the model as it is."
             )
 
     def _exchange(self) -> None:
@@ -126,7 +126,7 @@ class Swap:
             group.written()
 
     def averages(self) -> list[Tensor]:
-        """Return the averages: in the model or, if parked, where they were."""
+        """Return the averages: in the model, or in the shadow if parked."""
         pairs = enumerate(zip(self._slots, self._averages, strict=True))
         found = [own if i in self.parked else slot.local for i, (slot, own) in pairs]
         for i in (i for indices, _ in self._halves for i in indices):
@@ -134,7 +134,7 @@ class Swap:
         return found
 
     def originals(self) -> list[Tensor]:
-        """Return what was in the model before; a copy of what is kept by halves."""
+        """Return the live weights; of those kept as halves, a copy."""
         found = [self.parked.get(i, one) for i, one in enumerate(self._averages)]
         for indices, halves in self._halves:
             for place, i in enumerate(indices):
@@ -142,7 +142,7 @@ class Swap:
         return found
 
     def _join_halves(self) -> None:
-        """Put back what is kept by halves; park what the model has moved."""
+        """Restore weights kept as halves; park those that the model has moved."""
         for indices, halves in self._halves:
             for i, memory in zip(indices, halves.join(), strict=True):
                 slot = self._slots[i]
@@ -152,7 +152,7 @@ class Swap:
         self._single += [i for i in self.parked if i not in self._single]
 
     def _split_changed_groups(self) -> None:
-        """Treat the tensors of a group one by one if they are not what they were."""
+        """Exchange the tensors of changed groups one by one."""
         kept = []
         for group, indices, _ in self._groups:
             table = group.exchange_table()
@@ -175,7 +175,7 @@ class Swap:
         self.left_out = [self._slots[i] for i in sorted(others)]
 
     def _fits(self, index: int) -> bool:
-        """Whether there is a tensor in the model that can take the live values."""
+        """Whether the model's tensor can take the live values."""
         slot = self._slots[index]
         if slot.is_gone or not can_be_kept(slot.tensor):
             return False
@@ -184,7 +184,7 @@ class Swap:
         return has_its_type and live.shape == self._averages[index].shape
 
     def _save_changes(self) -> None:
-        """Keep what was done to a parked tensor's average, such as its statistics."""
+        """Copy changes of parked averages, such as new statistics, to the shadow."""
         for i in self.parked.keys() & self._present if self._is_shown else ():
             live, average = self._slots[i].local, self._averages[i]
             if not torch.equal(live, average.to(live.device, live.dtype)):
@@ -210,12 +210,12 @@ class Swap:
             tensor = slot.tensor
             if tensor.dtype != dtype or tensor.device != device:
                 warnings.warn(
-                    f"{slot.name} was cast or moved inside averaged(); it is put back, "
-                    "and the average was rounded on the way.",
+                    f"{slot.name} was cast or moved inside averaged(); it is restored, "
+                    "but its average was rounded by the cast.",
                     stacklevel=2,
                 )
                 if slot.sharder is not None and is_sharded(tensor):
-                    slot.sharder.to(device, dtype)  # it has to know of its new shards
+                    slot.sharder.to(device, dtype)  # FSDP2 must register its new shards
                 else:
                     tensor.data = tensor.data.to(device, dtype)
 
@@ -231,9 +231,9 @@ def _is_same(tensor: Tensor, memory: Tensor) -> bool:
 
 
 def insist(*phases: Callable[[], None]) -> None:
-    """Go through phases to the end, and only then pass on a Ctrl-C or an exit.
+    """Run all phases to the end, and only then raise a Ctrl-C or an exit.
 
-    A phase that is interrupted is repeated, so it must be one that can be.
+    An interrupted phase is repeated, so phases must be repeatable.
     """
     interruption: BaseException | None = None
     for phase in phases:

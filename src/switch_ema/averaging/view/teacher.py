@@ -1,4 +1,4 @@
-"""A teacher: the model run with averaged weights, without exchanging them."""
+"""A teacher: runs the model with averaged weights, without exchanging them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,24 +19,24 @@ def _nothing() -> Mapping[str, Tensor]:
 class Teacher:
     """Runs a model, or a part of it, with averaged weights and no gradient.
 
-    The model is not copied, and its weights stay where they are: its modules run with
-    the shadow's tensors. So a student and its teacher can be called in turn within one
-    step. Batch normalisation in training uses the batch's statistics; running
-    statistics are updated in copies that are discarded, so that neither the shadow nor
-    the student changes. What is not averaged is the student's.
+    The model is neither copied nor changed: its modules run with the shadow's tensors,
+    so student and teacher can be called in turn within one step. In training mode,
+    batch norm uses batch statistics and updates discarded copies of its running
+    statistics, so neither shadow nor student changes. Tensors that are not averaged are
+    the student's.
 
     Args:
         model: the student.
-        averages: returns the averaged tensors by plain name; by default there are none,
-            and the student is its own teacher.
+        averages: returns the averaged tensors by plain name; by default none, which
+            makes the student its own teacher.
         training: whether modules run in training mode (dropout, batch statistics);
-            None is the mode that the student is in.
+            None uses the student's mode.
 
     >>> from switch_ema import EMA
     >>> student = nn.Linear(2, 1)
     >>> teacher = EMA(student).teacher()
     >>> x = torch.ones(1, 2)
-    >>> torch.equal(teacher(x), student(x))  # there was no step yet
+    >>> torch.equal(teacher(x), student(x))  # equal before the first step
     True
     """
 
@@ -56,19 +56,19 @@ class Teacher:
         """Run the module named ``part``, or the whole model.
 
         Raises:
-            TypeError: the model is sharded by FSDP2, which gathers its own weights, or
-                is a TorchScript module, which has its own.
+            TypeError: the model is sharded by FSDP2 or is a TorchScript module; both
+                always run with their own weights.
         """
         if isinstance(self._model, torch.jit.ScriptModule):
             raise TypeError(
-                "A TorchScript module runs with its own weights only; run its average "
-                "inside averaged()."
+                "A TorchScript module always runs with its own weights; run the "
+                "average inside averaged() instead."
             )
         module = self._model.get_submodule(part)
         if any(is_sharder(inner) for inner in self._model.modules()):
             raise TypeError(
-                "A model that is sharded by FSDP2 gathers its own weights; run its "
-                "average inside averaged()."
+                "A model sharded by FSDP2 always gathers its own weights; run the "
+                "average inside averaged() instead."
             )
         prefix = f"{plain_name(self._model, part)}." if part else ""
         averages = self._averages()
@@ -86,7 +86,7 @@ class Teacher:
 
 @contextmanager
 def _mode(module: nn.Module, training: bool | None) -> Iterator[None]:
-    """Run the modules in one mode, and leave each in its own."""
+    """Set the mode of all modules, and restore each module's own mode."""
     if training is None:
         yield
         return
