@@ -265,7 +265,7 @@ def test_detached_averagers_no_longer_follow(make):
         assert_same(averager.averaged_state_dict(), average)
 
 
-@pytest.mark.filterwarnings("ignore:No C compiler")
+@pytest.mark.filterwarnings("ignore:No working C compiler")
 @pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, FusedSGD])
 def test_a_training_that_nobody_holds_is_freed_at_once(make, optimizer_class):
     """Without waiting for the garbage collector: the next training needs the memory."""

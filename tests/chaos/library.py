@@ -122,7 +122,7 @@ def ranks_that_go_on() -> Outcome:
     silent = 0
     for wrapper in ("ddp", "fsdp2"):
         _, results = run_to_the_end(2, try_going_on, wrapper)
-        silent += "Rank 1 has not come" not in results[0] or "Error" not in results[1]
+        silent += "Rank 1 has not called" not in results[0] or "Error" not in results[1]
     return Outcome("epochs missed by a rank that trains on", 2, silent)
 
 

@@ -74,4 +74,4 @@ def test_mistakes_are_one_sentence(call, steps, tmp_path):
         assert code == 2 and sentence in err and "Traceback" not in err
         assert not list(tmp_path.glob("m.*"))
     code, _, err = call("merge", *steps, "--out", steps[0])
-    assert code == 2 and "there is such a file" in err
+    assert code == 2 and "already exists" in err

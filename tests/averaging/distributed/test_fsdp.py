@@ -302,7 +302,7 @@ def cast_inside() -> None:
     ema = EMA(model, optimizer, decay=constant(0.9))
     step(model, optimizer)
     live = whole(ema.live_state_dict())
-    with pytest.warns(UserWarning, match="put back"), ema.averaged():
+    with pytest.warns(UserWarning, match="it is restored"), ema.averaged():
         model.to(torch.bfloat16)
     assert_equal(whole(ema.live_state_dict()), live)
     model(X)
@@ -314,7 +314,7 @@ def test_live_shards_come_back_from_a_cast():
 
 def refuse() -> None:
     model, _ = build()
-    with pytest.raises(ValueError, match="flat=True needs a model that is not sharded"):
+    with pytest.raises(ValueError, match="flat=True does not support sharded models"):
         EMA(model, flat=True)
     late, _ = build("alone")
     ema = EMA(late)

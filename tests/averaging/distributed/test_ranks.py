@@ -27,7 +27,7 @@ def test_no_fault_of_a_rank_is_silent():
         else:
             assert one == two and "\n" not in one, name
     missed = first[2]
-    assert missed.startswith("Rank 1 has not come within 1 s to end_epoch(), where")
+    assert missed.startswith("Rank 1 has not called end_epoch() within 1 s, but other")
     counts = "steps is (4 on rank 1, 5 on 0|5 on rank 0, 4 on 1)"
     assert re.search(counts, first[0]), first[0]
 

@@ -54,7 +54,7 @@ def places(metadata):
         ("../shard", "refers to '../shard', which is not a file in it"),
         ("/etc/passwd", "refers to '/etc/passwd', which is not a file in it"),
         ("..", "refers to '..', which is not a file in it"),
-        ("link", "c/link is a link that leads out of .*c, and is not followed"),
+        ("link", "c/link is a link that leads out of .*c and is not followed"),
         ("pipe", "c/pipe is not a regular file"),
         ("nul\0", r"refers to 'nul\\x00', which is not"),
     ],
@@ -78,7 +78,7 @@ def test_a_metadata_file_that_is_a_link_or_a_pipe(folder):
     refused(folder, r"c/.metadata is a link that leads out")
     (folder / ".metadata").unlink()
     os.mkfifo(folder / ".metadata")
-    refused(folder, "0 safetensors files, 0 indices of shards and no .metadata")
+    refused(folder, "0 safetensors files, 0 shard indices and no .metadata")
 
 
 def test_chunks_that_are_larger_than_what_is_stored(folder):
@@ -89,7 +89,7 @@ def test_chunks_that_are_larger_than_what_is_stored(folder):
         tensor.size = tensor.chunks[0].sizes = torch.Size([1 << 40])
 
     change(folder, grow)
-    refused(folder, r"a in .*c has 4398046511104 bytes, of which \d+ are stored")
+    refused(folder, r"a in .*c has 4398046511104 bytes, but only \d+ are stored")
 
 
 def test_places_that_lie_upon_each_other(folder):
@@ -99,7 +99,7 @@ def test_places_that_lie_upon_each_other(folder):
             place.offset, place.length = 0, size
 
     change(folder, edit)
-    refused(folder, "__0_0.distcp has fewer bytes than the metadata names")
+    refused(folder, "__0_0.distcp is shorter than the metadata says")
 
 
 def test_a_chunk_is_another_tensor_than_the_metadata_says(folder):
@@ -109,7 +109,7 @@ def test_a_chunk_is_another_tensor_than_the_metadata_says(folder):
         stored[at["a"]], stored[at["b"]] = stored[at["b"]], stored[at["a"]]
 
     change(folder, exchange)
-    refused(folder, r"[ab] in .*__0_0.distcp is not the tensor that the metadata says")
+    refused(folder, r"[ab] in .*__0_0.distcp does not match its description")
 
 
 def test_a_damaged_shard(folder):
@@ -242,7 +242,7 @@ ENDLESS = {
     "meta": (lambda: {"a": torch.ones(1, device="meta")}, "not dense tensors: a"),
     "half a character": (
         lambda: {"\ud800": torch.ones(1)},
-        "a tensor whose name is no text",
+        "a tensor whose name is not valid text",
     ),
     "expanded": (
         lambda: {"a": torch.ones(1).expand(1 << 40)},

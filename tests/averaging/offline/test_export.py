@@ -86,6 +86,6 @@ def test_what_is_no_tensor_is_refused_by_name(tmp_path):
         def set_extra_state(self, state):
             pass
 
-    with pytest.raises(ValueError, match=r"_extra_state of the state dict is dict"):
+    with pytest.raises(ValueError, match=r"_extra_state in the state dict is dict"):
         EMA(Extra(1, 1)).save_averaged(tmp_path / "average.safetensors")
     assert not list(tmp_path.iterdir())

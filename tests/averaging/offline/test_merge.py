@@ -118,7 +118,7 @@ def test_a_decay_that_rises_and_weights_that_do_not_fit_are_refused(tmp_path):
         decay_weights([1.5])
     paths = saved(tmp_path, [state(0), state(1)])
     for weights in ([1.0], [0.5, 0.6], [float("nan")] * 2):
-        with pytest.raises(ValueError, match="2 numbers that sum to 1"):
+        with pytest.raises(ValueError, match="2 numbers, one per checkpoint"):
             merge_checkpoints(paths, tmp_path / "m.safetensors", weights)
     with pytest.raises(ValueError, match="weights must be 'mean' or 'linear' or"):
         merge_checkpoints(paths, tmp_path / "m.safetensors", "median")
@@ -245,7 +245,7 @@ def cut(path):
 )
 def test_another_model_is_refused_with_the_names(second, message, tmp_path):
     paths = saved(tmp_path, [state(0), second])
-    with pytest.raises(ValueError, match=f"step-1.safetensors is of.*; {message}"):
+    with pytest.raises(ValueError, match=f"step-1.safetensors belongs to.*; {message}"):
         merge_checkpoints(paths, tmp_path / "m.safetensors")
     assert {file.name for file in tmp_path.iterdir()} == {path.name for path in paths}
 
@@ -269,7 +269,7 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, monkeypatch):
         "list.pt": "has no tensors",
         "cut": r"__0_0.distcp is truncated: .* is not in it",
         "hostile": r"\.metadata is not of .*: it would import (posix|nt).mkdir",
-        "nothing": "has 0 safetensors files, 0 indices of shards and no .metadata",
+        "nothing": "has 0 safetensors files, 0 shard indices and no .metadata",
         "x.safetensors.index.json": "is not an index of safetensors shards",
     }
     torch.save(state(1), "cut.pt")
@@ -306,7 +306,7 @@ def test_shards_that_lack_a_tensor_are_refused(tmp_path):
 
 def test_the_folder_of_the_result_has_to_exist(tmp_path):
     paths = saved(tmp_path, [state(0), state(1)])
-    with pytest.raises(FileNotFoundError, match=r"no such folder: '.*absent'"):
+    with pytest.raises(FileNotFoundError, match=r"folder does not exist: '.*absent'"):
         merge_checkpoints(paths, tmp_path / "absent" / "m.safetensors")
 
 
@@ -332,7 +332,7 @@ def test_a_file_that_shrinks_meanwhile_is_named(tmp_path, monkeypatch):
         return write_atomically(path, content)
 
     monkeypatch.setattr(merge, "write_atomically", shrink_and_write)
-    with pytest.raises(ValueError, match=r"step-1.safetensors has become shorter"):
+    with pytest.raises(ValueError, match=r"step-1.safetensors was truncated"):
         merge_checkpoints(paths, tmp_path / "m.safetensors")
     assert {file.name for file in tmp_path.iterdir()} == {path.name for path in paths}
 

@@ -136,7 +136,7 @@ def test_other_models_are_refused_by_name(tmp_path):
     save_file(state(1.0, 2.0), tmp_path / "other.safetensors")
     ingredients = [state(1.0, b=torch.zeros(1)), tmp_path / "other.safetensors"]
     message = (
-        r"other.safetensors is of another model than ingredient 0; missing: b. "
+        r"other.safetensors belongs to another model than ingredient 0; missing: b. "
         r"of another shape: w is \[2\], expected \[1\]"
     )
     with pytest.raises(ValueError, match=message):

@@ -173,7 +173,7 @@ def test_snapshots_of_different_models_are_refused(tmp_path):
     for path in (tmp_path / "other").iterdir():
         path.replace(tmp_path / path.name)
     with pytest.raises(
-        ValueError, match=r"step000000005.* is of another model.*missing"
+        ValueError, match=r"step000000005.* belongs to another model.*missing"
     ):
         synthesize(tmp_path, power_profile(0.05))
 

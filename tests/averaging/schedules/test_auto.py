@@ -97,7 +97,7 @@ def test_a_short_epoch_later_on_is_no_reason_to_stop():
 
 @pytest.mark.parametrize("method", ["ema", "switch-ema"])
 @pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, FusedSGD])
-@pytest.mark.filterwarnings("ignore:No C compiler")
+@pytest.mark.filterwarnings("ignore:No working C compiler")
 def test_resuming_is_exact_also_in_the_first_epoch(method, optimizer_class):
     def run(stop):
         model = network()

@@ -357,7 +357,7 @@ def test_sam_is_counted_however_it_is_called():
 
 def test_an_optimizer_of_another_model_is_refused():
     other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="holds none of its parameters"):
+    with pytest.raises(ValueError, match="has none of its parameters"):
         EMA(nn.Linear(2, 2), other)
 
 

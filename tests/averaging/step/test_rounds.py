@@ -131,7 +131,7 @@ def test_an_optimizer_counts_by_itself_or_its_number():
     ("count", "message"),
     [
         ("some", "count must be 'round' or 'any' or 'all', got 'some'"),
-        (2, "number of one of the 2 optimizers, from 0 on, got 2"),
+        (2, "number of an optimizer, from 0 to 1, got 2"),
         (-1, "got -1"),
         (True, "got True"),
         (1.5, "or its number, got float"),

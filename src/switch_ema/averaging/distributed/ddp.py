@@ -1,8 +1,8 @@
 """Replicated models (DDP): each process has a copy, and buffers may differ.
 
-DDP keeps the weights equal on all ranks. It sets buffers, such as the statistics of
-normalisation layers, to those of rank 0 only before the next forward pass. The average
-is taken before that, so that without this file each rank would average its own.
+DDP keeps the weights equal on all ranks, but broadcasts rank 0's buffers, such as
+batch-norm statistics, only before the next forward pass. The average is updated before
+that, so without :func:`share_buffers` each rank would average its own statistics.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from switch_ema.averaging._torch import is_joining
 
 
 def find_replica(model: nn.Module) -> DistributedDataParallel | None:
-    """Return the DDP wrapper that keeps the model's buffers equal, if there is one."""
+    """Return the DDP wrapper that broadcasts the model's buffers, if any."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel) and module.broadcast_buffers:
             return module
@@ -23,7 +23,7 @@ def find_replica(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def has_uneven_data(model: nn.Module) -> bool:
-    """Whether DDP's ``join()`` is used, so that ranks may take different steps."""
+    """Whether DDP's ``join()`` is used, with different numbers of steps per rank."""
     return any(
         isinstance(module, DistributedDataParallel) and is_joining(module)
         for module in model.modules()
@@ -32,10 +32,10 @@ def has_uneven_data(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def share_buffers(replica: DistributedDataParallel) -> None:
-    """Set the buffers to rank 0's now, as DDP would before the next forward pass.
+    """Broadcast rank 0's buffers now, as DDP would before the next forward pass.
 
-    Not with ``join()``: a rank whose data has ended takes no step, so it would be
-    missing here, and all would wait for it.
+    Not with ``join()``: a rank that ran out of data takes no step and would not take
+    part, so the broadcast would hang.
     """
     if is_joining(replica):
         return

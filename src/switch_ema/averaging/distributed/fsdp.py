@@ -1,8 +1,8 @@
 """Sharded parameters (FSDP2): each process holds a part of them, as a DTensor.
 
-An average is taken element by element, so a process averages the part that it holds
-and talks to nobody. The shadow therefore is made of plain local tensors; only what
-leaves it, such as a state dict, is made of DTensors again.
+Averaging is elementwise, so each process averages its own part without communication.
+The shadow consists of plain local tensors; only its outputs, such as a state dict, are
+DTensors again.
 """
 
 import sys
@@ -20,23 +20,23 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor: all of it if it is not sharded."""
+    """Return the local part of a tensor: all of it if it is not sharded."""
     inside = local_tensor(tensor)
     return tensor if inside is None else inside
 
 
 def is_sharder(module: nn.Module) -> bool:
     """Whether FSDP2 manages the module's parameters."""
-    # Who has such a module has imported FSDP2; everybody else is spared the import.
+    # A model with such a module has imported FSDP2 already; others need no import.
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def refuse_fsdp1(model: nn.Module) -> None:
-    """Refuse models of the older FSDP, whose parameters are fragments of one vector.
+    """Refuse FSDP1 models, whose parameters are fragments of one flat vector.
 
     Raises:
-        TypeError: the model is or has such a module.
+        TypeError: the model is or contains an FSDP1 module.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
@@ -45,8 +45,8 @@ def refuse_fsdp1(model: nn.Module) -> None:
         if isinstance(module, fsdp.FullyShardedDataParallel):
             raise TypeError(
                 f"{name or 'model'} is wrapped in FullyShardedDataParallel (FSDP1), "
-                "whose parameters are fragments; shard it with FSDP2, "
-                "torch.distributed.fsdp.fully_shard, to average it."
+                "whose parameters cannot be averaged; use FSDP2, "
+                "torch.distributed.fsdp.fully_shard, instead."
             )
 
 
@@ -57,7 +57,7 @@ def like_model_tensor(model_tensor: Tensor, part: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     mesh, placements = _layout(model_tensor)
-    # Without a shape, from_local takes all parts to be as large as this one.
+    # Without a shape, from_local assumes that all parts are as large as this one.
     return DTensor.from_local(
         part,
         mesh,
@@ -69,9 +69,9 @@ def like_model_tensor(model_tensor: Tensor, part: Tensor) -> Tensor:
 
 
 def part_of(value: Tensor, model_tensor: Tensor) -> Tensor:
-    """Return this process' part of a saved tensor, without communication.
+    """Return this process's part of a saved tensor, without communication.
 
-    A whole tensor is cut as the model's is; a sharded one must be cut like it already.
+    A whole tensor is sharded like the model's; a sharded one must match it already.
     """
     if is_sharded(value) or not is_sharded(model_tensor):
         return local_part(value)
@@ -83,7 +83,7 @@ def part_of(value: Tensor, model_tensor: Tensor) -> Tensor:
 
 
 def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
-    """Say how a saved tensor is divided otherwise than the model's; None if it fits."""
+    """Describe how a tensor's sharding differs from the model's, None if equal."""
     if not isinstance(value, Tensor) or not is_sharded(value):
         return None
     if is_sharded(model_tensor):
@@ -92,7 +92,7 @@ def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
             return None
         here = f"the model is sharded over {own_mesh.size()}"
         if own_mesh.size() == mesh.size():
-            here = "the model is cut in another way"
+            here = "the model is sharded differently"
     else:
         here = "the model is not sharded"
     return f"the shards of {_layout(value)[0].size()} processes, and {here}"
@@ -104,7 +104,7 @@ def mesh_ranks(tensor: Tensor) -> tuple[int, ...]:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Gather a sharded tensor on every process of its mesh, which must all call."""
+    """Gather a sharded tensor on all processes of its mesh; all must call."""
     if not is_sharded(value):
         return value
     gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 where there is one alone."""
+    """Return the rank of this process; 0 without a process group."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
@@ -120,7 +120,7 @@ def rank() -> int:
 
 
 def has_the_whole() -> bool:
-    """Whether this process is the one that keeps gathered tensors, rank 0."""
+    """Whether this process keeps gathered tensors: rank 0."""
     return rank() == 0
 
 

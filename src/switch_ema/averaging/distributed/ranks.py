@@ -1,10 +1,10 @@
-"""Whether the ranks that train one model are at the same place of the training.
+"""Checks that the ranks that train one model are in step.
 
-Each rank counts and averages for itself. A rank that has missed a step or the end of an
-epoch, or has loaded another checkpoint, would train on with other weights, silently. So
-the ranks compare what they have counted, a few bytes once an epoch, through the store
-that their process group was made with. It is no collective: a rank that does not come
-is missed by name, where a collective would be paired with another one, of the training.
+Each rank counts and averages on its own. A rank that missed a step or the end of an
+epoch, or loaded another checkpoint, would silently train with different weights. So the
+ranks compare their counters, a few bytes once an epoch, through the process group's
+store. This is deliberately not a collective: a missing rank can be named in the error,
+whereas a collective would be matched with one of the training.
 """
 
 import hashlib
@@ -23,33 +23,33 @@ from switch_ema.averaging._torch import default_store
 from switch_ema.averaging.distributed.fsdp import is_sharded, mesh_ranks
 
 _PATIENCE = 30
-"""Seconds after which a rank that waits says so."""
+"""Seconds after which a waiting rank warns."""
 _PAUSES = 0.001, 0.5
-"""The shortest and the longest time between two looks at the store, in seconds."""
+"""Shortest and longest polling interval of the store, in seconds."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 _advice = (
-    "Nothing was written. Every rank has to call update(), end_epoch(), switch() and "
+    "Nothing was written. Every rank must call update(), end_epoch(), switch() and "
     "load_state_dict() equally often, with the same options and the same checkpoint."
 )
 _made: Counter[tuple[tuple[int, ...], str]] = Counter()
-"""How many averagers of a method were made for the same ranks."""
+"""Number of averagers of a method made for the same ranks."""
 
 
 class RankMismatch(RuntimeError):
-    """The ranks are not at the same place of the training."""
+    """The ranks are out of step: their counters, options or states differ."""
 
 
 class Ranks:
-    """The ranks that train a model, as one averager sees them.
+    """The ranks that train a model, from the view of one averager.
 
-    Averagers are told apart by their method and the order in which they were made,
-    which therefore is the same on all ranks.
+    An averager is identified by its method and its construction order, which must
+    therefore be the same on all ranks.
 
     Args:
         method: the name of the averager's method.
-        model: is looked at for DDP and FSDP2; without them nothing is ever compared,
-            also where there is a process group.
+        model: searched for DDP and FSDP2; without them nothing is compared, even if
+            there is a process group.
     """
 
     def __init__(self, method: str, model: nn.Module) -> None:
@@ -62,21 +62,21 @@ class Ranks:
         self._unheard: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to compare with."""
+        """Whether there are other ranks to compare with."""
         return len(self.numbers) > 1
 
     def compare(self, place: str, record: Mapping[str, Any], *, wait: bool) -> None:
-        """Raise on all ranks alike unless they all come here with the same record.
+        """Raise on all ranks unless all make this call with the same record.
 
         Args:
-            place: what was called, for the message.
+            place: the name of the call, for the message.
             record: numbers and text.
-            wait: whether all ranks have to come, and wait for each other. Without, a
-                rank compares itself with those that were here before, and hears of a
-                difference that is found later at its next call.
+            wait: whether all ranks must call and wait for each other. Otherwise a rank
+                compares its record with those already posted; differences found later
+                are raised at its next call.
 
         Raises:
-            RankMismatch: a record differs, or a rank does not come within the time-out
+            RankMismatch: a record differs, or a rank does not call within the timeout
                 of the process group.
         """
         store = default_store() if self else None
@@ -87,7 +87,7 @@ class Ranks:
         mine = json.dumps({"place": place, **record})
         if store.add(f"{key}/came", 1) == 1:
             store.set(key, f"{rank} {mine}")
-        other, theirs = store.get(key).decode().split(" ", 1)  # of who came first
+        other, theirs = store.get(key).decode().split(" ", 1)  # posted first
         if theirs != mine:
             text = _difference(int(other), json.loads(theirs), rank, json.loads(mine))
             store.set(f"{key}/failed", f"{text} {_advice}")
@@ -101,15 +101,15 @@ class Ranks:
                 self._unheard = None
                 raise RankMismatch(store.get(failed).decode())
         self._unheard = None if wait else f"{key}/failed"
-        if wait and rank == self.numbers[0]:  # all have left the call before this one
+        # All ranks are in this call, so none still reads the keys of the previous one.
+        if wait and rank == self.numbers[0]:
             for name in ("", "/came", "/compared", "/complete"):
                 store.delete_key(f"{self._name}/{self._calls - 1}{name}")
 
     def first_of(self, value: float) -> float:
-        """Return the number that the first rank has; all ranks must call.
+        """Return the first rank's number; all ranks must call.
 
-        Ranks that decided by numbers of their own could decide differently, and would
-        then train a mixture.
+        If each rank decided by its own number, some could switch and others not.
         """
         store = default_store() if self else None
         if store is None:
@@ -128,11 +128,11 @@ class Ranks:
         ):
             waited = time.monotonic() - began
             if waited > limit:
-                text = f"{self._missing(store)} within {limit:g} s to {place}"
-                store.set(f"{key}/failed", f"{text}, where other ranks are. {_advice}")
+                text = f"{self._missing(store)} {place} within {limit:g} s"
+                store.set(f"{key}/failed", f"{text}, but other ranks have. {_advice}")
             elif waited > _PATIENCE and not has_warned:
                 has_warned = True
-                text = f"{self._missing(store)} yet to {place}, where this rank waits."
+                text = f"{self._missing(store)} {place} yet; this rank is waiting."
                 warnings.warn(text, stacklevel=4)
             time.sleep(pause)
             pause = min(1.5 * pause, _PAUSES[1])
@@ -147,11 +147,11 @@ class Ranks:
         ]
         is_one = len(absent) == 1
         which = f"Rank {absent[0]} has" if is_one else f"Ranks {', '.join(absent)} have"
-        return f"{which} not come"
+        return f"{which} not called"
 
 
 def ranks_of(model: nn.Module) -> tuple[int, ...]:
-    """Return the ranks that train the model together, none for one process alone."""
+    """Return the ranks that train the model together, empty for a single process."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return ()
@@ -165,14 +165,14 @@ def ranks_of(model: nn.Module) -> tuple[int, ...]:
 
 
 def is_replicated(model: nn.Module) -> bool:
-    """Whether all ranks have all parameters, and DDP keeps each of them equal."""
+    """Whether all ranks hold all parameters, and DDP keeps them equal."""
     replicas = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
     are_whole = not any(map(is_sharded, model.parameters()))
     return are_whole and any(not replica.parameters_to_ignore for replica in replicas)
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """Return a text that other values would change; of values that all ranks share."""
+    """Return a short checksum of tensors whose values must be equal on all ranks."""
     sums = []
     for tensor in tensors:
         flat = tensor.detach().contiguous().reshape(-1)
@@ -185,12 +185,10 @@ def _difference(
     other: int, theirs: dict[str, Any], rank: int, mine: dict[str, Any]
 ) -> str:
     if theirs["place"] != mine["place"]:
-        parts = [
-            f"rank {rank} is at {mine['place']}, rank {other} at {theirs['place']}"
-        ]
+        parts = [f"rank {rank} called {mine['place']}, rank {other} {theirs['place']}"]
     elif "refused" in theirs or "refused" in mine:
         parts = [
-            f"rank {number} refuses what it loads ({record['refused']})"
+            f"rank {number} refuses its state ({record['refused']})"
             for number, record in ((other, theirs), (rank, mine))
             if "refused" in record
         ]
@@ -200,4 +198,4 @@ def _difference(
             for name in {**theirs, **mine}
             if mine.get(name) != theirs.get(name)
         ]
-    return f"The ranks are not at the same place of the training: {'; '.join(parts)}."
+    return f"The ranks are out of step: {'; '.join(parts)}."

@@ -1,4 +1,4 @@
-"""Checkpoints on disk whose tensors are read one at a time, in three formats.
+"""Reads checkpoints on disk one tensor at a time, in three formats.
 
 - safetensors: a file, or a folder with shards and their index;
 - torch.distributed.checkpoint: a folder with a file ``.metadata``;
@@ -39,30 +39,30 @@ from switch_ema.averaging.offline.streams import (
 )
 
 INDEX = ".safetensors.index.json"
-"""How the name of an index of shards ends."""
+"""Suffix of the index file of shards."""
 
 USER = "Merging checkpoints"
 
 _DEEPEST = 100
-"""How deep dictionaries and tuples are nested at most, and ..."""
+"""Maximum nesting depth of dictionaries and tuples."""
 _MOST_OFTEN = 100
-"""... at how many places one of them is."""
+"""Maximum number of places at which the same one may occur."""
 _MOST_INFLATED = 100
-"""How often the numbers of a file are repeated at most (tied or expanded tensors)."""
+"""How often stored numbers may be repeated (tied or expanded tensors)."""
 
 
 class Checkpoint(ABC):
-    """A checkpoint: what tensors it has, and their values block by block."""
+    """A checkpoint: its tensors by name, read in blocks."""
 
     def __init__(self, path: Path, tensors: dict[str, TensorInfo]) -> None:
         for name in tensors:
             if not _is_text(name):
                 raise ValueError(
-                    f"{path} has a tensor whose name is no text: {name!r}."
+                    f"{path} has a tensor whose name is not valid text: {name!r}."
                 )
         self.path = path
         self.tensors = tensors
-        """Dtype and shape of each tensor, by the name that it has in the file."""
+        """Dtype and shape of each tensor, by its name in the file."""
 
     has_parts: ClassVar[bool] = False
     """Whether a part of a tensor can be read without the rest of it."""
@@ -72,14 +72,14 @@ class Checkpoint(ABC):
         """Read a part of a tensor as flat blocks of at most ``BLOCK`` elements."""
 
     def files(self) -> dict[str, list[str]]:
-        """Return which tensors are in which file, for a result that is cut alike."""
+        """Return the tensors of each file, to shard the result alike."""
         return {"model.safetensors": list(self.tensors)}
 
     def select(self, key: str) -> dict[str, str]:
-        """Return the names in the file by the names below ``key``.
+        """Map the names below ``key`` to the names in the file.
 
         Raises:
-            ValueError: there is nothing below it.
+            ValueError: there are no tensors below ``key``.
         """
         prefix = f"{key}." if key else ""
         found = {n[len(prefix) :]: n for n in self.tensors if n.startswith(prefix)}
@@ -94,12 +94,11 @@ class Checkpoint(ABC):
 
 
 def open_checkpoint(path: str | Path, key: str = "") -> Checkpoint:
-    """Look at a checkpoint without reading its tensors.
+    """Open a checkpoint without reading its tensors.
 
     Args:
-        path: a file or a folder; the format is told from its content.
-        key: the part that is wanted, such as ``model``; only its values have to be
-            tensors.
+        path: a file or a folder; the format is detected from its content.
+        key: the part to read, such as ``model``; only its values must be tensors.
 
     Raises:
         ValueError: the format is unknown, or the checkpoint is damaged.
@@ -133,9 +132,9 @@ def _open_folder(path: Path, key: str) -> Checkpoint:
         file = locate(path, files[0].name)
         return _Safetensors(path, read_header(file, USER))
     raise ValueError(
-        f"{path} has {len(files)} safetensors files, {len(indices)} indices of shards "
-        "and no .metadata; a checkpoint is one file, shards with one index, or a "
-        "folder of torch.distributed.checkpoint."
+        f"{path} is not a checkpoint: it has {len(files)} safetensors files, "
+        f"{len(indices)} shard indices and no .metadata; pass one file, shards with "
+        "one index, or a folder of torch.distributed.checkpoint."
     )
 
 
@@ -203,7 +202,7 @@ def _divide(tensor: Tensor, part: Part) -> Iterator[Tensor]:
 
 
 def _by_name(path: Path, content: Any, key: str) -> dict[str, Any]:
-    """Return the values of a nested dictionary, whose names have dots in them."""
+    """Flatten a nested dictionary to dotted names."""
     result: dict[str, Any] = {}
     try:
         for name, value in _flatten(content, "", Counter()):
@@ -226,7 +225,7 @@ def _flatten(
     met[id(values)] += 1
     if depth > _DEEPEST or met[id(values)] > _MOST_OFTEN:
         raise ValueError("its dictionaries are nested too deeply")
-    # Of the type: an attribute of the instance comes from the file.
+    # From the type: attributes of the instance come from the file.
     for key, value in type(values).items(values):
         name = f"{prefix}{key if isinstance(key, (str, int)) else type(key).__name__}"
         if isinstance(value, Mapping) and value and isinstance(key, (str, int)):
@@ -272,7 +271,7 @@ class _Distributed(Checkpoint):
         super().__init__(path, tensors)
 
     def blocks(self, part: Part) -> Iterator[Tensor]:
-        # Its shards are in several files; they are put together in memory.
+        # The shards are in several files, so the tensor is assembled in memory.
         info, chunks = self.tensors[part.name], self._chunks[part.name]
         if len(chunks) == 1:
             whole = _read_chunk(self.path, info.dtype, chunks[0])
@@ -294,12 +293,13 @@ def _read_metadata(path: Path) -> Contents:
             return read_metadata(file)
         except Refused as error:
             raise ValueError(
-                f"{path / '.metadata'} is not of torch.distributed.checkpoint: {error}."
+                f"{path / '.metadata'} is not from torch.distributed.checkpoint: "
+                f"{error}."
             ) from error
 
 
 def _refuse_truncated(path: Path, places: Iterable[Place]) -> None:
-    """Compare the files with what the metadata says of them."""
+    """Compare the sizes of the files with the metadata."""
     sizes: dict[str, int] = {}
     used: Counter[str] = Counter()
     for place in places:
@@ -311,15 +311,13 @@ def _refuse_truncated(path: Path, places: Iterable[Place]) -> None:
             )
         used[place.file] += place.length
         if used[place.file] > sizes[place.file]:
-            raise ValueError(
-                f"{path / place.file} has fewer bytes than the metadata names."
-            )
+            raise ValueError(f"{path / place.file} is shorter than the metadata says.")
 
 
 def _check_chunks(
     path: Path, name: str, info: TensorInfo, chunks: Sequence[Chunk]
 ) -> None:
-    """Refuse a tensor whose chunks are not all of it."""
+    """Refuse a tensor whose chunks do not cover it."""
     if not covers(info.shape, chunks):
         raise ValueError(
             f"The chunks of {name} in {path} do not cover each of its elements once."
@@ -333,7 +331,7 @@ def _check_chunks(
         size = TensorInfo(info.dtype, chunk.sizes).bytes
         if size > chunk.place.length:
             raise ValueError(
-                f"{name} in {path} has {size} bytes, of which "
+                f"{name} in {path} has {size} bytes, but only "
                 f"{chunk.place.length} are stored."
             )
 
@@ -347,14 +345,14 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
         )
     if not (_is_dense(value) and value.dtype == dtype and value.shape == chunk.sizes):
         raise ValueError(
-            f"{chunk.place.name} in {path / file} is not the tensor that the metadata "
-            "says it is."
+            f"{chunk.place.name} in {path / file} does not match its description in "
+            "the metadata."
         )
     return value  # type: ignore[no-any-return]
 
 
 def _load(file: Any, shown: object, **options: Any) -> Any:
-    """Read a zip file of torch.save, in which there may be tensors and plain values."""
+    """Read a ``torch.save`` file that may hold tensors and plain values only."""
     try:
         # Python hashes nested tuples recursively in C, without a depth limit: a hostile
         # file could overflow the stack and end the process.
@@ -365,7 +363,7 @@ def _load(file: Any, shown: object, **options: Any) -> Any:
         return torch.load(file, "cpu", weights_only=True, **options)
     except OSError:
         raise
-    except Exception as error:  # of many kinds, for damage as for pickled objects
+    except Exception as error:  # many types, for damage and for pickled objects
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
             f"{shown} is not a whole file that torch.load reads with "
@@ -374,8 +372,8 @@ def _load(file: Any, shown: object, **options: Any) -> Any:
 
 
 def _deepest_tuple(raw: bytes) -> int:
-    """Return how deep the tuples of a pickle are nested at most, without making any."""
-    stack: list[int] = []  # how deep each value is
+    """Return the largest nesting depth of tuples in a pickle, without unpickling."""
+    stack: list[int] = []  # the depth of each value
     marks: list[int] = []
     memo: dict[Any, int] = {}
     deepest = 0
@@ -407,7 +405,7 @@ def _is_below(key: str, name: str) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written to a file: half a character cannot."""
+    """Whether a name can be encoded: a lone surrogate cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -416,7 +414,7 @@ def _is_text(name: str) -> bool:
 
 
 def _refuse_others(path: Path, key: str, names: list[str]) -> None:
-    """Refuse what cannot be averaged or copied in the part that is wanted."""
+    """Refuse values below ``key`` that can be neither averaged nor copied."""
     inside = [name for name in names if _is_below(key, name)]
     if inside:
         hint = "" if key else "; name the part to merge with key, such as model"

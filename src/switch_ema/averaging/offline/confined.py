@@ -1,8 +1,8 @@
-"""Files of a checkpoint that may come from anybody, found inside of its folder.
+"""Finds files of an untrusted checkpoint inside its folder.
 
-Names that lead out of the folder are refused, and so are links that do, pipes and
-devices. There is one exception: in the cache of Hugging Face, the files of a folder
-``snapshots/REVISION`` are links to ``blobs`` of the same repository.
+Names and links that lead out of the folder, pipes and devices are refused. One
+exception: in the Hugging Face cache, the files of ``snapshots/REVISION`` are links to
+``blobs`` of the same repository.
 """
 
 import io
@@ -18,13 +18,13 @@ def locate(folder: Path, name: str, root: Path | None = None) -> Path:
     """Return the path of a regular file in a folder.
 
     Args:
-        folder: the folder, which itself may be given as a link.
-        name: of the file, as an index or other metadata has it.
-        root: of the checkpoint, if the folder is one in it.
+        folder: the folder, which may itself be a link.
+        name: the file's name, as in an index or other metadata.
+        root: the root of the checkpoint, if the folder is inside it.
 
     Raises:
-        ValueError: it is not the name of a regular file in the folder.
-        OSError: there is no such file.
+        ValueError: not the name of a regular file in the folder.
+        OSError: the file does not exist.
     """
     if Path(name).name != name or name == ".." or "\0" in name:
         raise ValueError(f"{folder} refers to {name!r}, which is not a file in it.")
@@ -35,15 +35,15 @@ def locate(folder: Path, name: str, root: Path | None = None) -> Path:
         places.append(home.parent.parent / "blobs")
     if not any(Path(os.path.realpath(path)).is_relative_to(place) for place in places):
         raise ValueError(
-            f"{path} is a link that leads out of {home}, and is not followed; put the "
-            "file itself there."
+            f"{path} is a link that leads out of {home} and is not followed; replace "
+            "it by the file."
         )
     require_regular(path)
     return path
 
 
 def require_regular(path: Path) -> None:
-    """Raise ValueError for a pipe or a device, which may never come to an end."""
+    """Raise ValueError for a pipe or a device, whose content may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file.")
 
@@ -51,20 +51,20 @@ def require_regular(path: Path) -> None:
 def files_below(
     folder: Path, name: str, root: Path | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Yield what is to be copied of an entry of a folder: the file, or those in it.
+    """Yield the files to copy for an entry of a folder: itself, or those below it.
 
     Yields:
-        The path of each file, and its path below the folder.
+        The path of each file, and its path relative to the folder.
 
     Raises:
-        ValueError: one of them is not a regular file inside of the checkpoint.
+        ValueError: one of them is not a regular file inside the checkpoint.
     """
     path, root = folder / name, root or folder
     if not path.is_dir():
         yield locate(folder, name, root), name
         return
     if path.is_symlink():
-        raise ValueError(f"{path} is a link to a folder, and is not followed.")
+        raise ValueError(f"{path} is a link to a folder; replace it by the folder.")
     for inner in sorted(os.listdir(path)):
         for file, rest in files_below(path, inner, root):
             yield file, f"{name}/{rest}"
@@ -72,7 +72,7 @@ def files_below(
 
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file that :func:`locate` has found."""
-    # The path was checked, so it has no links any more that lead elsewhere.
+    # The path was resolved and checked; a link that appeared since is not followed.
     path = os.path.realpath(source)
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", opener=lambda p, mode: os.open(p, mode | flags)) as file:
@@ -84,7 +84,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 class FileSection(io.RawIOBase):
-    """A part of a file, as a file that can be read."""
+    """A section of a file, readable as a file."""
 
     def __init__(self, file: BinaryIO, offset: int, length: int) -> None:
         self._file, self._offset, self._length = file, offset, length
@@ -99,13 +99,13 @@ class FileSection(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a position, which is counted from the start of the part."""
+        """Go to a position relative to the start of the section."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = max(0, start[whence] + offset)
         return self._position
 
     def readinto(self, memory: Any) -> int:
-        """Read what there is, up to the end of the part."""
+        """Read up to the end of the section."""
         count = min(len(memory), max(0, self._length - self._position))
         self._file.seek(self._offset + self._position)
         read = self._file.readinto(memoryview(memory)[:count])  # type: ignore[attr-defined]

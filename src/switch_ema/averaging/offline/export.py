@@ -11,7 +11,7 @@ from switch_ema.averaging.offline.streams import require_safetensors
 
 
 class HasAverage(Protocol):
-    """An averager, or what chooses between its averages."""
+    """An averager or a :class:`Best`."""
 
     def averaged_state_dict(self) -> dict[str, Any]:
         """Return a copy of the averaged model."""
@@ -43,11 +43,11 @@ def save_averaged(averager: HasAverage, path: str | os.PathLike[str]) -> None:
 
 
 def _whole(name: str, value: Any) -> Tensor:
-    """Copy a tensor to dense memory of its own on the CPU."""
+    """Copy a tensor to dense memory on the CPU."""
     if not isinstance(value, Tensor):
         raise ValueError(
-            f"A safetensors file has tensors only, but {name} of the state dict is "
-            f"{type(value).__name__}."
+            f"A safetensors file holds only tensors, but {name} in the state dict is "
+            f"{type(value).__name__}; save it with torch.save(averaged_state_dict())."
         )
     dense = whole(value).detach().cpu().contiguous()
     # Tied names share memory, which the format refuses.

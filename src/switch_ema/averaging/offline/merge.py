@@ -1,7 +1,7 @@
-"""Checkpoints of one run averaged on disk, into a safetensors file or folder.
+"""Averages checkpoints of one run on disk, into a safetensors file or folder.
 
-Merging the last checkpoints of a training with a constant learning rate does what a
-decay of the learning rate would have done (WSM, https://arxiv.org/abs/2507.17634; PMA,
+Merging the last checkpoints of a run with a constant learning rate replaces a
+learning-rate decay (WSM, https://arxiv.org/abs/2507.17634; PMA,
 https://arxiv.org/abs/2505.12082). Tensors are read, averaged and written in blocks, so
 that models larger than the memory can be merged.
 """
@@ -55,8 +55,8 @@ from switch_ema.averaging.offline.streams import (
 MEAN = "mean"
 
 MOST_THREADS = 4
-"""More would wait for Python, which calls torch block by block; with two at least, one
-reads and writes while another one computes."""
+"""More threads would wait for Python, which calls torch block by block; with at least
+two, one reads and writes while another computes."""
 
 Weights = Union[str, Profile, Sequence[float]]
 """The name of a profile, a profile, or one weight per checkpoint."""
@@ -70,17 +70,17 @@ BESIDE = (
     "vocab*",
     "merges.txt",
 )
-"""What a folder of Transformers or peft needs beside its weights."""
+"""Files that a Transformers or peft folder needs besides its weights."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What :func:`merge_checkpoints` wrote."""
+    """The result of :func:`merge_checkpoints`."""
 
     path: Path
     """The safetensors file, or the folder of shards."""
     record: Path
-    """The JSON file with what it was made from."""
+    """The JSON file that records the inputs."""
     coefficients: tuple[float, ...]
     """The weight of each checkpoint, in the order given."""
 
@@ -112,16 +112,16 @@ def merge_checkpoints(
             ``power_profile(0.1)``; or one number per checkpoint, such as
             ``decay_weights([0.8, 0.5, 0.1])`` returns.
         key: the part of the checkpoints that is merged, such as ``model``.
-        progress: is called with the bytes of the result that are written, and with all.
+        progress: called with the number of bytes written so far, and in total.
 
     Returns:
         What was written, with a record of what it was made from.
 
     Raises:
-        ValueError: a checkpoint is damaged or of another model than the first, which
-            names the tensors, or the weights do not fit.
-        FileExistsError: there is something under ``out``.
-        FileNotFoundError: a checkpoint, or the folder that ``out`` is in, is missing.
+        ValueError: a checkpoint is damaged or belongs to another model than the first
+            (the message names the tensors), or the weights do not fit.
+        FileExistsError: ``out`` already exists.
+        FileNotFoundError: a checkpoint or the parent folder of ``out`` is missing.
     """
     require_safetensors(USER)
     if isinstance(checkpoints, (str, os.PathLike)) or not checkpoints:
@@ -132,11 +132,9 @@ def merge_checkpoints(
     record = out.with_suffix(".merge.json") if is_file else out / "merge.json"
     for path in (out, record):
         if path.exists():
-            raise FileExistsError(
-                17, "there is such a file or folder already", str(path)
-            )
+            raise FileExistsError(17, "already exists; choose another name", str(path))
     if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(2, "there is no such folder", str(out.parent))
+        raise FileNotFoundError(2, "folder does not exist", str(out.parent))
     opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
     merge = _Merge(opened, coefficients, key, progress)
     beside = [] if is_file else list(_beside(opened[-1]))
@@ -162,7 +160,7 @@ def as_coefficients(weights: Weights, count: int) -> list[float]:
     numbers = [float(weight) for weight in weights]
     if len(numbers) != count or not abs(sum(numbers) - 1) < 1e-6:
         raise ValueError(
-            f"weights must be {count} numbers that sum to 1, one per checkpoint, got "
+            f"weights must be {count} numbers, one per checkpoint, that sum to 1, got "
             f"{numbers}."
         )
     return numbers
@@ -179,7 +177,7 @@ class _Merge:
         progress: Callable[[int, int], object],
     ) -> None:
         self.checkpoints, self.coefficients = checkpoints, coefficients
-        # The names in each checkpoint, by those in the result.
+        # Names in each checkpoint, by names in the result.
         self._names = [checkpoint.select(key) for checkpoint in checkpoints]
         tensors = [
             {own: checkpoint.tensors[name] for own, name in names.items()}
@@ -203,7 +201,7 @@ class _Merge:
 
     def write(self, path: Path, names: Sequence[str]) -> None:
         """Write some of the tensors to one file."""
-        # Where a tensor is in memory as a whole, it should be the only one.
+        # Formats that read whole tensors should hold only one in memory at a time.
         has_parts = all(checkpoint.has_parts for checkpoint in self.checkpoints)
         threads = min(max(torch.get_num_threads(), 2), MOST_THREADS)
         written = write_blocks(
@@ -219,7 +217,7 @@ class _Merge:
     def fill(
         self, folder: Path, record: str, beside: Sequence[tuple[Path, str]]
     ) -> None:
-        """Write files as those of the last checkpoint are, and what goes with them."""
+        """Write shards like those of the last checkpoint, and the files beside them."""
         last, plain = self.checkpoints[-1], {n: o for o, n in self._names[-1].items()}
         places: dict[str, str] = {}
         for file, names in last.files().items():
@@ -235,7 +233,7 @@ class _Merge:
 
 
 def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
-    """Yield what goes with the weights of a checkpoint: files, and where they are put.
+    """Yield the files beside the weights of a checkpoint, and their relative paths.
 
     Raises:
         ValueError: one of them is a link that leads out of the folder, or a pipe.
@@ -251,7 +249,7 @@ def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
 def _weighted_sum(
     readers: Sequence[Iterator[Tensor]], coefficients: Sequence[float]
 ) -> Iterator[Tensor]:
-    """Sum blocks in memory that is used again for each of them."""
+    """Sum blocks in memory that is reused for each block."""
     first, *others = readers
     pairs = list(zip(others, coefficients[1:], strict=True))
     total = term = None
@@ -284,12 +282,12 @@ def _check_alike(
     )
     if said:
         raise ValueError(
-            f"{checkpoint.path} is of another model than {first.path}; {said}."
+            f"{checkpoint.path} belongs to another model than {first.path}; {said}."
         )
 
 
 def _describe(merge: _Merge, weights: Weights) -> dict[str, Any]:
-    """Say what the result is made from."""
+    """Return the record of the inputs and the rule."""
     return {
         "made_by": f"switch-ema {__version__}, torch {torch.__version__}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

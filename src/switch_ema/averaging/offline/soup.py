@@ -1,9 +1,9 @@
 """Model soups: averages of several trained models (Wortsman et al., 2022).
 
-An ingredient is a state dict or the path of a safetensors file. Ingredients are
-loaded one at a time, so that any number of them fits where one model does. What is
-not a floating-point or complex tensor, such as a counter, is that of the first
-ingredient, and so are dtypes and devices.
+An ingredient is a state dict or the path of a safetensors file. Ingredients are loaded
+one at a time, so memory does not grow with their number. Values other than
+floating-point or complex tensors, such as counters, come from the first ingredient, and
+so do dtypes and devices.
 
 The paper: https://arxiv.org/abs/2203.05482.
 """
@@ -27,16 +27,16 @@ Ingredient = Union[Mapping[str, Tensor], str, os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Soup:
-    """What :func:`greedy_soup` found."""
+    """The result of :func:`greedy_soup`."""
 
     weights: dict[str, Tensor]
     """The average of the chosen ingredients, for ``model.load_state_dict``."""
     score: float
-    """What ``evaluate`` gave for it."""
+    """The score of the soup."""
     chosen: tuple[int, ...]
-    """Positions of the chosen ingredients, in the order in which they went in."""
+    """Indices of the chosen ingredients, in the order in which they were added."""
     scores: tuple[float, ...]
-    """What ``evaluate`` gave for each ingredient alone, in the order given."""
+    """The score of each ingredient alone, in the order given."""
 
 
 def uniform_soup(ingredients: Sequence[Ingredient]) -> dict[str, Tensor]:
@@ -66,9 +66,9 @@ def greedy_soup(
 ) -> Soup:
     """Average the ingredients that help, best first.
 
-    Each one is scored alone. Then, from the best to the worst, an ingredient goes in
-    if the soup with it scores no worse than without it. So the result is no worse
-    than the best ingredient; score on held-out data that decides nothing else.
+    Each ingredient is scored alone. Then, from best to worst, an ingredient is added if
+    the soup with it scores no worse than without it, so the result is no worse than the
+    best ingredient. Score on held-out data that is used for nothing else.
 
     Args:
         ingredients: state dicts or paths of safetensors files, of one architecture.
@@ -108,7 +108,7 @@ def greedy_soup(
 def _best_first(scores: Sequence[float], sign: int) -> list[int]:
     valid = [i for i, score in enumerate(scores) if not math.isnan(score)]
     if not valid:
-        raise ValueError(f"evaluate gave NaN for each of {len(scores)} ingredients.")
+        raise ValueError(f"evaluate returned NaN for all {len(scores)} ingredients.")
     return sorted(valid, key=lambda i: -sign * scores[i])
 
 
@@ -176,14 +176,14 @@ class _WeightedSum:
         found = differences(_shapes(self._like), _shapes(state), "shape")
         if found:
             raise ValueError(
-                f"{label} is of another model than {self._label}; {found}."
+                f"{label} belongs to another model than {self._label}; {found}."
             )
 
 
 def differences(
     expected: Mapping[str, Any], found: Mapping[str, Any], kind: str
 ) -> str:
-    """Say what is missing, unexpected or of another kind; nothing if all is alike."""
+    """Describe missing, unexpected and different entries; empty if all are alike."""
     problems = {
         "missing": [name for name in expected if name not in found],
         "unexpected": [name for name in found if name not in expected],
@@ -208,8 +208,8 @@ def is_averaged(dtype: torch.dtype) -> bool:
 def scaled(value: Tensor, coefficient: float, out: Tensor | None = None) -> Tensor:
     """Return ``coefficient * value`` in double precision, in memory of its own.
 
-    Sums of these are the same bits for any division into blocks; a fused
-    multiplication and addition would be rounded otherwise at the edges of blocks.
+    Sums of these are bitwise independent of the division into blocks; a fused
+    multiply-add would round differently at the edges of blocks.
 
     Args:
         value: any tensor.

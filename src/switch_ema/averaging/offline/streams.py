@@ -1,8 +1,8 @@
-"""Safetensors files that are read and written in blocks of a few megabytes.
+"""Reads and writes safetensors files in blocks of a few megabytes.
 
-The library's own functions hold a whole file in memory to write it, and map all of it
-to read it. The format is a header in JSON and then the bytes of the tensors; the
-library checks the header, and the bytes are read and written here.
+The safetensors library holds a whole file in memory to write it, and maps all of it to
+read it. A file is a JSON header followed by the bytes of the tensors; the library
+checks the header, and this module reads and writes the bytes.
 """
 
 import json
@@ -18,11 +18,11 @@ from torch import Tensor
 from switch_ema._extras import needed
 
 BLOCK = 1 << 15
-"""Elements that are read, averaged and written at once: small enough for caches, and
-for torch to take one thread for them."""
+"""Elements that are read, averaged and written at once: few enough for the cache, and
+for torch to use a single thread."""
 
 PART = 1 << 22
-"""Elements of a tensor that one thread works on before it takes others."""
+"""Elements of a tensor that a thread processes as one task."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -48,7 +48,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class TensorInfo(NamedTuple):
-    """What is known of a tensor before it is read."""
+    """Dtype and shape of a tensor that has not been read yet."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class TensorInfo(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Neighbouring elements of a tensor that is taken as flat."""
+    """A range of elements of a flattened tensor."""
 
     name: str
     first: int
@@ -83,7 +83,7 @@ class StoredTensor(NamedTuple):
     def blocks(self, first: int, count: int) -> Iterator[Tensor]:
         """Read elements as flat blocks of at most ``BLOCK``, in order.
 
-        A block is valid until the next one is asked for, which uses its memory again.
+        A block is valid until the next one, which reuses its memory.
         """
         whole, memory = new_block(self.info.dtype, min(BLOCK, count))
         view, size = memoryview(memory), self.info.dtype.itemsize
@@ -92,12 +92,12 @@ class StoredTensor(NamedTuple):
             for done in range(0, count, BLOCK):
                 some = min(BLOCK, count - done)
                 if file.readinto(view[: some * size]) != some * size:
-                    raise ValueError(f"{self.path} has become shorter meanwhile.")
+                    raise ValueError(f"{self.path} was truncated while being read.")
                 yield whole if some == whole.numel() else whole[:some]
 
 
 def require_safetensors(user: str) -> Any:
-    """Import ``safetensors.torch``, or say who needs it and how to get it."""
+    """Import ``safetensors.torch``, or raise what needs it and how to install it."""
     with needed("safetensors", extra="files", user=user):
         import safetensors.torch
     return safetensors.torch
@@ -112,7 +112,7 @@ def read_header(path: Path, user: str) -> dict[str, StoredTensor]:
     files = require_safetensors(user)
     try:
         with files.safe_open(path, framework="pt"):
-            pass  # it checks that the tensors cover the file without gaps
+            pass  # opening checks that the tensors cover the file without gaps
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
@@ -211,11 +211,11 @@ def new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
 def round_once(exact: Tensor, *, out: Tensor) -> Tensor:
     """Round numbers to the dtype of ``out``, which is returned.
 
-    From float64, torch rounds to float32 first and then to 16 or 8 bits; what the first
-    rounding puts halfway between two numbers goes to the wrong one every other time. So
-    numbers are cut to the bits of float32 here, and the last of these is 1 where
-    anything was cut off: none of them is halfway. (Below 1e-38, float32 has fewer bits,
-    and bfloat16 may be rounded twice.)
+    From float64, torch rounds to float32 first and then to 16 or 8 bits; a value that
+    the first rounding puts halfway between two results may then go the wrong way. So
+    values are truncated to float32 here, with the last bit set if anything was cut off
+    (round to odd), which is never halfway. (Below 1e-38, float32 has fewer bits, and
+    bfloat16 may be rounded twice.)
     """
     if exact.dtype != torch.float64 or out.dtype.itemsize > 2:
         return out.copy_(exact)

@@ -1,6 +1,6 @@
-"""Synthesis of averages from the snapshots that :class:`PostHocEMA` writes.
+"""Synthesises averages from the snapshots that :class:`PostHocEMA` writes.
 
-This needs the folder and neither the model nor the training that wrote it.
+This needs only the folder, neither the model nor the training that wrote it.
 """
 
 import json
@@ -29,7 +29,7 @@ TOLERATED_RESIDUAL = 0.1
 
 @dataclass(frozen=True)
 class ProfileFit:
-    """How near the stored snapshots come to a wanted profile."""
+    """How well the stored snapshots fit a target profile."""
 
     step: int
     """The step at which it is wanted."""
@@ -72,7 +72,7 @@ def synthesize(
 def fit_profile(
     folder: str | Path, profile: Profile, *, step: int | None = None
 ) -> ProfileFit:
-    """Say what :func:`synthesize` would do and how well, without reading weights.
+    """Return what :func:`synthesize` would do and how well, without reading weights.
 
     Args:
         folder: where a :class:`PostHocEMA` has put its snapshots.
@@ -91,12 +91,13 @@ def synthesize_from(
     fit = _fit(used, profile, step)
     if fit.residual > TOLERATED_RESIDUAL:
         warnings.warn(
-            f"The wanted profile at step {fit.step} is missed by {fit.residual:.0%} "
-            "(relative L2 error): it is too narrow, too wide or too angular for these "
-            f"{len(used)} snapshots. Write them more often, or ask for a smoother one.",
+            f"The target profile at step {fit.step} is missed by {fit.residual:.0%} "
+            "(relative L2 error): it is too narrow, too wide or not smooth enough for "
+            f"these {len(used)} snapshots; write snapshots more often, or choose a "
+            "smoother profile.",
             stacklevel=3,
         )
-    # What is copied comes from the first one, so the latest goes first.
+    # Copied tensors come from the first state, so the latest goes first.
     latest_first = used[::-1]
     paths = [snapshot.path for snapshot in latest_first]
     factors = [fit.coefficients[path.name] for path in paths]
@@ -132,7 +133,7 @@ class Snapshot:
         )
 
     def read_layout(self) -> "_Layout":
-        """Read how the tensors in the file are meant."""
+        """Read which tensors of the file are averaged, copied or tied."""
         files = require_safetensors("PostHocEMA")
         with files.safe_open(self.path, framework="pt") as file:
             metadata = file.metadata()
@@ -153,7 +154,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the tensors of a snapshot are meant."""
+    """Which tensors of a snapshot are averaged, copied or tied."""
 
     copied: list[str]
     """Names of tensors that are not averaged."""
