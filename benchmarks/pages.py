@@ -31,7 +31,7 @@ NAMES = {
 }
 VIEWS = {
     "switch": "Switch: copy the average into the live weights",
-    "averaged": "Averaged: show the average in the model, and take it away again",
+    "averaged": "Averaged: swap the average into the model and out again",
 }
 TRAININGS = {
     "ResNet-50, batch 256, 100 epochs": ("resnet50", 500_400),
