@@ -268,7 +268,7 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, monkeypatch):
         "plain.pkl": "is neither a safetensors file nor a zip file of torch.save",
         "list.pt": "has no tensors",
         "cut": r"__0_0.distcp is truncated: .* is not in it",
-        "hostile": r"\.metadata is not of .*: it would import (posix|nt).mkdir",
+        "hostile": r"\.metadata is not from .*: it would import (posix|nt).mkdir",
         "nothing": "has 0 safetensors files, 0 shard indices and no .metadata",
         "x.safetensors.index.json": "is not an index of safetensors shards",
     }

@@ -119,7 +119,7 @@ def test_nan_scores_are_never_chosen():
     assert found.chosen == (2,)
     assert found.score == 3.0
     assert math.isnan(found.scores[0])
-    with pytest.raises(ValueError, match="NaN for each of 2 ingredients"):
+    with pytest.raises(ValueError, match="NaN for all 2 ingredients"):
         greedy_soup([state(1.0)] * 2, lambda weights: math.nan)
 
 
@@ -141,7 +141,7 @@ def test_other_models_are_refused_by_name(tmp_path):
     )
     with pytest.raises(ValueError, match=message):
         uniform_soup(ingredients)
-    with pytest.raises(ValueError, match=r"ingredient 1 is .* unexpected: b"):
+    with pytest.raises(ValueError, match=r"ingredient 1 belongs to .* unexpected: b"):
         greedy_soup([state(1.0), ingredients[0]], lambda weights: 0.0)
 
 
