@@ -241,7 +241,7 @@ def test_an_optimizer_that_starts_late_is_not_waited_for(tmp_path, count):
 def test_waiting_for_an_optimizer_that_starts_late_says_so(tmp_path):
     make = SwitchEMACallback("ema", count="all", **OPTIONS)
     with pytest.warns(
-        UserWarning, match=r"only with optimizer 1 \(Adam\); choose count"
+        UserWarning, match=r"waits for optimizer 1 \(Adam\); choose count"
     ):
         callback, _, _ = fit(tmp_path, module=Late(), make=make)
     assert callback.averager.steps == STEPS
