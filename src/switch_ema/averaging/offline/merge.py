@@ -52,16 +52,16 @@ from switch_ema.averaging.offline.streams import (
     write_blocks,
 )
 
-MEAN = "mean"
+_MEAN = "mean"
 
-MOST_THREADS = 4
+_MOST_THREADS = 4
 """More threads would wait for Python, which calls torch block by block; with at least
 two, one reads and writes while another computes."""
 
 Weights = Union[str, Profile, Sequence[float]]
 """The name of a profile, a profile, or one weight per checkpoint."""
 
-BESIDE = (
+_BESIDE = (
     "config.json",
     "generation_config.json",
     "adapter_config.json",
@@ -88,7 +88,7 @@ class Merged:
 def merge_checkpoints(
     checkpoints: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
-    weights: Weights = MEAN,
+    weights: Weights = _MEAN,
     *,
     key: str = "",
     progress: Callable[[int, int], object] = lambda done, total: None,
@@ -152,8 +152,8 @@ def merge_checkpoints(
 def as_coefficients(weights: Weights, count: int) -> list[float]:
     """Return one coefficient per checkpoint."""
     if isinstance(weights, str):
-        check_choice("weights", weights, (MEAN, *DECAYS))
-        is_mean = weights == MEAN
+        check_choice("weights", weights, (_MEAN, *DECAYS))
+        is_mean = weights == _MEAN
         weights = uniform_profile(count) if is_mean else decay_profile(DECAYS[weights])
     if callable(weights):
         return profile_weights(weights, count)
@@ -203,7 +203,7 @@ class _Merge:
         """Write some of the tensors to one file."""
         # Formats that read whole tensors should hold only one in memory at a time.
         has_parts = all(checkpoint.has_parts for checkpoint in self.checkpoints)
-        threads = min(max(torch.get_num_threads(), 2), MOST_THREADS)
+        threads = min(max(torch.get_num_threads(), 2), _MOST_THREADS)
         written = write_blocks(
             path,
             {name: self.tensors[name] for name in names},
@@ -240,7 +240,7 @@ def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
     """
     path = checkpoint.path
     folder = path if path.is_dir() else path.parent
-    for pattern in BESIDE:
+    for pattern in _BESIDE:
         for found in sorted(folder.glob(pattern)):
             if found.suffix != ".safetensors":  # those are weights
                 yield from files_below(folder, found.name)

@@ -85,7 +85,7 @@ class StoredTensor(NamedTuple):
 
         A block is valid until the next one, which reuses its memory.
         """
-        whole, memory = new_block(self.info.dtype, min(BLOCK, count))
+        whole, memory = _new_block(self.info.dtype, min(BLOCK, count))
         view, size = memoryview(memory), self.info.dtype.itemsize
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.start + first * size)
@@ -160,7 +160,7 @@ def write_blocks(
 
     def write(part: Part) -> int:
         dtype = tensors[part.name].dtype
-        rounded, memory = new_block(dtype, min(BLOCK, part.elements))
+        rounded, memory = _new_block(dtype, min(BLOCK, part.elements))
         view, size = memoryview(memory), dtype.itemsize
         with open(path, "r+b", buffering=0) as file:
             file.seek(starts[part.name] + part.first * size)
@@ -202,7 +202,7 @@ def _layout(tensors: Mapping[str, TensorInfo]) -> tuple[bytes, dict[str, int]]:
     return header, {name: len(header) + place for name, place in places.items()}
 
 
-def new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
+def _new_block(dtype: torch.dtype, elements: int) -> tuple[Tensor, bytearray]:
     """Return a flat tensor and the memory it shares, without a need for NumPy."""
     memory = bytearray(max(elements, 1) * dtype.itemsize)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)[:elements], memory

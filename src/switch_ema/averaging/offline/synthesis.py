@@ -20,10 +20,10 @@ from switch_ema.averaging.offline.soup import combine
 from switch_ema.averaging.offline.streams import require_safetensors
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
-FORMAT = "switch-ema posthoc 1"
+_FORMAT = "switch-ema posthoc 1"
 """Marks a snapshot, in the metadata of its file."""
 
-TOLERATED_RESIDUAL = 0.1
+_TOLERATED_RESIDUAL = 0.1
 """Relative error of the profile above which :func:`synthesize` warns."""
 
 
@@ -89,7 +89,7 @@ def synthesize_from(
     """Do the work of :func:`synthesize` with some snapshots of a folder."""
     used = _up_to(step, snapshots)
     fit = _fit(used, profile, step)
-    if fit.residual > TOLERATED_RESIDUAL:
+    if fit.residual > _TOLERATED_RESIDUAL:
         warnings.warn(
             f"The target profile at step {fit.step} is missed by {fit.residual:.0%} "
             "(relative L2 error): it is too narrow, too wide or not smooth enough for "
@@ -123,7 +123,7 @@ class Snapshot:
     def write(self, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
         """Write the file, completely or not at all."""
         metadata = dict(metadata) | {
-            "format": FORMAT,
+            "format": _FORMAT,
             "step": str(self.step),
             "sigma_rel": str(self.sigma_rel),
         }
@@ -187,7 +187,7 @@ def _identify(path: Path) -> Snapshot:
         snapshot = Snapshot(
             path.parent, int(metadata["step"]), float(metadata["sigma_rel"])
         )
-        known = metadata["format"] == FORMAT and snapshot.path == path
+        known = metadata["format"] == _FORMAT and snapshot.path == path
     except OSError:
         raise
     except Exception:  # not safetensors (it has no public base class), or not ours
