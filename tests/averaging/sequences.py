@@ -588,8 +588,10 @@ class Sequence:
     def switch(self) -> None:
         if not hasattr(self.averager, "switch"):
             return
-        method = self.oracle.method
+        self._notice()
+        self._follow()
         self._adapt()
+        method = self.oracle.method
         expected = self.live() | {n: method.shadow[n] for n in self.oracle.averaged}
         self.averager.switch()
         if self.method == "elastic-reset":

@@ -275,7 +275,7 @@ def break_one_shard() -> None:
             model.stem.weight.to_local()[0, 0] = torch.nan
     optimizer.step()
     if dist.get_rank() == 1:
-        for call in (sema.end_epoch, optimizer.step, sema.end_epoch):
+        for call in (sema.end_epoch, optimizer.step, sema.switch, sema.end_epoch):
             with pytest.raises(FloatingPointError, match=r"stem\.weight.*all ranks"):
                 call()
     else:

@@ -161,9 +161,14 @@ class SwitchEMA(EMA):
         Raises:
             FloatingPointError: the average is not finite; nothing was changed.
             RankMismatch: under DDP or FSDP2, the ranks' counters differ.
+            RuntimeError: parameters were added or removed; call ``refresh()``.
         """
         self._refuse_while_shown("switch()")
+        self._refuse_after_failure()
+        self._check_structure()
         self._compare_ranks("switch()")
+        # Weights loaded before the first step must not be overwritten.
+        self._follow_until_first_step()
         self._switch()
 
     @property
