@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from switch_ema.bench.train.trial import trial
     from switch_ema.contrib import *  # the old names, which 0.4 removes
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     # Methods
