@@ -10,12 +10,12 @@ from switch_ema.averaging.schedules.windows import AUTO_SHARE, fraction
 
 RateSchedule = Literal["constant", "cosine", "linear", "one-cycle", "step"]
 
-STRONG = 1.0
+_STRONG = 1.0
 """Windows ``1 / (1 - d)`` between two switches of a run that over-trains: 37% of the
 progress survives a switch."""
-FEWEST_STEPS = 20
+_FEWEST_STEPS = 20
 """Minimum number of steps between two switches; fewer hardly make an average."""
-FEWEST_SWITCHES = 3
+_FEWEST_SWITCHES = 3
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def suggest(
     check_count("steps_per_epoch", steps_per_epoch)
     check_count("epochs", epochs)
     check_choice("schedule", schedule, get_args(RateSchedule))
-    interval = math.ceil(FEWEST_STEPS / steps_per_epoch)
-    if over_trains and interval * FEWEST_SWITCHES <= epochs:
+    interval = math.ceil(_FEWEST_STEPS / steps_per_epoch)
+    if over_trains and interval * _FEWEST_SWITCHES <= epochs:
         return _switching(steps_per_epoch * interval, interval)
     total = steps_per_epoch * epochs
     why = [
@@ -101,7 +101,7 @@ def suggest(
     if over_trains:
         why.append(
             f"The run has {epochs} epoch(s) of {steps_per_epoch} step(s), too few for "
-            f"{FEWEST_SWITCHES} switches at least {FEWEST_STEPS} steps apart."
+            f"{_FEWEST_SWITCHES} switches at least {_FEWEST_STEPS} steps apart."
         )
     why.append("With held-out data, Best keeps the best average of all epochs.")
     final = fraction()(total - 1)
@@ -109,7 +109,7 @@ def suggest(
 
 
 def _switching(steps: int, interval: int) -> Suggestion:
-    decay = 1 - STRONG / steps
+    decay = 1 - _STRONG / steps
     decay = float(f"{decay:.{max(2, math.ceil(math.log10(steps)) + 1)}g}")
     share = round(surviving_share(decay, steps), 2)
     why = (

@@ -16,8 +16,8 @@ from typing import Any
 
 from switch_ema.bench.errors import UsageError
 
-IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
-CHANGE = re.compile(r"(?P<option>[A-Za-z_]\w*)\s*(?P<sign>[=*])\s*(?P<value>.+)")
+_IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
+_CHANGE = re.compile(r"(?P<option>[A-Za-z_]\w*)\s*(?P<sign>[=*])\s*(?P<value>.+)")
 KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -108,7 +108,7 @@ def parse_method_spec(text: str) -> Spec:
 
 
 def _change(text: str, part: str) -> Change:
-    found = CHANGE.fullmatch(part)
+    found = _CHANGE.fullmatch(part)
     if found is None:
         raise _wrong_change(text, part)
     option, is_factor = found["option"], found["sign"] == "*"
@@ -152,7 +152,7 @@ def parse_task(text: str) -> Spec:
     """
     if is_script(text):
         return Spec(text)
-    found = IN_FILE.fullmatch(text)
+    found = _IN_FILE.fullmatch(text)
     if found is None:
         return parse_spec(text)
     path, name, options = found["path"], found["name"] or "", found["options"]
@@ -215,7 +215,7 @@ def is_file(spec: Spec) -> bool:
 
 def file_of(spec: Spec) -> str | None:
     """Return the user's file as typed, or None for a built-in task."""
-    found = None if is_script(spec.name) else IN_FILE.fullmatch(spec.name)
+    found = None if is_script(spec.name) else _IN_FILE.fullmatch(spec.name)
     return None if found is None else found["path"]
 
 

@@ -22,7 +22,7 @@ from switch_ema.bench.text import listed, printable, read_utf8
 if TYPE_CHECKING:
     from switch_ema.bench.stats.summary import ComparisonSummary
 
-BESIDE_CONFIG = (
+_BESIDE_CONFIG = (
     "--config repeats a stored comparison unchanged; remove the tasks and all options "
     "that affect its numbers."
 )
@@ -76,7 +76,7 @@ class Compare:
             raise UsageError("--track is for tasks; a script does its own logging.")
         if self.config is not None:
             if settings != CompareConfig(stack="auto"):
-                raise UsageError(BESIDE_CONFIG)
+                raise UsageError(_BESIDE_CONFIG)
             settings = _stored_settings(self.config)
         elif (
             self.run.workers_per_training > 1
@@ -166,7 +166,7 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
     ours = {"--script"}
     ours |= {f"--{setting.name.replace('_', '-')}" for setting in fields(CompareConfig)}
     if arguments[:1] == ["compare"] and "--config" in flags and flags & ours:
-        raise UsageError(BESIDE_CONFIG)
+        raise UsageError(_BESIDE_CONFIG)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from switch_ema.averaging.shadow.storage import Storage, empty_layout
 
 
 @dataclass(frozen=True)
-class FlatPair:
+class _FlatPair:
     """A buffer of live memory and one of shadow memory, with the same layout."""
 
     live: Tensor
@@ -28,7 +28,7 @@ class FlatPair:
     table: native.Table
 
     @staticmethod
-    def build(live: list[Tensor], shadow: list[Tensor]) -> list["FlatPair"]:
+    def build(live: list[Tensor], shadow: list[Tensor]) -> list["_FlatPair"]:
         """Move both lists into flat buffers, one per dtype and device.
 
         The shadow's tensors are replaced in their list by views.
@@ -52,7 +52,7 @@ class FlatPair:
             for member, view in zip(members, views, strict=True):
                 member.data = view.copy_(member)
             table = native.table_of([[flat_shadow], [flat_live]], [flat_live.numel()])
-            pairs.append(FlatPair(flat_live, flat_shadow, table))
+            pairs.append(_FlatPair(flat_live, flat_shadow, table))
         return pairs
 
     @torch.no_grad()
@@ -102,7 +102,7 @@ class FlatGroup(Group):
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
-        self._pairs = FlatPair.build(self._seen, shadow)
+        self._pairs = _FlatPair.build(self._seen, shadow)
         self._laid = [tensor.detach() for tensor in self._seen]
         self._addresses = list(map(Tensor.data_ptr, self._seen))
         self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}

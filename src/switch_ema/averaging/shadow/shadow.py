@@ -34,7 +34,7 @@ from switch_ema.averaging.shadow.storage import Storage
 from switch_ema.averaging.step.blocks import Shadows
 from switch_ema.averaging.view.swap import Swap, insist
 
-GROUPS: tuple[type[Group], ...] = (
+_GROUPS: tuple[type[Group], ...] = (
     RoundedMemoryGroup,
     RoundedGroup,
     OffloadedGroup,
@@ -51,7 +51,7 @@ GROUPS: tuple[type[Group], ...] = (
 
 def group_class(slot: Slot, storage: Storage) -> type[Group]:
     """Choose the kind of group that averages the tensor in ``slot``."""
-    return next(kind for kind in GROUPS if kind.fits(slot, storage))
+    return next(kind for kind in _GROUPS if kind.fits(slot, storage))
 
 
 class Shadow:

@@ -19,8 +19,8 @@ def sgd_formula(group: dict[str, Any]) -> Formula:
     def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
         native.sgd_(table, dtype, native.SgdNumbers(*numbers, share, *flags))
 
-    with_momentum = nesterov_row if group["nesterov"] else momentum_row
-    return Formula(numbers, with_momentum if group["momentum"] else sgd_row, in_c)
+    with_momentum = _nesterov_row if group["nesterov"] else _momentum_row
+    return Formula(numbers, with_momentum if group["momentum"] else _sgd_row, in_c)
 
 
 def adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
@@ -31,14 +31,14 @@ def adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
     def in_c(table: native.Table, dtype: torch.dtype, share: float) -> None:
         native.adam_(table, dtype, native.AdamNumbers(*numbers, share, decoupled))
 
-    return Formula(numbers, adam_row if decoupled else coupled_adam_row, in_c)
+    return Formula(numbers, _adam_row if decoupled else _coupled_adam_row, in_c)
 
 
 def _sign(group: dict[str, Any]) -> float:
     return -1.0 if group["maximize"] else 1.0
 
 
-def adam_row(
+def _adam_row(
     weight: Tensor,
     gradient: Tensor,
     mean: Tensor,
@@ -67,10 +67,10 @@ def adam_row(
     step.copy_(count)
 
 
-coupled_adam_row = partial(adam_row, decoupled=False)
+_coupled_adam_row = partial(_adam_row, decoupled=False)
 
 
-def sgd_row(
+def _sgd_row(
     weight: Tensor, gradient: Tensor, shadow: Tensor, numbers: list[Tensor]
 ) -> None:
     """One parameter of SGD without momentum."""
@@ -80,7 +80,7 @@ def sgd_row(
     weight.copy_(weight_now)
 
 
-def momentum_row(
+def _momentum_row(
     weight: Tensor,
     gradient: Tensor,
     velocity: Tensor,
@@ -99,4 +99,4 @@ def momentum_row(
     velocity.copy_(velocity_now)
 
 
-nesterov_row = partial(momentum_row, nesterov=True)
+_nesterov_row = partial(_momentum_row, nesterov=True)

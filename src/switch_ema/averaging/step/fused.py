@@ -42,7 +42,7 @@ from switch_ema.averaging.step.hooks import outside_of_graphs, was_skipped
 from switch_ema.averaging.step.native_step import NativeStep
 from switch_ema.averaging.step.one_pass import OnePass
 
-Closure = Callable[[], Any]
+_Closure = Callable[[], Any]
 
 
 class AveragesInStep(Optimizer, ABC):
@@ -92,7 +92,7 @@ class AveragesInStep(Optimizer, ABC):
     def _work(self, group: dict[str, Any]) -> list[Work]:
         """Collect the tensors that the kernel updates for a parameter group."""
 
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: _Closure | None = None) -> Any:
         """Update the weights and their average.
 
         If nothing can be averaged in the step, this is torch's step. Inside a compiled
@@ -100,7 +100,7 @@ class AveragesInStep(Optimizer, ABC):
         """
         return outside_of_graphs(self._step, closure)
 
-    def _step(self, closure: Closure | None) -> Any:
+    def _step(self, closure: _Closure | None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -69,7 +69,7 @@ class StepHook:
         self._optimizers: list[weakref.ref[Any]] = [*map(weakref.ref, optimizers)]
         # Ids, not weak references: torch refuses to cast a sharded parameter that has
         # a weak reference.
-        self._parameters = {id(p) for one in optimizers for p in parameters_held(one)}
+        self._parameters = {id(p) for one in optimizers for p in _parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
         self._handles: list[RemovableHandle] = []
         self._restored: list[Callable[[], None]] = []
@@ -118,7 +118,7 @@ class StepHook:
             return
         if any(one is optimizer for one in own):
             return
-        held = (id(p) in self._parameters for p in parameters_held(optimizer))
+        held = (id(p) in self._parameters for p in _parameters_held(optimizer))
         if not any(held) or self._is_part_of(own, optimizer):
             return
         self._has_noticed = True
@@ -200,13 +200,13 @@ class StepHook:
     def _numbers_of(self, index: int) -> range:
         """Return the numbers of the parameters of an optimizer."""
         found = [reference() for reference in self._optimizers]
-        sizes = [0 if one is None else len(parameters_held(one)) for one in found]
+        sizes = [0 if one is None else len(_parameters_held(one)) for one in found]
         first = _FIRST_PARAMETER + sum(sizes[:index])
         return range(first, first + sizes[index])
 
     def _release(self, index: int) -> "_Released":
         """Track the parameters of an optimizer one by one."""
-        held = parameters_held(self._optimizers[index]())
+        held = _parameters_held(self._optimizers[index]())
         numbers = zip(map(id, held), self._numbers_of(index), strict=True)
         self._released[index] = _Released(dict(numbers))
         return self._released[index]
@@ -233,7 +233,7 @@ class StepHook:
         args: Any,
         kwargs: Any,
     ) -> None:
-        if is_initialising():
+        if _is_initialising():
             return
         before_step()
         has_arguments = len(args) > 1 or kwargs
@@ -257,7 +257,7 @@ class StepHook:
         args: Any,
         kwargs: Any,
     ) -> None:
-        if was_skipped(optimizer) or is_initialising():
+        if was_skipped(optimizer) or _is_initialising():
             return
         if may_nest and _torch.is_inner_step(optimizer):
             return
@@ -324,7 +324,7 @@ class _Released(Round):
 
 
 def _has_gradients(optimizer: Any) -> bool:
-    return any(parameter.grad is not None for parameter in parameters_held(optimizer))
+    return any(parameter.grad is not None for parameter in _parameters_held(optimizer))
 
 
 _FOLLOWED: "weakref.WeakSet[StepHook]" = weakref.WeakSet()
@@ -352,7 +352,7 @@ def _notice(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         hook.notice(optimizer)
 
 
-def parameters_held(optimizer: Any) -> list[Any]:
+def _parameters_held(optimizer: Any) -> list[Any]:
     """List the parameters that an optimizer updates."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -365,7 +365,7 @@ def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
     """
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
-        if not any(id(parameter) in own for parameter in parameters_held(optimizer)):
+        if not any(id(parameter) in own for parameter in _parameters_held(optimizer)):
             raise ValueError(
                 f"optimizer must update the model, but this {type(optimizer).__name__} "
                 "has none of its parameters; create it from model.parameters()."
@@ -401,7 +401,7 @@ def was_skipped(optimizer: Optimizer) -> bool:
     return found_inf is not None and bool(found_inf.item())
 
 
-def is_initialising() -> bool:
+def _is_initialising() -> bool:
     """Whether torch.distributed.checkpoint is making an optimizer's state.
 
     To save or load an optimizer without state, it steps with zero gradients and a
@@ -412,7 +412,7 @@ def is_initialising() -> bool:
 
 
 def _unless_initialising(ask: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: None if is_initialising() else ask()
+    return lambda: None if _is_initialising() else ask()
 
 
 def as_optimizers(optimizer: Optimizers) -> list[Optimizer]:

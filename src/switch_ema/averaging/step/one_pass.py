@@ -16,7 +16,7 @@ from torch import Tensor
 
 from switch_ema.averaging.step.blocks import Formula, Row, StepAverage, Work
 
-MOST_VERSIONS = 3
+_MOST_VERSIONS = 3
 """Sets of parameters that are compiled; with more, such as by chance, none is."""
 
 
@@ -47,7 +47,7 @@ class OnePass:
         columns = [list(column) for column in zip(*rows, strict=True)]
         key = formula.row, len(columns), tuple(map(torch.Tensor.size, columns[0]))
         compiled = self._versions.get(key)
-        if compiled is None and len(self._versions) >= MOST_VERSIONS:
+        if compiled is None and len(self._versions) >= _MOST_VERSIONS:
             self._compiles = False
             return False
         numbers = [*formula.numbers, weight]

@@ -53,7 +53,7 @@ def recalibrate(
     with _training_mode(model), _fresh_statistics(layers.values()):
         seen = 0
         for batch in loader:
-            (call or call_model)(model, batch)
+            (call or _call_model)(model, batch)
             seen += 1
         if not seen:
             raise ValueError(
@@ -61,7 +61,7 @@ def recalibrate(
             )
 
 
-def call_model(model: nn.Module, batch: Any) -> Any:
+def _call_model(model: nn.Module, batch: Any) -> Any:
     """Call a model on a tensor, sequence or mapping, moved to the model's device."""
     device = next(model.parameters()).device
     if isinstance(batch, Mapping):

@@ -10,8 +10,8 @@ from switch_ema._extras import missing_extra
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import listed, unknown
 
-EXECUTORS = ("local", "ray", "slurm", "inline")
-MOST_WORKERS = 4096
+_EXECUTORS = ("local", "ray", "slurm", "inline")
+_MOST_WORKERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ class RunOptions:
             raise UsageError(f"jobs must be at least 0, got {self.jobs}.")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"threads must be in [1, 1024], got {self.threads}.")
-        if not 1 <= self.workers_per_training <= MOST_WORKERS:
+        if not 1 <= self.workers_per_training <= _MOST_WORKERS:
             raise UsageError(
-                f"workers_per_training must be in [1, {MOST_WORKERS}], "
+                f"workers_per_training must be in [1, {_MOST_WORKERS}], "
                 f"got {self.workers_per_training}."
             )
         _, launched_size = launched()
@@ -79,7 +79,7 @@ class RunOptions:
         check_device(self.device)
         if self.name is not None and not _is_folder_name(self.name):
             raise UsageError(f"name must be a folder name, not {self.name!r}.")
-        check_executor(self.executor, self.address)
+        _check_executor(self.executor, self.address)
         if self.executor == "ray" and self.workers_per_training > 1:
             _need("pandas", "Ray Train", "ray", "--workers-per-training")
         if self.slurm and self.executor != "slurm":
@@ -94,10 +94,10 @@ def launched() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def check_executor(name: str, address: str | None) -> None:
+def _check_executor(name: str, address: str | None) -> None:
     """Refuse an unknown or missing executor, and an address it does not take."""
-    if name not in EXECUTORS:
-        raise UsageError(f"executor must be {listed(EXECUTORS, 'or')}, got {name!r}.")
+    if name not in _EXECUTORS:
+        raise UsageError(f"executor must be {listed(_EXECUTORS, 'or')}, got {name!r}.")
     if name != "ray" and address is not None:
         raise UsageError(f"address needs --executor ray, got {address!r}.")
     if name == "ray":

@@ -29,7 +29,7 @@ from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 
 LOGS = "logs"
 """Subfolder of a run with the values and output of its scripts."""
-LAST_LINES = 3
+_LAST_LINES = 3
 """Lines of stderr quoted in the message of a failure."""
 
 _POLL_SECONDS = 0.2
@@ -230,7 +230,7 @@ def _last_words(files: _Files) -> str:
         if _ERROR.match(line) and _LAUNCHER not in line
     ]
     end = found[-1] + 1 if found else len(lines)
-    words = " | ".join(lines[max(0, end - LAST_LINES) : end])
+    words = " | ".join(lines[max(0, end - _LAST_LINES) : end])
     return f"{words or 'its error output is empty'} (all of it: {files.errors})"
 
 

@@ -37,7 +37,7 @@ _TIMEOUTS = 100
 
 
 @dataclass(frozen=True)
-class SlurmTask:
+class _SlurmTask:
     """The work of each task of a job."""
 
     cell: Cell
@@ -117,7 +117,7 @@ def train_on_slurm(
     waiting, running = deque(cells), list[_Running]()
 
     def submit(cell: Cell) -> Any:
-        work = SlurmTask(cell, contexts[cell.id], os.getcwd())
+        work = _SlurmTask(cell, contexts[cell.id], os.getcwd())
         try:
             return executor.submit(work)
         except (FailedJobError, OSError) as error:

@@ -43,7 +43,7 @@ _OF_TASKS = (
 
 SCRIPT_METHODS = ("plain", "ema", "switch-ema")
 """Default methods for a script."""
-DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
+_DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class CompareConfig:
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[TASK ...]")
     ] = ("noisy-digits", "digits")
     """Names with options (images:noise=0.3), or path/to/file.py:ClassName."""
-    methods: tuple[str, ...] = DEFAULT_METHODS
+    methods: tuple[str, ...] = _DEFAULT_METHODS
     """Names with options, such as ema:decay=0.99, or ema@lr*0.5 for EMA at half the
     learning rate; the first one is the baseline."""
     optimizer: str | None = None

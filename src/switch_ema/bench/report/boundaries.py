@@ -18,7 +18,7 @@ TABLE_HEADER = (
     *("measure", "method", "mean", "95% CI", "n"),
     *("difference", "95% CI", "n"),
 )
-DEFINITIONS = (
+_DEFINITIONS = (
     "Width: mean distance, across the boundary, between 25% and 75% confidence, over "
     "the seeds that reach both. Local width: the same, estimated from the slope at the "
     "boundary, for every seed that has one. Roughness: how much the boundary wiggles "
@@ -52,7 +52,7 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
         command=shlex.join(
             ["switch-ema", "boundary", comparison.task, "--seeds", str(seeds)]
         ),
-        paragraphs=[DEFINITIONS, *comparison.problems],
+        paragraphs=[_DEFINITIONS, *comparison.problems],
         pictures=[
             Picture(
                 name=f"boundary-{name}",

@@ -62,7 +62,7 @@ def landscape_section(
             sharp[method] = landscape.sharpness(method)
             step()
         sheets.append(_sharpness_sheet(sharp))
-        pictures.add("sharpness", _sharpness_figure(sharp), SHARPNESS)
+        pictures.add("sharpness", _sharpness_figure(sharp), _SHARPNESS)
     trust = {}
     for method in healthy:
         found = landscape.calibration(method)
@@ -72,7 +72,7 @@ def landscape_section(
     if trust:
         sheets.append(_calibration_sheet(trust))
         bins = {method: bins for method, (_, bins) in trust.items()}
-        pictures.add("reliability", draw_reliability(bins), RELIABILITY)
+        pictures.add("reliability", draw_reliability(bins), _RELIABILITY)
     return AnalysisSection(
         key=key,
         title=f"Landscape of {kept.name}",
@@ -86,16 +86,16 @@ def landscape_section(
     )
 
 
-SHARPNESS = (
+_SHARPNESS = (
     "Left: the largest eigenvalues of the Hessian of the training loss. Right: the "
     "mean rise of the loss under Gaussian noise relative to the filters, with one "
     "standard error. Lower is flatter."
 )
-RELIABILITY = (
+_RELIABILITY = (
     "Accuracy against confidence on half of the test data, with 95% intervals; perfect "
     "calibration is on the diagonal. Below: histogram of the confidence."
 )
-ALTERNATIVES = {
+_ALTERNATIVES = {
     "line": "Loss and metric of every method along a random direction",
     "between": "Loss and metric on the line between the first and the last method",
     "plane": "Contours of the loss with the trajectories of all methods",
@@ -115,7 +115,7 @@ class _Pictures:
         name = f"{self._key}-{kind}"
         save_figure(figure, self._folder, name)
         self.made.append(
-            Picture(name=name, caption=words, alternative=ALTERNATIVES[kind])
+            Picture(name=name, caption=words, alternative=_ALTERNATIVES[kind])
         )
         self._step()
 

@@ -98,7 +98,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class SweepPart:
+class _SweepPart:
     """The settings of one task side by side."""
 
     id: str
@@ -108,7 +108,7 @@ class SweepPart:
     figure: Figure | None
 
     @classmethod
-    def of(cls, sweep: Sweep, styles: PageStyles, key: str) -> "SweepPart":
+    def of(cls, sweep: Sweep, styles: PageStyles, key: str) -> "_SweepPart":
         """Build the part of one sweep."""
         return cls(
             id=key,
@@ -178,7 +178,7 @@ def render_page(
         for number, task in enumerate(summary.tasks, 1)
     ]
     parts = [
-        SweepPart.of(sweep, styles, f"sweep-{number}")
+        _SweepPart.of(sweep, styles, f"sweep-{number}")
         for number, sweep in enumerate(summary.sweeps, 1)
         if sweep.points
     ]

@@ -27,7 +27,7 @@ _LATEX = {
 }
 
 
-def as_csv(summary: ComparisonSummary) -> str:
+def _as_csv(summary: ComparisonSummary) -> str:
     """Write one line per task, metric and method, at full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -61,7 +61,7 @@ def as_markdown(summary: ComparisonSummary) -> str:
     return "\n".join(parts)
 
 
-def as_latex(summary: ComparisonSummary) -> str:
+def _as_latex(summary: ComparisonSummary) -> str:
     """Write one table per task, using the booktabs package."""
     parts = []
     for task in summary.tasks:
@@ -79,8 +79,8 @@ def as_latex(summary: ComparisonSummary) -> str:
 
 FORMATS: dict[str, Callable[[ComparisonSummary], str]] = {
     "md": as_markdown,
-    "csv": as_csv,
-    "latex": as_latex,
+    "csv": _as_csv,
+    "latex": _as_latex,
 }
 """Output formats besides terminal and page."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from switch_ema._files import read_inside, write_atomically
 
-SAMPLES = "samples"
+_SAMPLES = "samples"
 """Subfolder of a run."""
 _LIST = "samples.json"
 
@@ -75,13 +75,13 @@ def _listed(folder: Path, task: str) -> list[SamplePicture]:
 
 def _read(folder: Path, task: str, name: str) -> bytes | None:
     try:
-        return read_inside(folder, SAMPLES, _slug(task), name)
+        return read_inside(folder, _SAMPLES, _slug(task), name)
     except (OSError, ValueError):  # missing, or not a valid file name
         return None
 
 
 def _folder_of(folder: Path, task: str) -> Path:
-    return folder / SAMPLES / _slug(task)
+    return folder / _SAMPLES / _slug(task)
 
 
 def _slug(text: str) -> str:

@@ -35,7 +35,7 @@ SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
 
 _TABLES = {"meta", "cells", "metrics"}
 
-WAIT_SECONDS = 120.0
+_WAIT_SECONDS = 120.0
 """How long to wait for another process that reads or writes the file."""
 
 FINISHED = ("done", "diverged")
@@ -57,7 +57,7 @@ class Results:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
             # A reader, such as a report, may lock the file for a while.
-            self._connection = sqlite3.connect(path, timeout=WAIT_SECONDS)
+            self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
             self._check(create)
 
     def close(self) -> None:

@@ -149,7 +149,7 @@ class SharedTraining(Training):
 
     def _look_at(self, batch: Any) -> None:
         super()._look_at(batch)
-        count = examples_in(batch)
+        count = _examples_in(batch)
         if count is None:
             raise UsageError(
                 f"the batches of {self.cell.task} cannot be divided among workers: "
@@ -164,7 +164,7 @@ class SharedTraining(Training):
         if self.epoch == 0:
             self._try_loss(slice_tensors(batch, slice(0, min(_PROBED, count))))
         self.result.trained["Workers"] = describe_workers(
-            [stop - start for start, stop in parts_of(count, self.size)],
+            [stop - start for start, stop in _parts_of(count, self.size)],
             get_backend(),
             synchronised=self._normalises,
         )
@@ -181,7 +181,7 @@ class SharedTraining(Training):
             part = send_to_device(part, self.accelerator.device)
             return float(task_checks.loss_of(self.task, self.model, part))
 
-        count, was_training = examples_in(batch) or 0, self.model.training
+        count, was_training = _examples_in(batch) or 0, self.model.training
         self.model.eval()
         with random_numbers_kept():
             whole, again = loss(0, count), loss(0, count, seed=1)
@@ -198,8 +198,8 @@ class SharedTraining(Training):
             )
 
     def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
-        count = examples_in(batch) or 0
-        start, stop = parts_of(count, self.size)[self.rank]
+        count = _examples_in(batch) or 0
+        start, stop = _parts_of(count, self.size)[self.rank]
         # A worker without examples in a small last batch still joins the all-reduce,
         # with one example at weight 0: the others would wait for it forever.
         chosen = slice(start, stop) if stop > start else slice(0, 1)
@@ -305,7 +305,7 @@ def check_divisible(cell: Cell) -> None:
         )
 
 
-def parts_of(count: int, size: int) -> list[tuple[int, int]]:
+def _parts_of(count: int, size: int) -> list[tuple[int, int]]:
     """Divide ``count`` examples: start and end of each worker's part.
 
     >>> parts_of(8, 3)
@@ -318,7 +318,7 @@ def parts_of(count: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-def examples_in(batch: Any) -> int | None:
+def _examples_in(batch: Any) -> int | None:
     """Count the examples in a batch; None if it cannot be divided.
 
     >>> examples_in((torch.zeros(4, 2), {"labels": torch.zeros(4)}))
