@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, SwitchEMA, constant
+from switch_ema import EMA, FusedSGD, SwitchEMA, constant
 from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
 from switch_ema.contrib import TailEMA
 from tests.averaging.helpers import (
@@ -545,3 +545,24 @@ def test_a_refused_switch_names_the_tensor_and_writes_nothing(storage, name, val
         sema.switch()
     assert_same(copy_of(model.state_dict()), live)
     assert sema.switches == 0
+
+
+@pytest.mark.filterwarnings("ignore:No working C compiler")
+def test_a_part_cast_back_is_averaged_beside_what_the_optimizer_averages(arithmetic):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
+    optimizer = FusedSGD(model.parameters(), lr=0.5)
+    ema = EMA(model, optimizer, decay=constant(0.5))
+    step_on_ones(model, optimizer)
+    before = copy_of(ema.averaged_tensors())
+    model.float()
+    step_on_ones(model, optimizer)
+    live = dict(model.named_parameters())
+    for name, average in ema.averaged_tensors().items():
+        expected = torch.lerp(before[name], live[name].detach(), 0.5)
+        torch.testing.assert_close(average, expected)
+
+
+def step_on_ones(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()

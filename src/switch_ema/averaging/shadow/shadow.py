@@ -80,8 +80,9 @@ class Shadow:
         groups = self._due(in_step)
         lives = [group.live() for group in groups]
         if None in lives or not self._is_grouped or self._has_come_back():
+            done = self._averaged_in_step() if in_step else set()
             self._adapt()
-            groups = self._due(in_step)
+            groups = self._groups_without(done)
             lives = [group.live() for group in groups]
         for group, live in zip(groups, lives, strict=True):
             assert live is not None
@@ -91,6 +92,22 @@ class Shadow:
         if not in_step:
             return self._groups
         return [g for g in self._groups if not g.can_be_averaged_in_step]
+
+    def _averaged_in_step(self) -> set[int]:
+        pairs = zip(self._groups, self._indices, strict=True)
+        return {i for g, own in pairs if g.can_be_averaged_in_step for i in own}
+
+    def _groups_without(self, done: set[int]) -> list[Group]:
+        """Leave out tensors that are averaged; regrouping may mix them with others."""
+        groups: list[Group] = []
+        for group, indices in zip(self._groups, self._indices, strict=True):
+            left = [i for i in indices if i not in done]
+            if len(left) == len(indices):
+                groups.append(group)
+            elif left:
+                tensors = [self.tensors[i] for i in left]
+                groups.append(CastGroup([self.slots[i] for i in left], tensors))
+        return groups
 
     def pairs_in_step(self) -> Shadows:
         """Return the parameters that an optimizer may average, with their shadows.
