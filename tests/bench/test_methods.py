@@ -98,7 +98,7 @@ def test_decays_are_spelled_on_the_command_line():
     assert spelled.current_decay == half_life("100it")(0)
     assert made("switch-ema:decay=auto,switch_every=10it").current_decay == 0
     for text, message in (
-        ("ema:decay=banana", "a text is 'auto' or"),
+        ("ema:decay=banana", "a string must be 'auto' or"),
         ("ema:decay=auto,warmup=none", "a numeric decay, got 'auto'"),
         ("switch-ema:decay=auto,switch_every=5it", "more than 5 steps"),
     ):

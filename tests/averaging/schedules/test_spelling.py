@@ -43,7 +43,7 @@ def test_a_text_calls_a_schedule_by_name(text, schedule):
 @pytest.mark.parametrize("bad", ["car", "banana(0.5)", "0.9", "fraction(0.05", ""])
 def test_other_texts_are_refused_with_the_allowed_ones(bad):
     with pytest.raises(
-        ValueError, match=r"decay must be in .* a text is 'auto' or"
+        ValueError, match=r"decay must be in .* a string must be 'auto' or"
     ) as e:
         EMA(scalar_model(), decay=bad)
     assert all(name in str(e.value) for name in SPELLED)

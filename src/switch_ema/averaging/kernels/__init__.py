@@ -1,1 +1,1 @@
-"""The arithmetic: torch's operations, rounding, and the kernels in C."""
+"""Arithmetic on tensors: torch operations, rounding, and C kernels."""

@@ -1,9 +1,9 @@
-"""In-place arithmetic over lists of tensors, with the operations of torch.
+"""In-place arithmetic on lists of tensors with torch operations.
 
 Everything here works on values, not on modules, and runs under ``torch.no_grad``.
-torch's private functions for lists of tensors are called in this file only.
-Temporary memory is bounded by a few chunks of :data:`CHUNK` elements, on accelerators
-by one of :data:`BLOCK`, whatever the size of the tensors.
+Only this file calls torch's private functions for lists of tensors. Temporary memory is
+bounded by a few chunks of :data:`CHUNK` elements, on accelerators by one of
+:data:`BLOCK`, whatever the size of the tensors.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ Columns = list[list[Tensor]]
 """Lists of the same length: all weights, all gradients, and so on."""
 
 CHUNK = 1 << 18
-"""Elements per piece (1 MB in float32): small enough to stay in a core's cache."""
+"""Elements per piece (1 MB in float32): small enough to fit into a core's cache."""
 
 BLOCK = 1 << 24
-"""Elements that an accelerator casts at once (64 MB in float32): so many take it much
-longer than starting a kernel."""
+"""Elements that an accelerator casts at once (64 MB in float32): enough to make the
+time of launching a kernel negligible."""
 
 
 def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
@@ -33,14 +33,13 @@ def lerp_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
 
 
 def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
-    """The same for pairs on the CPU of one shape and one order in memory, unchecked.
+    """The same for CPU pairs of equal shape and memory order, which is not checked.
 
-    For machines without a compiler; :func:`native.lerp_` does it in one region.
+    For machines without a compiler; with one, :func:`native.lerp_` is faster.
 
-    SGD with the live weights as gradient, a weight decay of -1 and a learning rate of
-    ``-weight`` is this very formula, and torch's fused SGD runs it without setting up
-    an iterator per tensor. For weights above one half the plain kernel has the more
-    exact formula.
+    SGD with the live weights as gradient, weight decay -1 and learning rate ``-weight``
+    computes exactly this, and torch's fused SGD does not set up an iterator per tensor.
+    For weights of at least 0.5, the formula of plain lerp is more accurate.
     """
     if weight >= 0.5:
         lerp_(shadow, live, weight)
@@ -60,18 +59,18 @@ def lerp_dense_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None
 
 
 def lerp_cast_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
-    """The same where the live tensors have another dtype or device."""
+    """The same for live tensors of another dtype or device."""
     for average, value in pieces(shadow, live):
         average.lerp_(value.to(average.device, average.dtype), weight)
 
 
 def lerp_lists_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
-    """The same on an accelerator, in a few calls for all tensors together.
+    """The same on an accelerator, with a few calls for all tensors together.
 
     Args:
         shadow: tensors of one dtype.
-        live: as many tensors, of any dtypes.
-        weight: the weight of the live tensors.
+        live: as many tensors, of any dtype.
+        weight: weight of the live tensors.
     """
     pairs = list(zip(shadow, live, strict=True))
     ready = [(average, value) for average, value in pairs if agree(average, value)]
@@ -87,14 +86,14 @@ def lerp_lists_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None
 
 
 def agree(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have one dtype and are on one device."""
+    """Whether two tensors have the same dtype and device."""
     return (a.dtype, a.device) == (b.dtype, b.device)
 
 
 def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> None:
-    """The same, but ``shadow = live`` where one of the two is not finite.
+    """The same, but ``shadow = live`` where either is not finite.
 
-    For buffers, such as masks of -inf: ``inf - inf`` would make NaN of them.
+    For buffers such as masks of -inf, which would become NaN (``inf - inf``).
     """
     for average, value in pieces(shadow, live):
         value = value.to(average.device, average.dtype)
@@ -106,8 +105,8 @@ def lerp_finite_(shadow: list[Tensor], live: list[Tensor], weight: float) -> Non
 def copy_where_not_finite_(shadow: list[Tensor], live: list[Tensor]) -> None:
     """``shadow = live`` where the shadow is not finite.
 
-    After :func:`lerp_` this makes up for :func:`lerp_finite_`. It needs shadows of one
-    dtype, and gathers tensors, so that an accelerator runs a few kernels for all.
+    Called after :func:`lerp_`, this has the effect of :func:`lerp_finite_`. All shadows
+    must have one dtype; they are concatenated, so an accelerator needs few kernels.
     """
     for block in _blocks(list(zip(shadow, live, strict=True))):
         averages = [average for average, _ in block]
@@ -125,7 +124,7 @@ def sgd_step_(
     momenta: list[Tensor],
     **options: Any,
 ) -> None:
-    """Take a step of SGD with torch's fused kernel; the options are the kernel's."""
+    """Take a step of SGD with torch's fused kernel and its options."""
     torch._fused_sgd_(weights, gradients, momenta, **options)
 
 
@@ -136,9 +135,9 @@ def adam_step_(
 
     Args:
         columns: weights, gradients, means, squares and, with amsgrad, their maxima.
-        steps: how many steps each weight has taken, this one included.
-        decoupled: whether the weight decay is, as in AdamW.
-        options: the options of the kernel.
+        steps: number of steps of each weight, including this one.
+        decoupled: whether weight decay is decoupled, as in AdamW.
+        options: options of the kernel.
     """
     step_ = torch._fused_adamw_ if decoupled else torch._fused_adam_
     weights, gradients, means, squares, *rest = columns
@@ -202,16 +201,16 @@ def first_non_finite(tensors: list[Tensor]) -> int | None:
 
 
 def _sums(tensors: list[Tensor]) -> list[Tensor]:
-    """Sum each tensor up, on an accelerator the absolute values by one call."""
+    """Sum each tensor; on an accelerator, the absolute values in one call."""
     if tensors[0].device.type == "cpu":
         return [tensor.sum() for tensor in tensors]
     return list(torch._foreach_norm(tensors, 1))
 
 
 def _are_finite(kinds: list[list[Tensor]]) -> bool:
-    """Whether all sums are finite, and so every term of them; waits once per device.
+    """Whether all sums, and so all their terms, are finite; one sync per device.
 
-    Each list is of one dtype and device.
+    Each list has one dtype and device.
     """
     flags: dict[torch.device, list[Tensor]] = {}
     for sums in kinds:
@@ -221,7 +220,7 @@ def _are_finite(kinds: list[list[Tensor]]) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill their memory without gaps, in any order."""
+    """Whether the elements fill a block of memory without gaps, in any order."""
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
@@ -230,7 +229,7 @@ PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor's memory is its value: on the CPU, dense and no subclass."""
+    """Whether a tensor's memory is its value: on the CPU, dense, not a subclass."""
     return (
         type(tensor) in PLAIN_TYPES
         and tensor.is_cpu
@@ -241,7 +240,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """View a dense tensor as one dimension, in the order of its memory."""
+    """View a dense tensor as one-dimensional, in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
@@ -274,7 +273,7 @@ def _cut(a: Tensor, b: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _blocks(pairs: Pairs) -> Iterator[Pairs]:
-    """Divide pairs into lists of at most ``BLOCK`` elements."""
+    """Group pairs into lists of at most ``BLOCK`` elements."""
     block: Pairs = []
     size = 0
     for a, b in pieces([a for a, _ in pairs], [b for _, b in pairs], BLOCK):
@@ -288,7 +287,7 @@ def _blocks(pairs: Pairs) -> Iterator[Pairs]:
 
 
 def pairs_by_memory(first: list[Tensor], second: list[Tensor]) -> tuple[Pairs, Pairs]:
-    """Tell apart the pairs that can be treated as bytes, and all others."""
+    """Separate the pairs that can be handled as bytes from all others."""
     by_memory: Pairs = []
     others: Pairs = []
     is_native = native.is_available()
@@ -300,6 +299,6 @@ def pairs_by_memory(first: list[Tensor], second: list[Tensor]) -> tuple[Pairs, P
 
 
 def byte_table(pairs: Pairs) -> native.Table:
-    """Return the table of pairs by memory for the kernels that go by bytes."""
+    """Build the table of such pairs for the kernels that work on bytes."""
     columns = [a for a, _ in pairs], [b for _, b in pairs]
     return native.table_of(columns, (a.numel() * a.element_size() for a in columns[0]))

@@ -1,4 +1,4 @@
-"""Switch once held-out values show that the run over-trains. Experimental."""
+"""Start switching once held-out metrics show over-training. Experimental."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,21 +19,21 @@ Probe = Callable[[nn.Module], tuple[float, float]]
 class Adaptive(Schedule):
     """Do not switch until the average over-trains; then go back, and switch each epoch.
 
-    After each epoch ``probe`` measures the average on held-out data. Once its negative
-    log-likelihood is 3% above the best so far and its error has not improved for 4
-    epochs, training goes back to the average with the least error, and switches after
-    every epoch from then on. If the probe raises or returns a number that is not
-    finite, no switch is decided in that epoch, with one warning. With several processes
-    all of them call the probe, and rank 0's numbers count.
+    After each epoch, ``probe`` evaluates the average on held-out data. Once its
+    negative log-likelihood is 3% above the best so far and its error has not improved
+    for 4 epochs, training returns to the average with the lowest error and then
+    switches after every epoch. If the probe raises or returns a non-finite number, no
+    switch is decided in that epoch, and a warning is issued once. In distributed
+    training every process calls the probe, and rank 0's values decide.
 
-    This is experimental: it should help a run that over-trains, and may hurt one that
-    does not. :class:`Best` does not change training.
+    Experimental: it should help runs that over-train and may hurt others.
+    :class:`Best` also picks the best average, and does not change training.
 
     Args:
         probe: ``probe(model)`` returns the negative log-likelihood and the error of
-            the average, which the model holds in evaluation mode without gradients.
-        patience: epochs without a lower error.
-        tolerance: the relative rise of the negative log-likelihood.
+            the model, which holds the average, in evaluation mode under no_grad.
+        patience: epochs without a lower error before switching starts.
+        tolerance: relative rise of the negative log-likelihood that is required, too.
 
     >>> Adaptive(lambda model: (0.3, 0.1)).patience
     4
@@ -51,31 +51,31 @@ class Adaptive(Schedule):
 
     @property
     def acts_on_steps(self) -> bool:
-        """False: it decides only at the end of an epoch."""
+        """False: decisions are made only at the end of an epoch."""
         return False
 
     def progress(self, position: Position) -> float:
-        """Return the epochs so far."""
+        """Return the number of finished epochs."""
         return position.epochs
 
 
 @dataclass
 class Observations:
-    """Observations of an adaptive rule."""
+    """Held-out metrics that an adaptive rule has seen so far."""
 
     best_nll: float = math.inf
     best_error: float = math.inf
     nll_of_best: float = math.inf
-    """The negative log-likelihood of the average with the least error."""
+    """Negative log-likelihood of the average with the lowest error."""
     epochs_since_best: int = 0
     is_switching: bool = False
 
     def is_best(self, nll: float, error: float) -> bool:
-        """Whether this average has the least error so far; ties go to the lower NLL."""
+        """Whether this is the lowest error so far; ties go to the lower NLL."""
         return (error, nll) < (self.best_error, self.nll_of_best)
 
     def note(self, rule: Adaptive, nll: float, error: float) -> bool:
-        """Record an epoch's values; return whether to go back and start switching."""
+        """Record an epoch's metrics; return whether to go back and start switching."""
         improves = error < self.best_error
         if self.is_best(nll, error):
             self.best_error, self.nll_of_best = error, nll
@@ -93,7 +93,7 @@ class Observations:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Observations":
-        """Restore what :meth:`state` returned; raise TypeError if it is invalid."""
+        """Restore the result of :meth:`state`; raise TypeError if it is invalid."""
         found = cls(**state)
         for name, value in asdict(found).items():
             wanted = {"is_switching": bool, "epochs_since_best": int}.get(name, float)

@@ -1,4 +1,4 @@
-"""How much of the progress survives a switch, and the decay that follows from it."""
+"""The share of progress that survives a switch, and ``decay="auto"`` based on it."""
 
 import math
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from switch_ema.averaging.schedules.decay import DecaySchedule
 from switch_ema.averaging.schedules.intervals import Schedule
 
 WINDOWS = 5.0
-"""How many windows ``1 / (1 - d)`` lie between two switches under ``decay="auto"``.
+"""Windows ``1 / (1 - d)`` between two switches with ``decay="auto"``.
 
-Then 80% of a straight drift survive a switch, which hardly slows a training down."""
+A switch then keeps 80% of a linear drift, which hardly slows training down."""
 
 
 def surviving_share(decay: float, steps: float) -> float:
-    """Return the share of a straight drift that survives a switch after so many steps.
+    """Return the share of a linear drift that survives a switch.
 
-    ``f = 1 - d * (1 - d**n) / (n * (1 - d))``: live weights that moved by the same
-    amount at each of n steps go back to where the average is.
+    ``f = 1 - d * (1 - d**n) / (n * (1 - d))``: the live weights move by the same amount
+    in each of n steps, then the switch sets them back to the average.
 
     Args:
         decay: the constant decay ``d`` in [0, 1).
-        steps: ``n``, the optimizer steps between two switches.
+        steps: ``n``, the number of optimizer steps between two switches.
 
     >>> round(surviving_share(0.99, 500), 2), round(surviving_share(0.999, 48), 2)
     (0.8, 0.02)
@@ -32,13 +32,13 @@ def surviving_share(decay: float, steps: float) -> float:
 
 
 def decay_for_share(share: float, steps: float) -> float:
-    """Return the decay of which a switch after so many steps keeps a share.
+    """Return the decay with which a switch keeps a given share of a linear drift.
 
-    The inverse of :func:`surviving_share`, which falls as the decay grows.
+    Inverts :func:`surviving_share`, which decreases with the decay, by bisection.
 
     Args:
         share: ``f`` in (0, 1).
-        steps: ``n``, the optimizer steps between two switches.
+        steps: ``n``, the number of optimizer steps between two switches.
 
     >>> round(decay_for_share(surviving_share(0.99, 500), 500), 6)
     0.99
@@ -57,21 +57,21 @@ def decay_for_share(share: float, steps: float) -> float:
 class SwitchAuto(DecaySchedule):
     """``d = 1 - 5 / n`` with n steps between two switches.
 
-    Until then the steps so far stand for n, so that a switch keeps the same share from
-    the first one on and nobody has to know the length of an epoch.
+    Before the first switch, n is the number of steps so far: every switch keeps the
+    same share, and the length of an epoch need not be known in advance.
     """
 
     schedule: Schedule
-    """When the switches are."""
+    """Decides when to switch."""
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
-        """Return the decay; 0 during the first steps."""
+        """Return the decay; 0 for the first five steps."""
         between = self.schedule.steps_between(steps_per_epoch)
         reached = n + 1 if between is None else min(between, n + 1)
         return max(1 - WINDOWS / reached, 0.0)
 
     def check(self, steps_per_epoch: int | None) -> None:
-        """Refuse an interval so short that the average would be the live weights."""
+        """Reject an interval so short that the average would equal the live weights."""
         between = self.schedule.steps_between(steps_per_epoch)
         if between is not None and between <= WINDOWS:
             raise ValueError(

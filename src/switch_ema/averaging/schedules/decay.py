@@ -1,9 +1,9 @@
 """Decay schedules: the weight of the old shadow at the n-th optimizer step.
 
 ``shadow = d(n) * shadow + (1 - d(n)) * live``, with ``n = 0`` at the first step.
-A schedule is a frozen dataclass; the functions below are the public way to make one.
-Those that are given by a span of time are in :mod:`.windows`; what a number or a text
-stands for is in :mod:`.spelling`.
+Schedules are frozen dataclasses; the functions below are the public way to create them.
+:mod:`.windows` has those defined by a time span, and :mod:`.spelling` converts numbers
+and strings.
 """
 
 import math
@@ -15,24 +15,25 @@ from dataclasses import dataclass
 from switch_ema._checks import check_positive, check_range, check_share
 
 SMALLEST_WEIGHT = 8e-5
-"""Live weights that weigh less are averaged at fewer steps, with a larger weight."""
+"""Updates with a smaller weight of the live tensors are merged into fewer, larger ones.
+"""
 
 MERGED_WEIGHT = 2**-11
-"""The least weight of such an update; it is below twice this."""
+"""Lower bound of the weight of a merged update; the upper bound is twice this."""
 
 
 def merged_weight(weight: float, count: int) -> float:
-    """Return the weight of the live tensors at an update; 0 if a later one has it.
+    """Return the weight of the live tensors in an update; 0 if merged into a later one.
 
-    With the window of a long run, an update ``weight * (live - shadow)`` is less than
-    half a unit in the last place of a float32 shadow, and rounding discards it: the
-    average stalls. So m updates are taken as one, ``1 - (1 - weight) ** m``, where m is
-    a power of two. It depends on the count alone, so that resuming is exact, and the
-    average lags by less than a thousandth of its window.
+    In long runs with wide windows, an update ``weight * (live - shadow)`` is below half
+    a unit in the last place of a float32 shadow, so rounding discards it and the
+    average stalls. Therefore m updates, a power of two, are merged into one of weight
+    ``1 - (1 - weight) ** m``. Which ones depends on the count alone, so resuming is
+    exact; the average lags by less than a thousandth of its window.
 
     Args:
-        weight: of the live tensors in one update, ``1 - decay``.
-        count: the updates so far, this one included.
+        weight: weight of the live tensors in one update, ``1 - decay``.
+        count: number of updates so far, including this one.
 
     >>> merged_weight(0.001, 7), merged_weight(1e-5, 7)
     (0.001, 0.0)
@@ -46,16 +47,16 @@ def merged_weight(weight: float, count: int) -> float:
 
 
 class DecaySchedule(ABC):
-    """A rule for the decay, given the step and, once known, the epoch's length."""
+    """Computes the decay from the step and, once known, the length of an epoch."""
 
     @abstractmethod
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         """Return the decay of step ``n`` (0 is the first)."""
 
     def __call__(self, n: int, steps_per_epoch: int | None = None) -> float:
-        """Return the decay of step ``n``, checked to lie in [0, 1].
+        """Return the decay of step ``n``; raise ValueError if it is not in [0, 1].
 
-        A decay of 1, as at the end of a schedule, leaves the shadow as it is.
+        A decay of 1, such as at the end of a schedule, leaves the shadow unchanged.
         """
         decay = self.at(n, steps_per_epoch)
         if type(decay) is float and 0 <= decay <= 1:
@@ -76,14 +77,14 @@ def constant(decay: float) -> DecaySchedule:
 
 
 def count_warmup(decay: float = 0.999) -> DecaySchedule:
-    """Grow with the count: ``min(decay, (1 + n) / (10 + n))``.
+    """Grow with the step: ``min(decay, (1 + n) / (10 + n))``.
 
-    This is what a plain number stands for wherever a decay is given.
-    The shadow always spans about the last tenth of the steps so far, so that it
-    never drags the initial weights along.
+    A plain number given as a decay means this schedule.
+    During the warm-up the shadow spans about the last tenth of the steps so far, so it
+    soon forgets the initial weights.
 
     Args:
-        decay: the largest one, in [0, 1).
+        decay: upper bound, in [0, 1).
 
     >>> count_warmup(0.999)(0), count_warmup(0.999)(10_000)
     (0.1, 0.999)
@@ -97,9 +98,9 @@ def power_warmup(
     """Grow by a power: ``min(decay, 1 - (1 + n / inv_gamma) ** -power)``.
 
     Args:
-        decay: the largest one, in [0, 1).
-        power: how fast the decay grows, above 0.
-        inv_gamma: steps that the growth is counted in, above 0.
+        decay: upper bound, in [0, 1).
+        power: growth rate, above 0.
+        inv_gamma: time scale of the growth in steps, above 0.
 
     >>> round(power_warmup(0.9999)(999), 6)
     0.99
@@ -110,12 +111,12 @@ def power_warmup(
 
 
 def linear_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySchedule:
-    """Rise linearly from ``ratio * decay`` at step 0 to ``decay`` at ``steps``.
+    """Rise linearly from ``ratio * decay`` at step 0 to ``decay`` at step ``steps``.
 
     Args:
-        decay: the final one, in [0, 1).
+        decay: final decay, in [0, 1).
         steps: length of the warm-up.
-        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+        ratio: initial decay as a fraction of the final one, in (0, 1].
 
     >>> round(linear_warmup(0.99, steps=100, ratio=0.5)(50), 6)
     0.7425
@@ -129,9 +130,9 @@ def exponential_warmup(
     """Rise geometrically: ``decay * ratio ** (1 - n / steps)``, then ``decay``.
 
     Args:
-        decay: the final one, in [0, 1).
+        decay: final decay, in [0, 1).
         steps: length of the warm-up.
-        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+        ratio: initial decay as a fraction of the final one, in (0, 1].
     """
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "exponential")
 
@@ -140,23 +141,23 @@ def constant_warmup(decay: float, *, steps: int, ratio: float = 0.9) -> DecaySch
     """Stay at ``ratio * decay`` up to step ``steps``, then use ``decay``.
 
     Args:
-        decay: the final one, in [0, 1).
+        decay: final decay, in [0, 1).
         steps: length of the warm-up.
-        ratio: what the decay starts at, as a share of the final one, in (0, 1].
+        ratio: initial decay as a fraction of the final one, in (0, 1].
     """
     return _RatioWarmup(_final(decay), *_warmup(steps, ratio), "constant")
 
 
 def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
-    """Go from ``decay`` to ``final`` along half a cosine, as momentum teachers do.
+    """Go from ``decay`` to ``final`` along a half cosine, as for momentum teachers.
 
     ``final - (final - decay) * (1 + cos(pi * n / steps)) / 2``, then ``final``. With
-    ``final=1`` the shadow stands still in the end.
+    ``final=1`` the shadow stops changing at the end.
 
     Args:
-        decay: the first one, in [0, 1).
-        steps: after how many steps the decay is ``final``.
-        final: the last one, in [0, 1].
+        decay: initial decay, in [0, 1).
+        steps: number of steps until the decay is ``final``.
+        final: final decay, in [0, 1].
     """
     check_positive("steps", steps)
     if not 0 <= final <= 1:
@@ -242,10 +243,10 @@ class _Cosine(DecaySchedule):
 
 @dataclass(frozen=True)
 class Custom(DecaySchedule):
-    """Ask a function of the step."""
+    """A user's function of the step."""
 
     function: Callable[[int], float]
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
-        """Ask the function."""
+        """Call the function."""
         return self.function(n)

@@ -1,7 +1,7 @@
 """When to act: every T epochs, every n steps, a fraction of an epoch, or a rule.
 
-Nobody has to know the number of steps per epoch. Whole epochs are counted by
-``end_epoch``; fractions of an epoch use the length of the last finished one.
+The number of steps per epoch need not be known: ``end_epoch`` counts whole epochs, and
+fractions use the length of the last finished epoch.
 """
 
 import math
@@ -16,7 +16,7 @@ from switch_ema.averaging.schedules.progress import Position
 
 
 class Schedule(ABC):
-    """A rule that is asked after every step and after every epoch."""
+    """A rule that is evaluated after every step and after every epoch."""
 
     @property
     def acts_on_steps(self) -> bool:
@@ -28,17 +28,17 @@ class Schedule(ABC):
         return False
 
     def due_after_epoch(self, position: Position) -> bool:
-        """Whether to act at this end of an epoch."""
+        """Whether to act at the end of this epoch."""
         return False
 
     @abstractmethod
     def progress(self, position: Position) -> float:
-        """Position in the unit in which start and stop are given."""
+        """Return the progress of training, in the unit of start and stop."""
 
     def steps_between(self, steps_per_epoch: int | None) -> float | None:
-        """Return how many steps lie between two acts; None: not known yet.
+        """Return the number of steps between two actions; None if not known yet.
 
-        A rule of the epoch counts as one that acts after each.
+        A rule about epochs counts as acting after each one.
         """
         return steps_per_epoch
 
@@ -52,7 +52,7 @@ class Steps(Schedule):
     """
 
     n: int
-    """Steps between two points, at least 1."""
+    """Steps between two actions, at least 1."""
 
     def __post_init__(self) -> None:
         check_count("Steps", self.n)
@@ -62,7 +62,7 @@ class Steps(Schedule):
         return position.steps % self.n == 0
 
     def progress(self, position: Position) -> float:
-        """Return the steps so far."""
+        """Return the number of steps so far."""
         return position.steps
 
     def steps_between(self, steps_per_epoch: int | None) -> float | None:
@@ -74,19 +74,19 @@ class Steps(Schedule):
 class Epochs(Schedule):
     """Every ``interval`` epochs, which may be a fraction such as 0.5.
 
-    Points inside an epoch are placed with the length of the last finished epoch, so
-    the first epoch has none unless ``steps_per_epoch`` was given to the averager.
+    Actions inside an epoch are placed by the length of the last finished epoch, so the
+    first epoch has none unless the averager was given ``steps_per_epoch``.
     """
 
     interval: float
-    """Epochs between two points, above 0."""
+    """Epochs between two actions, above 0."""
 
     def __post_init__(self) -> None:
         check_positive("the interval in epochs", self.interval)
 
     @property
     def acts_on_steps(self) -> bool:
-        """Whether there are points inside an epoch."""
+        """Whether some actions are inside an epoch."""
         return not float(self.interval).is_integer()
 
     @property
@@ -113,14 +113,14 @@ class Epochs(Schedule):
         return position.epochs // self._exact > before // self._exact
 
     def progress(self, position: Position) -> float:
-        """Return the epochs so far, with the fraction where it is known."""
+        """Return the epochs so far, including the fraction if known."""
         if not position.steps_per_epoch:
             return position.epochs
         inside = min(position.step_in_epoch / position.steps_per_epoch, 1)
         return position.epochs + inside
 
     def steps_between(self, steps_per_epoch: int | None) -> float | None:
-        """Return the steps of ``interval`` epochs."""
+        """Return the number of steps in ``interval`` epochs."""
         return None if steps_per_epoch is None else self.interval * steps_per_epoch
 
 
@@ -132,15 +132,15 @@ class When(Schedule):
 
     @property
     def acts_on_steps(self) -> bool:
-        """Only the ends of epochs count."""
+        """False: the rule is evaluated only at the end of an epoch."""
         return False
 
     def due_after_epoch(self, position: Position) -> bool:
-        """Ask the rule."""
+        """Call the rule."""
         return bool(self.rule(position.epochs))
 
     def progress(self, position: Position) -> float:
-        """Return the epochs so far."""
+        """Return the number of finished epochs."""
         return position.epochs
 
 
@@ -154,15 +154,15 @@ class Window(Schedule):
 
     @property
     def acts_on_steps(self) -> bool:
-        """Ask the inner schedule."""
+        """Whether the inner schedule acts on steps."""
         return self.inner.acts_on_steps
 
     def due_after_step(self, position: Position) -> bool:
-        """Ask the inner schedule, within the window."""
+        """Whether the inner schedule acts, and the window is open."""
         return self.inner.due_after_step(position) and self._open(position)
 
     def due_after_epoch(self, position: Position) -> bool:
-        """Ask the inner schedule, within the window."""
+        """Whether the inner schedule acts, and the window is open."""
         return self.inner.due_after_epoch(position) and self._open(position)
 
     def progress(self, position: Position) -> float:
@@ -170,7 +170,7 @@ class Window(Schedule):
         return self.inner.progress(position)
 
     def steps_between(self, steps_per_epoch: int | None) -> float | None:
-        """Ask the inner schedule."""
+        """Return the inner schedule's number of steps."""
         return self.inner.steps_between(steps_per_epoch)
 
     def _open(self, position: Position) -> bool:
@@ -188,7 +188,7 @@ def as_schedule(
     start: float = 0,
     stop: float | None = None,
 ) -> Schedule:
-    """Turn a number of epochs, a schedule or a rule into a schedule with a window."""
+    """Convert a number of epochs, a schedule or a rule to a schedule with a window."""
     if isinstance(every, Schedule):
         schedule = every
     elif callable(every):

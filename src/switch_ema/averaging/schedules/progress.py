@@ -1,4 +1,4 @@
-"""How far training has come: what an averager counts and what schedules are asked."""
+"""Progress of training: an averager's counters, and the position given to schedules."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Position:
-    """Where training stands."""
+    """Current position in training."""
 
     steps: int
     """Optimizer steps so far."""
@@ -17,33 +17,33 @@ class Position:
     step_in_epoch: int
     """Steps since the last epoch ended."""
     steps_per_epoch: int | None
-    """Length of an epoch, when known."""
+    """Length of an epoch, if known."""
 
 
 @dataclass
 class Counters:
-    """The counts of one training, as they stand in a state dict."""
+    """Counters of one training run, as stored in a state dict."""
 
     steps: int = 0
     """Optimizer steps so far."""
     epochs: int = 0
     """Epochs finished so far."""
     switches: int = 0
-    """How often the live weights were written."""
+    """How often the live weights were overwritten."""
     epoch_start: int = 0
-    """At which step the present epoch began."""
+    """Step at which the current epoch began."""
     steps_per_epoch: int | None = None
-    """Length of the latest epoch, or the one that the user gave."""
+    """Length of the last finished epoch, or as given by the user."""
 
     @property
     def position(self) -> Position:
-        """Where training stands."""
+        """The current position in training."""
         inside = self.steps - self.epoch_start
         return Position(self.steps, self.epochs, inside, self.steps_per_epoch)
 
     @contextmanager
     def end_epoch(self) -> Iterator[None]:
-        """Count an epoch, unless the block that acts at its end fails."""
+        """Count an epoch; if the block inside raises, the count is rolled back."""
         before = replace(self)
         self.epochs += 1
         if self.steps > self.epoch_start:
@@ -57,18 +57,18 @@ class Counters:
             raise
 
     def reset(self) -> None:
-        """Begin again; how long an epoch is stays known."""
+        """Reset all counters except the length of an epoch."""
         self.__dict__ |= asdict(Counters(steps_per_epoch=self.steps_per_epoch))
 
     def state(self) -> dict[str, Any]:
-        """Return all counts by name."""
+        """Return all counters by name."""
         return asdict(self)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take the counts back."""
+        """Restore the counters from a state dict."""
         for name in COUNTERS:
             setattr(self, name, state[name])
 
 
 COUNTERS = tuple(field.name for field in fields(Counters))
-"""The names of the counts in a state dict."""
+"""Names of the counters in a state dict."""

@@ -1,4 +1,4 @@
-"""What stands for a decay: a number, a schedule, a callable or a text."""
+"""Converts a decay given as a number, schedule, callable or string to a schedule."""
 
 import re
 from collections.abc import Callable
@@ -27,18 +27,18 @@ SPELLED: dict[str, Callable[..., DecaySchedule]] = {
         windows.power,
     )
 }
-"""The schedules that a text can call by name, such as ``"half_life(500it)"``."""
+"""Schedules that a string can call by name, such as ``"half_life(500it)"``."""
 
 
 def as_schedule(decay: DecayLike, auto: DecaySchedule | None = None) -> DecaySchedule:
-    """Turn a number, a schedule, a callable of the step or a text into a schedule.
+    """Convert a number, schedule, callable of the step or string to a schedule.
 
-    A number is warmed up by count: a constant decay would hold the average near the
-    initial weights, and a switch in an early epoch would undo the training so far.
+    A number gets a warm-up (:func:`count_warmup`): a constant decay would hold the
+    average near the initial weights, and an early switch would undo the training.
 
     Args:
-        decay: what the user gave.
-        auto: what ``"auto"`` means for the method; None: it has no such decay.
+        decay: as given by the user.
+        auto: the method's schedule for ``"auto"``; None if it has none.
 
     >>> as_schedule("fraction(0.05)") == windows.fraction(0.05)
     True
@@ -58,15 +58,15 @@ def _read(text: str, auto: DecaySchedule | None) -> DecaySchedule:
     if text == AUTO:
         if auto is None:
             raise ValueError(
-                "decay='auto' is for EMA and methods made of it; give a number here."
+                "decay='auto' is for EMA and methods based on it; give a number here."
             )
         return auto
     call = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text)
     if call is None or call[1] not in SPELLED:
         allowed = f"'auto' or one of {', '.join(SPELLED)} with its arguments"
         raise ValueError(
-            f"decay must be in [0, 1), got {text!r}; a text is {allowed}, such as "
-            "'fraction(0.05)'."
+            f"decay must be in [0, 1), got {text!r}; a string must be {allowed}, such "
+            "as 'fraction(0.05)'."
         )
     values: list[Any] = []
     named: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def _read(text: str, auto: DecaySchedule | None) -> DecaySchedule:
 
 
 def _value(text: str) -> Any:
-    """Read a number, whole where it is, or leave the text without its quotes."""
+    """Parse an int or a float; otherwise return the text without quotes."""
     text = text.strip().strip("'\"")
     for kind in (int, float):
         try:

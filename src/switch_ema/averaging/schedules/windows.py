@@ -1,7 +1,7 @@
-"""Decays given by a span of time: a half-life, or a share of the steps so far.
+"""Decays defined by a time span: a half-life, or a share of the steps so far.
 
-``fraction`` and ``power`` need no knowledge of the run: the average grows with it, and
-the initial weights never have a share worth naming.
+``fraction`` and ``power`` do not need the length of the run: the window grows with it,
+and the weight of the initial weights is always negligible.
 """
 
 import math
@@ -13,12 +13,12 @@ from switch_ema._checks import check_positive, check_range
 from switch_ema.averaging.schedules.decay import DecaySchedule
 
 WIDEST = 1 / math.sqrt(12)
-"""``sigma_rel`` of the mean over all steps, which is gamma = 0."""
+"""``sigma_rel`` of the mean over all steps (gamma = 0)."""
 AUTO_SHARE = 0.1
-"""The share of the steps so far in which a weight's share halves, under "auto".
+"""Half-life with ``decay="auto"``, as a share of the steps so far.
 
-Of 0.05, 0.075, 0.1 and 0.15 on eight tasks, with constant and with cosine rates, it was
-at most 0.11 points behind the best decay; half of it was up to 1.2 behind."""
+Among 0.05, 0.075, 0.1 and 0.15, on eight tasks with constant and cosine learning rates,
+it was at most 0.11 points behind the best decay; 0.05 was up to 1.2 behind."""
 
 _SPAN = re.compile(r"\s*([0-9.eE+-]+?)\s*([kMB]?)\s*(ep|it|samples|tokens)\s*")
 _FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
@@ -31,22 +31,22 @@ def half_life(
     n_steps: float | None = None,
     samples_per_step: float | Callable[[int], float] | None = None,
 ) -> DecaySchedule:
-    """Give the time after which a weight's share in the shadow has halved.
+    """Halve the contribution of old weights to the shadow within a time span.
 
-    ``decay = 2 ** (-1 / steps)``. A span in epochs needs no number of steps per
-    epoch: during the first epoch the steps so far stand for it, which warms the
-    decay up and meets the final value without a jump. A span in samples or tokens,
-    ``decay = 2 ** (-samples_per_step / samples)``, stays right when the batch size
-    changes, between runs or, with a callable, within one.
+    ``decay = 2 ** (-1 / steps)``. A span in epochs does not need the number of steps
+    per epoch: the first epoch uses the steps so far instead, which warms the decay up
+    and reaches the final value without a jump. A span in samples or tokens,
+    ``decay = 2 ** (-samples_per_step / samples)``, stays correct when the batch size
+    changes between runs or, with a callable, within a run.
 
     Args:
         span: such as ``"0.1ep"`` (epochs), ``"500it"`` (optimizer steps), or
             ``"5M samples"`` and ``"2B tokens"``, which need ``samples_per_step``; a
-            number is steps.
+            plain number is in steps.
         n_epochs: the same in epochs, instead of ``span``.
         n_steps: the same in steps, instead of ``span``.
-        samples_per_step: samples (or tokens) that one optimizer step sees, on all
-            processes together; a number, or a callable of the step (0 is the first).
+        samples_per_step: samples (or tokens) per optimizer step, summed over all
+            processes; a number, or a callable of the step (0 is the first).
 
     >>> half_life("1it")(0), half_life(1)(0)
     (0.5, 0.5)
@@ -71,8 +71,8 @@ def half_life(
     in_samples = unit in ("samples", "tokens")
     if in_samples != (samples_per_step is not None):
         raise ValueError(
-            f"half_life in {unit} needs samples_per_step, the {unit} that one "
-            "optimizer step sees."
+            f"half_life in {unit} needs samples_per_step, the number of {unit} per "
+            "optimizer step."
             if in_samples
             else "half_life takes samples_per_step only with a span in samples or "
             f"tokens, got {given[0]!r}."
@@ -88,15 +88,15 @@ def half_life(
 
 
 def fraction(share: float = AUTO_SHARE) -> DecaySchedule:
-    """Halve a weight's share in a fraction of the steps so far.
+    """Use a half-life that is a fraction of the steps so far.
 
-    ``decay = 2 ** (-1 / (share * t))`` at the t-th step. It needs no knowledge of the
-    run: the average always spans the same share of it. This is what ``decay="auto"``
-    means for :class:`EMA`. Its profile is that of :func:`power` with
-    ``gamma + 1 = ln(2) / share``; for 0.1 ``sigma_rel`` is 0.111.
+    ``decay = 2 ** (-1 / (share * t))`` at the t-th step. The length of the run need not
+    be known: the average always spans the same share of it. ``decay="auto"`` means this
+    for :class:`EMA`. The profile is that of :func:`power` with
+    ``gamma + 1 = ln(2) / share``; for 0.1, ``sigma_rel`` is 0.111.
 
     Args:
-        share: half-life of a weight as a share of the steps so far, in (0, 1).
+        share: half-life as a share of the steps so far, in (0, 1).
 
     >>> [round(fraction(0.1)(n), 3) for n in (0, 9, 99, 999)]
     [0.001, 0.5, 0.933, 0.993]
@@ -105,7 +105,7 @@ def fraction(share: float = AUTO_SHARE) -> DecaySchedule:
 
 
 def power(sigma_rel: float = 0.05) -> DecaySchedule:
-    """Average with the power-function profile of a width, online.
+    """Average online with a power-function profile of a given width.
 
     ``decay = (1 - 1/t) ** (gamma + 1)`` at the t-th step, as in :class:`PostHocEMA`.
 
@@ -138,8 +138,8 @@ def sigma_rel_to_gamma(sigma_rel: float) -> float:
     """
     if not 0 < sigma_rel <= WIDEST:
         raise ValueError(
-            f"sigma_rel must be in (0, {WIDEST:.6f}] (the bound is the mean of all "
-            f"steps), got {sigma_rel!r}."
+            f"sigma_rel must be in (0, {WIDEST:.6f}] (the upper bound is the mean of "
+            f"all steps), got {sigma_rel!r}."
         )
     # sigma_rel falls as gamma grows, and is below 1 / (gamma + 2).
     low, high = 0.0, 1 / sigma_rel
@@ -157,7 +157,7 @@ def _read_span(span: str) -> tuple[float, str]:
     try:
         if match:
             return float(match[1]) * _FACTORS[match[2]], match[3]
-    except ValueError:  # such as 1..2
+    except ValueError:  # such as "1..2ep", which the pattern lets through
         pass
     raise ValueError(
         "half_life must look like '0.1ep' (epochs), '500it' (steps), '5M samples' or "

@@ -1,4 +1,4 @@
-"""The formulas of torch's optimizers with the average, in torch and in C."""
+"""Formulas of torch's optimizers, fused with the average, in torch and in C."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from switch_ema.averaging.step.blocks import Formula
 
 
 def sgd_formula(group: dict[str, Any]) -> Formula:
-    """Return the formula of SGD with the options of a parameter group."""
+    """Return the formula of SGD for the options of a parameter group."""
     keys = ("lr", "weight_decay", "momentum", "dampening")
     numbers = [*(float(group[key]) for key in keys), _sign(group)]
     flags = bool(group["momentum"]), bool(group["nesterov"])
@@ -24,7 +24,7 @@ def sgd_formula(group: dict[str, Any]) -> Formula:
 
 
 def adam_formula(group: dict[str, Any], decoupled: bool) -> Formula:
-    """Return the formula of AdamW, or of Adam, whose weight decay is not decoupled."""
+    """Return the formula of AdamW (decoupled weight decay) or Adam."""
     rate, betas = float(group["lr"]), map(float, group["betas"])
     numbers = [rate, *betas, group["eps"], group["weight_decay"], _sign(group)]
 
@@ -48,7 +48,7 @@ def _adam_row(
     numbers: list[Tensor],
     decoupled: bool = True,
 ) -> None:
-    """One parameter of Adam or AdamW, with the formula of torch's fused kernel."""
+    """Update one parameter with Adam or AdamW, using the formula of torch's kernel."""
     rate, beta1, beta2, epsilon, decay, sign, share = numbers
     gradient = sign * gradient
     if decoupled:
@@ -73,7 +73,7 @@ _coupled_adam_row = partial(_adam_row, decoupled=False)
 def _sgd_row(
     weight: Tensor, gradient: Tensor, shadow: Tensor, numbers: list[Tensor]
 ) -> None:
-    """One parameter of SGD without momentum."""
+    """Update one parameter with SGD without momentum."""
     rate, decay, _, _, sign, share = numbers
     weight_now = weight - rate * (sign * gradient + decay * weight)
     shadow.copy_(shadow + (weight_now - shadow) * share)
@@ -88,7 +88,7 @@ def _momentum_row(
     numbers: list[Tensor],
     nesterov: bool = False,
 ) -> None:
-    """One parameter of SGD with momentum."""
+    """Update one parameter with SGD with momentum."""
     rate, decay, momentum, dampening, sign, share = numbers
     gradient = sign * gradient + decay * weight
     velocity_now = momentum * velocity + (1 - dampening) * gradient

@@ -1,10 +1,10 @@
 """Update and average in one pass over memory, compiled by torch.compile.
 
-For devices that the kernels in C do not know. The compiler writes one loop that reads
-the gradient and reads and writes the weight, its moments and its shadow: 36 bytes per
-parameter with AdamW instead of 28 for the step and 12 for an average after it. What
-changes from step to step (learning rate, decay, the number of steps) is passed as
-tensors, so that nothing is compiled again.
+For devices without C kernels. The compiler generates one loop that reads the gradient
+and reads and writes the weight, its moments and its shadow: with AdamW, 36 bytes per
+parameter instead of 28 for the step and 12 for a separate average. Values that change
+between steps (learning rate, decay, step count) are passed as tensors to avoid
+recompilation.
 """
 
 import warnings
@@ -17,11 +17,11 @@ from torch import Tensor
 from switch_ema.averaging.step.blocks import Formula, Row, StepAverage, Work
 
 _MOST_VERSIONS = 3
-"""Sets of parameters that are compiled; with more, such as by chance, none is."""
+"""Most parameter sets to compile for; with more (random freezing, say) we give up."""
 
 
 class OnePass:
-    """Compiled loops for the parameters that are updated and averaged."""
+    """Compiled loops that update and average parameters."""
 
     def __init__(self, compiles: bool) -> None:
         self.was_asked_for = self._compiles = compiles
@@ -29,11 +29,11 @@ class OnePass:
 
     @property
     def compiles(self) -> bool:
-        """Whether it was asked to, and has not failed."""
+        """Whether compilation was requested and has not failed."""
         return self._compiles
 
     def run(self, work: Work, average: StepAverage) -> Work | None:
-        """Do what can be done in one pass; return the work that is left."""
+        """Process the parameters that allow one pass; return the remaining work."""
         if not self._compiles or work.formula is None:
             return work
         rows = work.averaged_rows(average)
@@ -56,10 +56,10 @@ class OnePass:
             if compiled is None:
                 compiled = self._versions[key] = _compile(formula.row)
             compiled(columns, scalars)
-        except Exception as error:  # whatever a compiler, or its absence, raises
+        except Exception as error:  # a broken or missing compiler may raise anything
             warnings.warn(
-                "torch.compile does not work here, so weights are averaged block by "
-                f"block: {_first_line(error)}",
+                "torch.compile failed, so weights are averaged block by block instead: "
+                f"{_first_line(error)}",
                 stacklevel=2,
             )
             self._compiles = False
@@ -72,7 +72,7 @@ def _compile(row: Callable[..., None]) -> Callable[..., None]:
         for tensors in zip(*columns, strict=True):
             row(*tensors, numbers)
 
-    # The wrapper in C++ saves the time that Python takes between two loops.
+    # A C++ wrapper avoids Python overhead between two loops.
     options: Any = {"cpp_wrapper": True}
     return torch.compile(all_rows, fullgraph=True, dynamic=False, options=options)
 

@@ -1,7 +1,6 @@
-"""Kernels in C for tensors on the CPU, compiled where there is a compiler.
+"""C kernels for CPU tensors, compiled on first use.
 
-:mod:`switch_ema.averaging.kernels.torch_ops` does the same with torch where there is
-none.
+Without a compiler, :mod:`switch_ema.averaging.kernels.torch_ops` does the same work.
 """
 
 from switch_ema.averaging.kernels.native.calls import (

@@ -1,8 +1,8 @@
-"""Files of code that nobody else can have written or can exchange.
+"""A cache of compiled code that other users can neither write to nor replace.
 
-Code is executed from here, so a folder is used only if nobody but this user and root
-can write to it or to any folder above it, and a file only if it is what was kept: it is
-opened once, read once, checked, and what was read is what is used.
+We execute this code, so a folder is used only if nobody but this user and root can
+write to it or to any folder above it, and a file only if its digest matches. A file is
+opened and read once, and the bytes that were verified are the ones used.
 """
 
 import hashlib
@@ -16,28 +16,28 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LEFT_BEHIND = 600
-"""Seconds after which nobody works any more on what has a temporary name."""
+"""Age in seconds after which temporary files count as abandoned."""
 _DIGEST = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for compiled code, None if others could write to it."""
+    """Return the folder for compiled code; None if others could write to it."""
     caches = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        if not os.path.isabs(caches):  # which the specification says to ignore
+        if not os.path.isabs(caches):  # the XDG specification says to ignore these
             caches = str(Path.home() / ".cache")
         folder = Path(os.path.realpath(caches)) / "switch-ema"
         return folder if _make_private(folder) else None
-    except (OSError, RuntimeError, ValueError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: no home folder
         return None
 
 
 @contextmanager
 def work_folder(within: Path | None) -> Iterator[Path]:
-    """Make a folder for a moment, in one of the above or else among temporary files.
+    """Create a temporary folder, in the given one or else in the system's.
 
     Raises:
-        OSError: there is no place that others cannot write to.
+        OSError: others can write to every candidate.
     """
     if within is None or not os.access(within, os.W_OK):
         within = Path(os.path.realpath(tempfile.gettempdir()))
@@ -48,10 +48,10 @@ def work_folder(within: Path | None) -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else can write to a folder, or exchange one above it.
+    """Whether no other user can write to a folder or replace one above it.
 
-    The path is gone down from the root. A folder that was found good cannot be changed
-    by others, so what its next entry is stays as it is seen.
+    Checks from the root down: others cannot change a folder that has passed, so its
+    next entry cannot be replaced after we look at it.
     """
     return all(_is_safe(part, below) for part, below in _steps(folder))
 
@@ -67,7 +67,7 @@ def _make_private(folder: Path) -> bool:
 
 
 def _steps(folder: Path) -> Iterator[tuple[Path, Path | None]]:
-    """List the folders of a path from the root on, each with the next one."""
+    """List the folders of a path from the root down, each with the next one."""
     parts = [*reversed(folder.parents), folder]
     return zip(parts, [*parts[1:], None], strict=True)
 
@@ -78,20 +78,20 @@ def _is_safe(folder: Path, below: Path | None) -> bool:
         return False
     if not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return True
-    # In a folder such as /tmp everybody can make an entry, but nobody can remove or
-    # rename one of somebody else.
+    # In a sticky folder such as /tmp everybody can create entries, but only the owner
+    # can remove or rename them.
     if below is None or not status.st_mode & stat.S_ISVTX:
         return False
     return not below.exists() or below.lstat().st_uid == os.geteuid()
 
 
 def keep(path: Path, content: bytes, work: Path) -> None:
-    """Write a file with the digest of its content, for :func:`read_kept`.
+    """Write content and its digest to a file, for :func:`read_kept`.
 
     Args:
-        path: in a folder that nobody else can write to.
-        content: what is kept.
-        work: a folder on the same disk, in which the file is made.
+        path: file in a folder that nobody else can write to.
+        content: bytes to store.
+        work: temporary folder on the same disk.
     """
     complete = work / path.name
     file = os.open(complete, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -108,8 +108,8 @@ def keep(path: Path, content: bytes, work: Path) -> None:
 
 
 def read_kept(path: Path) -> bytes | None:
-    """Return what was kept; None if this is not what this user has written."""
-    # Without waiting for the other end, should it be a pipe.
+    """Return the stored content; None unless this user wrote it and it is intact."""
+    # O_NONBLOCK: if it is a pipe, do not wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         with os.fdopen(os.open(path, flags), "rb") as file:
@@ -126,16 +126,17 @@ def read_kept(path: Path) -> bytes | None:
 
 
 def sealed_file(content: bytes) -> int:
-    """Return a file in memory that nobody can change any more, where there are such.
+    """Return an in-memory file with this content, sealed against any change.
 
-    It has to stay open while its name, /proc/self/fd/N, stands for what was loaded.
+    Keep it open as long as the library loaded from /proc/self/fd/N is in use: the
+    loader identifies libraries by name, and the number could be reused.
 
     Raises:
-        OSError: this system has none.
+        OSError: the system has no in-memory files.
     """
     if not hasattr(os, "memfd_create"):
-        raise OSError("There are no files in memory.")
-    import fcntl  # which Windows has not
+        raise OSError("This system has no in-memory files.")
+    import fcntl  # not available on Windows
 
     file = os.memfd_create("switch-ema", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -150,7 +151,7 @@ def sealed_file(content: bytes) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed processes and version 0.1.0 have left in the folder."""
+    """Delete leftovers of killed processes and of version 0.1.0 from the folder."""
     with suppress(OSError):
         for path in [*folder.glob("compiling-*"), *folder.glob("kernels-*.so*")]:
             if time.time() - path.lstat().st_mtime < _LEFT_BEHIND:

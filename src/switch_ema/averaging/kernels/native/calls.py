@@ -1,8 +1,8 @@
-"""The kernels of kernels.c as functions of tables of addresses.
+"""The kernels of kernels.c as functions of address tables.
 
-The kernels do not check a table. Whoever makes one has checked that its tensors are on
-the CPU, have one dtype and no gaps in memory, and that the tensors of a row have the
-same strides; and keeps them alive.
+The kernels do not check their tables. The caller ensures that all tensors are on the
+CPU, dense, of one dtype and kept alive, and that the tensors of a row have the same
+strides.
 """
 
 import ctypes
@@ -18,17 +18,17 @@ from switch_ema.averaging._torch import metadata_addresses
 from switch_ema.averaging.kernels.native.library import library
 
 Table: TypeAlias = "array[int]"
-"""Addresses by column, then the sizes of the rows."""
+"""Addresses, column by column, then the sizes of the rows."""
 
 _LINE = 64
-"""Bytes of a cache line."""
+"""Bytes in a cache line."""
 
 _LINES = 2, 4, 2
-"""Cache lines that are read of a Python object, of its tensor and of its storage."""
+"""Cache lines read of the Python object, of the C++ tensor and of the storage."""
 
 
 class SgdNumbers(ctypes.Structure):
-    """The numbers of SGD with its average, as kernels.c declares them."""
+    """Parameters of SGD with an average, as declared in kernels.c."""
 
     _fields_ = (
         ("rate", ctypes.c_double),
@@ -43,7 +43,7 @@ class SgdNumbers(ctypes.Structure):
 
 
 class AdamNumbers(ctypes.Structure):
-    """The numbers of Adam and AdamW with their average, as kernels.c declares them."""
+    """Parameters of Adam and AdamW with an average, as declared in kernels.c."""
 
     _fields_ = (
         ("rate", ctypes.c_double),
@@ -77,10 +77,10 @@ def table_of(columns: Sequence[Iterable[Tensor]], sizes: Iterable[int]) -> Table
 
 
 def lines_of(tensors: Iterable[Tensor]) -> Table:
-    """List the cache lines that hold the metadata of tensors, not their values.
+    """List the cache lines that hold the metadata of tensors (not their values).
 
-    Asking a tensor for its address or shape reads its Python object, the C++ tensor
-    and its storage: a handful of cache lines in different places of the memory.
+    Reading the address or shape of a tensor touches its Python object, the C++ tensor
+    and the storage: a handful of cache lines scattered over memory.
     """
     lines: dict[int, None] = {}
     for tensor in tensors:
@@ -96,7 +96,7 @@ def lerp_(
 ) -> None:
     """``shadow += weight * (live - shadow)``; columns: shadow, live.
 
-    With ``finite_only``, ``shadow = live`` where one of the two is not finite.
+    With ``finite_only``, ``shadow = live`` where either is not finite.
     """
     _call("lerp_finite" if finite_only else "lerp", dtype, table, 3, weight)
 
@@ -107,11 +107,11 @@ def lerp_dithered_(
     """The same for bfloat16 shadows of float32 or bfloat16 weights.
 
     Args:
-        table: of contiguous tensors.
-        live: the dtype of the weights.
-        weight: the weight of the live tensors, ``1 - decay``.
-        phases: int32, one threshold for each element of a shadow, repeated.
-        offset: what is added to all thresholds.
+        table: table of contiguous tensors.
+        live: dtype of the live weights.
+        weight: weight of the live tensors, ``1 - decay``.
+        phases: int32 thresholds, one per element of a shadow, repeated if it is longer.
+        offset: added to all thresholds.
     """
     is_half = live == torch.bfloat16
     numbers = _DitherNumbers(weight, phases.data_ptr(), phases.numel(), offset, is_half)
@@ -119,45 +119,45 @@ def lerp_dithered_(
 
 
 def copy_(table: Table) -> None:
-    """``target = source``; columns: target, source; the sizes are in bytes."""
+    """``target = source``; columns: target, source; sizes in bytes."""
     _call("copy", torch.float32, table, 3)
 
 
 def exchange_(table: Table, done: ctypes.c_int64) -> None:
-    """Exchange two columns; the sizes are in bytes.
+    """Exchange two columns; sizes in bytes.
 
     Args:
-        table: see above.
-        done: is 1 as soon as it has happened, which an exception that arrives at the
-            same time (Ctrl-C) leaves open.
+        table: table of two columns.
+        done: set to 1 by the kernel, so that the caller knows what happened even if an
+            exception such as Ctrl-C arrives at the same time.
     """
     _call("exchange", torch.float32, table, 3, ctypes.byref(done))
 
 
 def split_(table: Table, is_split: ctypes.c_int64) -> None:
-    """Put bfloat16 averages into float32 weights, and keep the weights by halves.
+    """Write bfloat16 averages into float32 weights; save the weights in two halves.
 
     Args:
-        table: columns of weights, of averages, which then hold the upper halves of the
-            weights, and of int16 for the lower halves.
-        is_split: is 1 as soon as it has happened.
+        table: columns: weights; averages, which then hold the upper halves of the
+            weights; int16 tensors for the lower halves.
+        is_split: set to 1 by the kernel.
     """
     _call("split", torch.float32, table, 4, ctypes.byref(is_split))
 
 
 def join_(table: Table, is_split: ctypes.c_int64) -> None:
-    """Undo :func:`split_`; averages that have changed are rounded to the nearest."""
+    """Undo :func:`split_`; averages changed since then are rounded to nearest."""
     _call("join", torch.float32, table, 4, ctypes.byref(is_split))
 
 
 def first_non_finite(table: Table, dtype: torch.dtype) -> int | None:
-    """Return the first row that holds a NaN or an infinity; one column."""
+    """Return the first row with a NaN or an infinity, if any; one column."""
     row: int = _call("first_non_finite", dtype, table, 2)
     return None if row < 0 else row
 
 
 def sgd_(table: Table, dtype: torch.dtype, numbers: SgdNumbers) -> None:
-    """Step and average; columns: weight, gradient, velocity (with momentum), shadow."""
+    """Step and average; columns: weight, gradient, velocity (if momentum), shadow."""
     columns = 5 if numbers.has_momentum else 4
     _call("sgd", dtype, table, columns, ctypes.byref(numbers))
 
@@ -165,16 +165,16 @@ def sgd_(table: Table, dtype: torch.dtype, numbers: SgdNumbers) -> None:
 def adam_(table: Table, dtype: torch.dtype, numbers: AdamNumbers) -> None:
     """Step and average; columns: weight, gradient, mean, square, shadow, step.
 
-    The steps are float32 and counted here.
+    The step counters are float32; the kernel increments them.
     """
     _call("adam", dtype, table, 7, ctypes.byref(numbers))
 
 
 def prepare(name: str, dtype: torch.dtype, table: Table) -> Callable[..., Any]:
-    """Return a kernel (``lerp`` and its kinds, ``fetch``) bound to a table that stays.
+    """Return a kernel (``fetch`` or a variant of ``lerp``) bound to a persistent table.
 
-    Call it with the number of threads and, but for ``fetch``, the weight. An update
-    saves the way through this file, which is most of what it costs for small models.
+    Call it with the number of threads and, except for ``fetch``, the weight. For small
+    models, the overhead that this avoids is most of the cost of an update.
     """
     address, length = table.buffer_info()
     rows = length if name == "fetch" else length // 3

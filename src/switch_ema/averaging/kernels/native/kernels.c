@@ -1,12 +1,12 @@
 /* One pass over memory, in one parallel region, for a whole list of tensors.
 
-   torch's kernels go through a list tensor by tensor, and wake their threads for each.
-   Here the tensors are one long row of elements of which each thread takes a part.
+   torch's kernels process a list tensor by tensor and wake their threads for each one.
+   Here all tensors form one long sequence of elements, divided among the threads.
 
-   Built once per element type, with REAL as float or double. A table holds addresses by
-   column: all weights, then all of the next column, and so on; the last column holds the
-   numbers of elements. Contraction of products and sums is off, so that a result depends
-   neither on the compiler nor on how many threads there are. */
+   Compiled once per element type, with REAL as float or double. A table holds addresses
+   column by column: all weights, then the next column, and so on; the last column holds
+   the numbers of elements. Contraction of products and sums is off, so results depend
+   neither on the compiler nor on the number of threads. */
 
 #include <math.h>
 #include <omp.h>
@@ -17,13 +17,13 @@
 #endif
 
 #define SQRT(x) (sizeof(REAL) == 4 ? (REAL)sqrtf((float)(x)) : (REAL)sqrt((double)(x)))
-#define SMALL 16384 /* elements for which waking another thread takes longer than the work */
-#define LARGE (1 << 24) /* bytes beyond which what is written leaves the caches before it is read */
+#define SMALL 16384 /* elements: up to here, waking a second thread costs more than it saves */
+#define LARGE (1 << 24) /* bytes: beyond this, written data leaves the caches before it is read */
 
-/* Calls BODY for every part of every tensor, with its `row`, where it begins in the
-   tensor (`at`) and its `count` of elements; each thread takes an equal share of all
-   elements. Parts begin at multiples of 64, as vectors in the cache do. SIZES is the
-   column with the numbers of elements. */
+/* Calls BODY for every part of every tensor, with its `row`, its offset in the tensor
+   (`at`) and its `count` of elements; each thread takes an equal share of all elements.
+   Parts begin at multiples of 64 elements, for alignment with vectors and cache lines.
+   SIZES is the column of the numbers of elements. */
 #define FOR_EACH_PART(SIZES, ROWS, THREADS, BODY)                                      \
     do {                                                                               \
         const int64_t *sizes_ = (SIZES);                                               \
@@ -48,11 +48,11 @@ static inline int64_t cut(int64_t at, int64_t size) {
     return at <= 0 ? 0 : at >= size ? size : at & ~(int64_t)63;
 }
 
-/* Tells the libraries for float and double apart. */
+/* Distinguishes the libraries for float and double. */
 int element_size(void) { return sizeof(REAL); }
 
-/* Asks for cache lines all at once, so that who reads them next does not wait for each. An
-   address that no longer is one does no harm. */
+/* Prefetches cache lines all at once, so the next reader does not wait for each of them.
+   Prefetching an address that is no longer valid does no harm. */
 void fetch(const int64_t *lines, int64_t count, int threads) {
     for (int64_t i = 0; i < count; i++) __builtin_prefetch((const void *)lines[i]);
     (void)threads;
@@ -64,7 +64,7 @@ static void lerp_part(REAL *restrict shadow, const REAL *restrict live, int64_t 
                       REAL weight) {
     if (weight < (REAL)0.5)
         for (int64_t i = 0; i < count; i++) shadow[i] += weight * (live[i] - shadow[i]);
-    else /* exact at 1 */
+    else /* this form is exact for weight 1 */
         for (int64_t i = 0; i < count; i++)
             shadow[i] = live[i] - (live[i] - shadow[i]) * (1 - weight);
 }
@@ -75,15 +75,15 @@ void lerp(const int64_t *table, int64_t rows, int threads, double weight) {
                   lerp_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
 }
 
-/* The same, but where one of the two is not finite, shadow = live: infinities of a mask
-   would become NaN, since inf - inf is. */
+/* The same, but shadow = live where either is not finite: the infinities of a mask would
+   become NaN (inf - inf). */
 static void lerp_finite_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,
                              REAL weight) {
     for (int64_t i = 0; i < count; i++) {
         const REAL moved = weight < (REAL)0.5
                                ? shadow[i] + weight * (live[i] - shadow[i])
                                : live[i] - (live[i] - shadow[i]) * (1 - weight);
-        /* 0 * x is 0 for finite numbers and NaN for all others. */
+        /* 0 * x is 0 if x is finite, and NaN otherwise. */
         shadow[i] = 0 * shadow[i] + 0 * live[i] == 0 ? moved : live[i];
     }
 }
@@ -93,7 +93,7 @@ void lerp_finite(const int64_t *table, int64_t rows, int threads, double weight)
                   lerp_finite_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
 }
 
-/* What a bfloat16 is widened to and cut from: the upper half of a float. */
+/* A bfloat16 is the upper half of a float. */
 typedef union {
     float value;
     uint32_t bits;
@@ -104,8 +104,8 @@ static inline float widen(uint16_t half) {
     return wide.value;
 }
 
-/* Up if what is cut off, with a threshold added, overflows; NaN and infinity as they are,
-   since adding to their bits could make numbers of them. */
+/* Rounds up if the discarded bits plus the threshold overflow. NaN and infinity stay as
+   they are: adding to their bits could produce finite numbers. */
 static inline uint16_t narrow(float value, uint32_t threshold) {
     const Wide wide = {.value = value};
     const uint32_t is_finite = (wide.bits & 0x7f800000u) != 0x7f800000u;
@@ -123,7 +123,7 @@ static void widened_part(float *restrict shadow, const uint16_t *restrict live, 
         shadow[i] = mixed(shadow[i], widen(live[i]), weight);
 }
 
-/* The average of bfloat16 weights in a float shadow; columns: shadow, live, sizes. */
+/* Averages bfloat16 weights in a float shadow; columns: shadow, live, sizes. */
 void lerp_widened(const int64_t *table, int64_t rows, int threads, double weight) {
     FOR_EACH_PART(table + 2 * rows, rows, threads,
                   widened_part((float *)table[row] + at,
@@ -151,8 +151,8 @@ static void dithered_part(uint16_t *restrict shadow, const void *restrict live, 
                                (uint32_t)phases[i] + offset);
 }
 
-/* The average for a bfloat16 shadow of float or bfloat16 weights, rounded by thresholds
-   that move with the step; columns: shadow, live, sizes. */
+/* Averages float or bfloat16 weights in a bfloat16 shadow, rounded by thresholds that
+   change with the step; columns: shadow, live, sizes. */
 void lerp_dithered(const int64_t *table, int64_t rows, int threads, const Dither *numbers) {
     const int64_t period = numbers->period, width = numbers->live_is_half ? 2 : 4;
     const int32_t *phases = (const int32_t *)numbers->phases;
@@ -177,8 +177,8 @@ static int64_t sum(const int64_t *sizes, int64_t rows) {
     return total;
 }
 
-/* Past the caches, which saves reading the lines that are written; from two places in turn,
-   since one alone does not keep the memory busy. */
+/* Copies with non-temporal stores, which avoids reading the lines that are written.
+   Alternates between two places: a single stream does not saturate the memory. */
 static void stream_part(char *restrict target, const char *restrict source, int64_t count) {
     int64_t done = 0;
 #ifdef __AVX__
@@ -217,15 +217,15 @@ static void exchange_part(char *restrict a, char *restrict b, int64_t count) {
     }
 }
 
-/* Exchanges two columns, of any type; the third holds the sizes in bytes. */
+/* Exchanges two columns of any type; the third holds the sizes in bytes. */
 void exchange(const int64_t *table, int64_t rows, int threads, int64_t *done) {
     FOR_EACH_PART(table + 2 * rows, rows, threads,
                   exchange_part(BYTES(0), BYTES(1), count));
     *done = 1;
 }
 
-/* Puts bfloat16 averages into float weights, and the weights by halves where the averages
-   were and into a third column. */
+/* Writes bfloat16 averages into float weights, and saves the weights: their upper halves
+   where the averages were, their lower halves in a third column. */
 static void split_part(uint32_t *restrict weight, uint16_t *restrict average,
                        uint16_t *restrict lower, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
@@ -236,7 +236,7 @@ static void split_part(uint32_t *restrict weight, uint16_t *restrict average,
     }
 }
 
-/* The way back. An average that was changed meanwhile is rounded to the nearest. */
+/* Undoes split_part; an average changed in between is rounded to nearest. */
 static void join_part(uint32_t *restrict weight, uint16_t *restrict average,
                       const uint16_t *restrict lower, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
@@ -264,10 +264,10 @@ void join(const int64_t *table, int64_t rows, int threads, int64_t *is_split) {
     *is_split = 0;
 }
 
-/* A number minus itself is zero, a NaN or an infinity minus itself is not. */
+/* x - x is 0 if x is finite, and NaN otherwise. */
 static int is_finite_part(const REAL *restrict values, int64_t count) {
     const int64_t half = count / 2;
-    const REAL *restrict others = values + half; /* from two places in turn, as above */
+    const REAL *restrict others = values + half; /* two streams, as in stream_part */
     int is_finite = 1;
     for (int64_t i = 0; i < half; i++)
         is_finite &= (values[i] - values[i] == 0) & (others[i] - others[i] == 0);
@@ -286,7 +286,7 @@ int64_t first_non_finite(const int64_t *table, int64_t rows, int threads) {
     return found == rows ? -1 : found;
 }
 
-/* The numbers that an optimizer's formula depends on, in its order below. */
+/* Parameters of an optimizer; calls.py declares the same fields in the same order. */
 typedef struct {
     double rate, decay, momentum, dampening, sign, share;
     int64_t has_momentum, is_nesterov;
@@ -325,7 +325,7 @@ static void sgd_part(REAL *restrict weight, const REAL *restrict gradient,
         }
 }
 
-/* Columns: weight, gradient, velocity (if there is momentum), shadow, sizes. */
+/* Columns: weight, gradient, velocity (if momentum), shadow, sizes. */
 void sgd(const int64_t *table, int64_t rows, int threads, const Sgd *numbers) {
     const int with = numbers->has_momentum != 0;
     FOR_EACH_PART(table + (3 + with) * rows, rows, threads,
@@ -361,7 +361,7 @@ static void adam_part(REAL *restrict weight, const REAL *restrict gradient,
     }
 }
 
-/* Columns: weight, gradient, mean, square, shadow, step (one float, counted here), sizes. */
+/* Columns: weight, gradient, mean, square, shadow, step (a float, incremented here), sizes. */
 void adam(const int64_t *table, int64_t rows, int threads, const Adam *numbers) {
     for (int64_t row = 0; row < rows; row++) *(float *)table[5 * rows + row] += 1;
     FOR_EACH_PART(table + 6 * rows, rows, threads,

@@ -1,9 +1,9 @@
-"""Compiling and loading kernels.c, which takes a fraction of a second, once.
+"""Compiles kernels.c once, in a fraction of a second, and loads it.
 
-The library is kept in the user's cache folder (``$XDG_CACHE_HOME/switch-ema``), under a
-name that changes with the source, the flags and the kind of processor. Set
-``SWITCH_EMA_NATIVE=0`` to do without. Nothing here is ever needed: whatever goes wrong,
-torch's kernels do the same work. :mod:`.cache` says which files are trusted.
+The library is stored in the user's cache folder (``$XDG_CACHE_HOME/switch-ema``) under
+a name derived from the source, the flags and the processor architecture. Set
+``SWITCH_EMA_NATIVE=0`` to disable it. The kernels are optional: whatever fails here,
+torch's operations do the same work. :mod:`.cache` decides which files are trusted.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 _SWITCH = "SWITCH_EMA_NATIVE"
 _TIMEOUT = 60
 
-# The table, how many rows it has, how many threads may work; then what differs.
+# All kernels take a table, its number of rows and a number of threads first.
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
 _LAST_ARGUMENTS = {
     "fetch": None,
@@ -43,10 +43,10 @@ _LAST_ARGUMENTS = {
 }
 _REALS = {torch.float32: "float", torch.float64: "double"}
 _CODES = {torch.float32: "f", torch.float64: "d"}
-"""How Python's ``array`` calls the types."""
+"""Type codes of Python's ``array``."""
 
-# A new library first has to work in a process of its own: what a broken compiler has
-# made may end the process that loads it.
+# Try a new library in a separate process first: the output of a broken compiler may
+# crash the process that loads it.
 _TRIAL = """
 import ctypes, sys
 from array import array
@@ -60,23 +60,23 @@ address = ctypes.c_void_p(table.buffer_info()[0])
 library.lerp(address, ctypes.c_int64(1), 1, ctypes.c_double(0.5))
 sys.exit(shadow.tolist() != [1, 3, 6])
 """
-# No contraction: the same numbers from every compiler and with any number of threads.
+# Without contraction, results do not depend on the compiler or the number of threads.
 _FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 
 
 def is_available(dtype: torch.dtype = torch.float32) -> bool:
-    """Whether there are kernels for a type of elements; compiles them."""
+    """Whether kernels for a dtype can be used; compiles them if necessary."""
     return dtype in _REALS and library(dtype) is not None
 
 
 def is_switched_off() -> bool:
-    """Whether somebody has chosen to do without."""
+    """Whether the user has disabled the kernels."""
     return os.environ.get(_SWITCH) == "0"
 
 
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the kernels for one type of elements, None where there can be none."""
+    """Return the kernels for a dtype; None if they cannot be compiled or loaded."""
     if is_switched_off() or os.name != "posix":
         return None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
@@ -90,7 +90,7 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 
 def _vectors() -> list[str]:
-    """Return the flag for the vectors that torch itself uses on this processor."""
+    """Return the compiler flag for AVX2 if torch uses it, or AVX512, on this CPU."""
     wide = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     return ["-mavx2"] if wide and is_x86 else []
@@ -105,12 +105,12 @@ def _load(command: list[str], dtype: torch.dtype) -> ctypes.CDLL:
     if kept is not None:
         try:
             return _open(kept, dtype, folder)
-        except OSError:  # such as one without our functions
+        except OSError:  # functions are missing, say: compile it again
             pass
     with cache.work_folder(folder) as work:
         content = _compile(command, source, dtype, work)
         if folder is not None and work.parent == folder:
-            with suppress(OSError):  # a full disk; the next start compiles again
+            with suppress(OSError):  # a full disk, say; the next start compiles again
                 cache.keep(folder / name, content, work)
             cache.remove_leftovers(folder)
         return _open(content, dtype, folder)
@@ -121,7 +121,8 @@ def _compile(
 ) -> bytes:
     path = work / "kernels.so"
     _run([*command, "-x", "c", "-", "-lm", "-o", str(path)], source, work)
-    if sys.executable and not hasattr(sys, "frozen"):  # else it is not Python's
+    # In a frozen application, sys.executable is not a Python interpreter.
+    if sys.executable and not hasattr(sys, "frozen"):
         trial = [sys.executable, "-I", "-S", "-c", _TRIAL, str(path), _CODES[dtype]]
         _run([*trial, *_LAST_ARGUMENTS], b"", work)
     return path.read_bytes()
@@ -134,14 +135,14 @@ def _run(command: list[str], text: bytes, work: Path) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # The compiler's own files are among those that nobody else can exchange.
+        # Others must not be able to replace the compiler's temporary files either.
         env=os.environ | {"TMPDIR": str(work)},
         timeout=_TIMEOUT,
     )
 
 
 def _open(content: bytes, dtype: torch.dtype, folder: Path | None) -> ctypes.CDLL:
-    """Load these bytes, which were checked, and not a file that has changed since."""
+    """Load these verified bytes rather than a path, whose file may have changed."""
     try:
         file = cache.sealed_file(content)
         try:
@@ -149,7 +150,7 @@ def _open(content: bytes, dtype: torch.dtype, folder: Path | None) -> ctypes.CDL
         except OSError:
             os.close(file)
             raise
-    except OSError:  # no such files, or none that can be executed
+    except OSError:  # no in-memory files, or they cannot be executed
         with cache.work_folder(folder) as work:
             path = work / "kernels.so"
             path.write_bytes(content)
@@ -157,10 +158,10 @@ def _open(content: bytes, dtype: torch.dtype, folder: Path | None) -> ctypes.CDL
 
 
 def _declared(found: ctypes.CDLL, dtype: torch.dtype) -> ctypes.CDLL:
-    """Declare the arguments of all functions.
+    """Declare the argument types of all functions.
 
     Raises:
-        OSError: one is missing, or the library is for another type of elements.
+        OSError: a function is missing, or the library is for another dtype.
     """
     try:
         for name, number in _LAST_ARGUMENTS.items():
@@ -170,7 +171,8 @@ def _declared(found: ctypes.CDLL, dtype: torch.dtype) -> ctypes.CDLL:
         size = found.element_size()
     except AttributeError as error:
         raise OSError(str(error)) from error
-    # Libraries are told apart by name, and a name of a closed file may be used again.
+    # The loader identifies libraries by name, and the name of a closed file may be
+    # reused: it may have returned the library for the other dtype.
     if size != dtype.itemsize:
-        raise OSError(f"The kernels are for elements of {size} bytes.")
+        raise OSError(f"The library is for elements of {size} bytes.")
     return found
