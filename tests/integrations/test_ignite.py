@@ -233,7 +233,7 @@ def test_data_that_can_be_read_once_is_refused_where_it_is_read_more_often():
 
 def test_a_training_that_is_never_scored_says_so():
     run = Run("ema", best=BestBy("score", higher_is_better=True, n=100))
-    with pytest.warns(UserWarning, match="No evaluation measured 'sc"):
+    with pytest.warns(UserWarning, match="No held-out evaluation reported 'sc"):
         run.trainer.run(loader(), max_epochs=1)
 
 

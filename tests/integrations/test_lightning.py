@@ -85,7 +85,7 @@ def test_the_best_average_is_tested_and_resumed(tmp_path):
 
 def test_a_metric_that_is_not_measured_is_named(tmp_path):
     by = BestBy("val_acc", higher_is_better=True, n=100)
-    with pytest.raises(ValueError, match=r"measured no 'val_acc'.* are loss"):
+    with pytest.raises(ValueError, match=r"needs the metric 'val_acc'.* reported loss"):
         fit(tmp_path, make=SwitchEMACallback(best=by, **OPTIONS))
 
 
@@ -411,5 +411,5 @@ def test_what_is_evaluated_must_fit_the_best():
     with pytest.raises(ValueError, match="evaluate must be 'averaged' or 'live' or"):
         SwitchEMACallback(evaluate="all")
     by = BestBy("val_acc", higher_is_better=True, n=100)
-    with pytest.raises(ValueError, match="best keeps averages by their own scores"):
+    with pytest.raises(ValueError, match="best ranks averages by their own scores"):
         SwitchEMACallback(evaluate="live", best=by)

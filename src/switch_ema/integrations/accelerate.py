@@ -30,37 +30,35 @@ with needed("accelerate", extra="accelerate"):
 
 
 class Averaging:
-    """The averages of a prepared model, measured on held-out data as the loop asks.
+    """Average the weights of a prepared model, and evaluate the averages.
 
-    Steps count where ``accelerator.accumulate`` lets the optimizer step and the
-    GradScaler does not skip. ``accelerator.save_state`` stores the averages and the
-    live weights, also when called inside ``averaged()``; ``load_state`` takes them
-    back.
+    Counts real optimizer steps: not the micro-batches of
+    ``accelerator.accumulate``, nor steps that the GradScaler skips.
+    ``accelerator.save_state`` stores the averages and the live weights, even inside
+    ``averaged()``; ``load_state`` restores them.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
     - ``best``: keep the best average by a metric that :meth:`evaluate` measures, such
-      as ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; :meth:`averaged`
-      then shows it where the last average is clearly worse, and ``averaging.best`` has
-      it.
+      as ``BestBy("val_accuracy", higher_is_better=True, n=1000)``. :meth:`averaged`
+      then shows it if the last average is clearly worse. Available as
+      ``averaging.best``.
     - ``evaluate``: which weights :meth:`evaluate` measures: "averaged", "live", or
-      "both", where the metrics of the live weights stand beside the usual ones as
-      ``val_loss_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; :meth:`evaluate` measures each of them, as
-      ``val_loss_ema_0.99``, and ``averaging.further`` has them.
-    - ``log_averaging``: log decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average at the end of each
-      epoch, and what :meth:`evaluate` measures, through the accelerator's own trackers.
-      Their step is the number of optimizer steps.
+      "both", which adds the metrics of the live weights as ``val_loss_live``.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. :meth:`evaluate` measures each, as ``val_loss_ema_0.99``.
+      Available as ``averaging.further``.
+    - ``log_averaging``: log the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average at the
+      end of each epoch, plus the metrics of :meth:`evaluate`, through the accelerator's
+      trackers. The logged step is the number of optimizer steps.
 
     Args:
-        accelerator: the one that prepared the model.
-        model: as ``accelerator.prepare`` returned it.
-        optimizer: as ``accelerator.prepare`` returned it, one or a list.
-        method: a name of ``switch_ema.METHODS``.
-        options: those above, and those of the method, such as ``decay``.
+        accelerator: the Accelerator that prepared the model.
+        model: the model that ``accelerator.prepare`` returned.
+        optimizer: the optimizer that ``accelerator.prepare`` returned, or a list.
+        method: a key of ``switch_ema.METHODS``.
+        options: those above, and the method's, such as ``decay``.
     """
 
     @takes_callback_options
@@ -85,18 +83,18 @@ class Averaging:
         _save_live_weights(accelerator, model)
 
     def end_epoch(self) -> None:
-        """Say that one epoch has ended, and do what is due at its end."""
+        """End the epoch: switch if due, and log."""
         self._log(self._averages.end_epoch())
 
     def evaluate(self, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Measure the weights that were asked for, once each.
+        """Measure each requested set of weights once.
 
         Args:
-            measure: returns the metrics of the model as it is, by name. With several
-                processes all must call, and ``best`` takes the score of rank 0.
+            measure: returns the metrics of the model's current weights, by name. With
+                several processes, all must call this, and ``best`` uses rank 0's score.
 
         Returns:
-            The metrics, also those whose names end in ``_live`` or ``_ema_0.99``.
+            All metrics, including those with suffixes such as ``_live``, ``_ema_0.99``.
         """
         more = self._averages.measure_more(measure)
         with self._averages.evaluated_view():
@@ -106,7 +104,7 @@ class Averaging:
         return metrics
 
     def averaged(self) -> AbstractContextManager[nn.Module]:
-        """Hold the average in the model for a block: with ``best`` the chosen one."""
+        """Put the average into the model for a block; with ``best``, the chosen one."""
         return (self.best or self.averager).averaged()
 
     def _log(self, values: Mapping[str, Any]) -> None:
@@ -122,14 +120,14 @@ def prepare_averager(
     method: str = "switch-ema",
     **options: "Unpack[MethodOptions]",
 ) -> Averager:
-    """Make the averager of :class:`Averaging` alone, where nothing is measured.
+    """Return only the averager of :class:`Averaging`, without evaluation.
 
     Args:
-        accelerator: the one that prepared the model.
-        model: as ``accelerator.prepare`` returned it.
-        optimizer: as ``accelerator.prepare`` returned it, one or a list.
-        method: a name of ``switch_ema.METHODS``.
-        options: the options of the method, such as ``decay`` and ``switch_every``.
+        accelerator: the Accelerator that prepared the model.
+        model: the model that ``accelerator.prepare`` returned.
+        optimizer: the optimizer that ``accelerator.prepare`` returned, or a list.
+        method: a key of ``switch_ema.METHODS``.
+        options: the method's options, such as ``decay`` and ``switch_every``.
 
     Example::
 
@@ -140,7 +138,7 @@ def prepare_averager(
 
 
 class _Whole:
-    """Averages with whole tensors as state: Accelerate lets one process write it."""
+    """Gathers the state of sharded averages, since only one process writes it."""
 
     def __init__(self, averages: Averages) -> None:
         self._averages = averages
@@ -150,13 +148,13 @@ class _Whole:
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._averages.load_state_dict(state_dict)  # each process takes its own part
+        self._averages.load_state_dict(state_dict)  # each process takes its shards
 
 
 def _save_live_weights(accelerator: Accelerator, model: nn.Module) -> None:
-    """Let ``save_state`` see the live weights, also inside ``averaged()``.
+    """Make ``save_state`` save the live weights, even inside ``averaged()``.
 
-    A hook before saving would come too late: sharded models have been written by then.
+    A pre-save hook would run too late: sharded models are already written by then.
     """
     save_state = accelerator.save_state
 
@@ -169,7 +167,7 @@ def _save_live_weights(accelerator: Accelerator, model: nn.Module) -> None:
 
 
 def _inside(optimizer: Any) -> Any:
-    """Return the torch optimizer, which steps only when a step is due."""
+    """Unwrap to the torch optimizer, which steps only when accumulation is done."""
     if isinstance(optimizer, AcceleratedOptimizer):
         return optimizer.optimizer
     return optimizer

@@ -1,4 +1,4 @@
-"""All that a trainer's callback averages in one training, and how it is measured."""
+"""All averages that a trainer's callback keeps in one training run."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from switch_ema.integrations.wrapping import warn_without_state
 F = TypeVar("F", bound=Callable[..., Any])
 
 Evaluate = Literal["averaged", "live", "both"]
-"""Which weights the evaluations in a training measure."""
+"""Weights that evaluations during training measure."""
 
 Decays = Sequence[Union[float, str]]
-"""Decays of further averages; each names its metrics, so it is a number or a text."""
+"""Decays of further averages: numbers or strings, since they become metric names."""
 
 LIVE = "_live"
-"""End of the name of a metric of the live weights, beside that of the average."""
+"""Suffix of the metrics of the live weights."""
 
 _BEST, _FURTHER = "best", "further"
 _OWN = ("best", "evaluate", "decays", "log_averaging")
@@ -49,7 +49,7 @@ _SHARED = (
 
 
 class CallbackOptions(MethodOptions, total=False):
-    """The options of a method, and what the callbacks of all trainers take as well."""
+    """Options of a method, plus those shared by the callbacks of all trainers."""
 
     best: BestBy | None
     evaluate: Evaluate
@@ -58,13 +58,13 @@ class CallbackOptions(MethodOptions, total=False):
 
 
 def takes_callback_options(function: F) -> F:
-    """Name them all in the signature, as :func:`spelled_out` does."""
+    """Put all callback options into the signature; see :func:`spelled_out`."""
     return spelled_out(function, CallbackOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingSettings:
-    """What a callback was asked for, checked at once."""
+    """Settings of a callback, validated on construction."""
 
     method: str
     options: MethodOptions
@@ -75,9 +75,9 @@ class AveragingSettings:
 
     @classmethod
     def of(cls, method: str, options: Mapping[str, Any]) -> "AveragingSettings":
-        """Tell the options of the method from those of the callback.
+        """Separate the method's options from the callback's.
 
-        ``best`` may be a mapping, as configs have it.
+        ``best`` may be a mapping, as in config files.
         """
         own = {name: options[name] for name in _OWN if name in options}
         if isinstance(own.get("best"), Mapping):
@@ -88,21 +88,21 @@ class AveragingSettings:
     def __post_init__(self) -> None:
         check_method(self.method, self.options)
         if isinstance(count := self.options.get("count"), str):
-            as_counting(count, ())  # numbers wait until there are optimizers
+            as_counting(count, ())  # integers can be checked only once optimizers exist
         check_choice("evaluate", self.evaluate, ("averaged", "live", "both"))
         if self.evaluate == "live" and self.best is not None:
             raise ValueError(
-                "best keeps averages by their own scores, so evaluate must be "
+                "best ranks averages by their own scores, so evaluate must be "
                 "'averaged' or 'both', got 'live'."
             )
         _check_decays(self.decays)
 
 
 class Averages:
-    """The main average of a training, those at further decays, and the best one.
+    """The main average of a training run, those at further decays, and the best one.
 
     Args:
-        settings: what the user asked for.
+        settings: the user's settings.
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
     """
@@ -115,14 +115,14 @@ class Averages:
     ) -> None:
         options = settings.options
         shared = {name: options[name] for name in _SHARED if name in options}  # type: ignore[literal-required]
-        # Before the main one, so that they see a step's weights before a switch.
+        # Created first: their hooks must see a step's weights before a switch.
         self.further: dict[str, Averager] = {
             f"ema_{decay}": create_averager(
                 "ema", model, optimizer, **(shared | {"decay": decay})
             )
             for decay in settings.decays or ()
         }
-        """Averages at the further decays, by the end of the names of their metrics."""
+        """Averages at the further decays, by metric suffix."""
         self.averager: Averager = create_averager(
             settings.method, model, optimizer, **options
         )
@@ -130,7 +130,7 @@ class Averages:
         if settings.best is not None:
             self.best = settings.best.make(self.averager)
         self.is_training = True
-        """Whether evaluations are those of a training, whose scores count."""
+        """Whether training is under way, so that evaluations count for ``best``."""
         self._settings = settings
         self._stage = stage_of(unwrap(model))
 
@@ -141,12 +141,12 @@ class Averages:
     # Counting.
 
     def update(self) -> None:
-        """Count one step, where no optimizer was given."""
+        """Count one step; only for averages without an optimizer."""
         for averager in self._all():
             averager.update()
 
     def end_epoch(self) -> dict[str, float]:
-        """End the epoch; return what is to be logged of it, by name."""
+        """End the epoch; return values to log, by name."""
         logs = self._settings.log_averaging
         moved = [distance(averager) if logs else 0.0 for averager in self._all()]
         for averager in self._all():
@@ -160,21 +160,21 @@ class Averages:
         return values
 
     def end_epochs(self, finished: int) -> dict[str, float]:
-        """End epochs until ``finished`` of them have ended, as :meth:`end_epoch`."""
+        """Call :meth:`end_epoch` until ``finished`` epochs have ended."""
         values: dict[str, float] = {}
         while self.averager.epochs < finished:
             values = self.end_epoch()
         return values
 
     def finish(self) -> None:
-        """Say that the training has ended: from now on the best average is shown."""
+        """Mark the training as finished; from now on, the best average is shown."""
         self.is_training = False
         if self.best is not None and not self.best.scores:
             assert self._settings.best is not None
             metric = self._settings.best.metric
             warnings.warn(
-                f"No evaluation measured {metric!r} on held-out data, so the last "
-                "average counts as the best.",
+                f"No held-out evaluation reported {metric!r}, so the last average is "
+                "used as the best.",
                 stacklevel=3,
             )
 
@@ -183,44 +183,44 @@ class Averages:
         for averager in self._all():
             averager.detach()
 
-    # What is shown and measured.
+    # Evaluation.
 
     def shown(self) -> Averager | Best:
-        """Return what is shown and saved: after the training, the best average."""
+        """Return the average to show and save: after training, the best one."""
         return self.averager if self.is_training or self.best is None else self.best
 
     def evaluated(self) -> Averager | Best | None:
-        """Return what an evaluation measures first; None is the live weights."""
+        """Return what an evaluation measures first; None means the live weights."""
         is_live = self.is_training and self._settings.evaluate == "live"
         return None if is_live else self.shown()
 
     def evaluated_view(self) -> AbstractContextManager[Any]:
-        """Hold what an evaluation measures first in the model, for a block."""
+        """Put what an evaluation measures first into the model, for a block."""
         evaluated = self.evaluated()
         return self.live_view() if evaluated is None else evaluated.averaged()
 
     def live_view(self) -> AbstractContextManager[Any]:
-        """Hold the live weights in the model for a block, also inside another one."""
+        """Put the live weights into the model for a block, even inside another view."""
         return self._stage.showing(None)
 
     @property
     def measures_more(self) -> bool:
-        """Whether evaluations in training measure further weights."""
+        """Whether evaluations during training measure further weights."""
         more = self._settings.evaluate == "both" or bool(self.further)
         return self.is_training and more
 
     def measure_more(
         self, measure: Callable[[], Mapping[str, Any] | None]
     ) -> dict[str, Any]:
-        """Measure the live weights and the further averages, where asked for.
+        """Measure the live weights and the further averages, if requested.
 
-        The random numbers of the training stay as they are.
+        Leaves the random state of the training unchanged.
 
         Args:
-            measure: measures the model as it is.
+            measure: returns the metrics of the model's current weights.
 
         Returns:
-            All metrics, whose names end in what was measured.
+            All metrics, with a suffix that names the weights.
         """
         found: dict[str, Any] = {}
         if not self.measures_more:
@@ -237,7 +237,7 @@ class Averages:
         return found
 
     def note(self, metrics: Mapping[str, Any]) -> None:
-        """Take the metrics of an evaluation in training, for the best average."""
+        """Pass the metrics of an evaluation during training to the best average."""
         if self.best is not None and self.is_training:
             assert self._settings.best is not None
             self.best.update(self._settings.best.read(metrics))
@@ -245,7 +245,7 @@ class Averages:
     # Saving and resuming.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averager's state, and with it that of the others, if any."""
+        """Return the main averager's state, with that of the others, if any."""
         state = self.averager.state_dict()
         if self.further:
             state[_FURTHER] = {n: one.state_dict() for n, one in self.further.items()}
@@ -254,7 +254,7 @@ class Averages:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state back; what it lacks of the others starts anew and is named."""
+        """Load the state; warn about averages missing from it, which start fresh."""
         others = {name: state[name] for name in (_FURTHER, _BEST) if name in state}
         main = {name: value for name, value in state.items() if name not in others}
         self.averager.load_state_dict(main)
@@ -270,23 +270,23 @@ class Averages:
 
 
 class HasAverages:
-    """What users read of a callback."""
+    """Read-only access to a callback's averages."""
 
     _averages: Averages | None = None
 
     @property
     def averager(self) -> Averager | None:
-        """The main average; made when training begins."""
+        """The main averager; None until training begins."""
         return None if self._averages is None else self._averages.averager
 
     @property
     def best(self) -> Best | None:
-        """The best average, if it was asked for; made when training begins."""
+        """The best average, if requested; None until training begins."""
         return None if self._averages is None else self._averages.best
 
     @property
     def further(self) -> dict[str, Averager]:
-        """The averages at further decays, as "ema_0.99"; made when training begins."""
+        """Averages at further decays, by name, such as "ema_0.99"."""
         return {} if self._averages is None else self._averages.further
 
 
@@ -300,6 +300,6 @@ def _check_decays(decays: Any) -> None:
     for decay in decays:
         if isinstance(decay, bool) or not isinstance(decay, (int, float, str)):
             raise ValueError(f"decays must be numbers or strings, got {decay!r}.")
-        as_schedule(decay, auto=fraction())  # refuses what is no decay
+        as_schedule(decay, auto=fraction())  # raises for an invalid decay
     if len(set(decays)) < len(decays):
         raise ValueError(f"decays must differ from each other, got {decays!r}.")

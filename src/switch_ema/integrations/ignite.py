@@ -30,13 +30,13 @@ _ENDS = (Events.EPOCH_COMPLETED, Events.COMPLETED)
 
 
 class Weights:
-    """One set of a model's weights as an object that ``Checkpoint`` can save."""
+    """The live or averaged weights of a model, for ``Checkpoint`` to save."""
 
     def __init__(self, model: nn.Module, read: Callable[[], dict[str, Any]]) -> None:
         self._model, self._read = model, read
 
     def state_dict(self) -> dict[str, Any]:
-        """Return these weights, whichever the model holds now."""
+        """Return these weights, whichever weights the model holds now."""
         return self._read()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -47,39 +47,37 @@ class Weights:
 class SwitchEMAHandler:
     """Average the weights of a model that an engine trains.
 
-    Real optimizer steps count, not iterations of the engine. Evaluators that were
-    given to :meth:`attach` run on the averaged weights, and the live ones are put back
-    afterwards, also after an exception.
+    Counts real optimizer steps, not engine iterations. Evaluators passed to
+    :meth:`attach` run on the averaged weights; the live weights are restored
+    afterwards, even after an exception.
 
-    To save, give ``Checkpoint`` the handler and its weights in place of the model,
-    since the model may hold either::
+    To save, pass ``handler.live`` to ``Checkpoint`` instead of the model, which may
+    hold either set of weights, along with the handler::
 
         to_save = {"model": handler.live, "averaging": handler, "trainer": trainer}
 
-    For deployment ``handler.averaged`` is the set to save.
+    For deployment, save ``handler.averaged``.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
     - ``best``: keep the best average by a metric of the held-out evaluator, such as
-      ``BestBy("accuracy", higher_is_better=True, n=1000)``; after the training
-      evaluators and ``handler.averaged`` show it where the last average is clearly
-      worse, and ``handler.best`` has it.
+      ``BestBy("accuracy", higher_is_better=True, n=1000)``. After training, evaluators
+      and ``handler.averaged`` use it if the last average is clearly worse. Available
+      as ``handler.best``.
     - ``evaluate``: which weights evaluators measure while the trainer runs: "averaged",
-      "live", or "both", where the metrics of the live weights stand beside the usual
-      ones as ``loss_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; evaluators measure each of them while the trainer runs, as
-      ``loss_ema_0.99``, and ``handler.further`` has them.
-    - ``log_averaging``: put decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average into the trainer's
-      ``state.metrics`` at the end of each epoch, for its loggers.
+      "live", or "both", which adds the metrics of the live weights as ``loss_live``.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. While the trainer runs, evaluators measure each, as
+      ``loss_ema_0.99``. Available as ``handler.further``.
+    - ``log_averaging``: put the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average into
+      the trainer's ``state.metrics`` at the end of each epoch, for its loggers.
 
     Args:
         model: see :class:`~switch_ema.Averager`.
-        optimizer: one or several.
-        method: a name of ``switch_ema.METHODS``.
-        options: those above, and those of the method, such as ``decay``.
+        optimizer: one optimizer or several.
+        method: a key of ``switch_ema.METHODS``.
+        options: those above, and the method's, such as ``decay``.
     """
 
     @takes_callback_options
@@ -104,17 +102,16 @@ class SwitchEMAHandler:
     def attach(
         self, trainer: Engine, *evaluators: Engine, held_out: Engine | None = None
     ) -> None:
-        """End epochs with ``trainer``'s, and let ``evaluators`` see the average.
+        """Follow the epochs of ``trainer``; run ``evaluators`` on the average.
 
-        Attach before the handlers that save or evaluate, so that they see an epoch with
-        its end, and the average.
-        Further evaluators can be attached later, with the same trainer.
+        Attach before the handlers that save or evaluate, since the switch must come
+        first. More evaluators can be attached later, with the same trainer.
 
         Args:
             trainer: the engine that trains.
             evaluators: the engines that evaluate.
-            held_out: which of them measures what ``best`` keeps averages by; it has to
-                be said where there are several.
+            held_out: the evaluator whose metric ``best`` uses; required if there are
+                several.
         """
         if not trainer.has_event_handler(self._end_epoch, Events.EPOCH_COMPLETED):
             trainer.add_event_handler(Events.STARTED, self._start)
@@ -129,7 +126,7 @@ class SwitchEMAHandler:
             self._watch(evaluators, held_out)
 
     def _watch(self, evaluators: Sequence[Engine], held_out: Engine | None) -> None:
-        """Take the scores of one evaluator, before those who save see its end."""
+        """Record the scores of one evaluator, before handlers that save run."""
         if held_out is None and len(evaluators) > 1:
             raise ValueError(
                 "best needs one evaluator of held-out data; name it with "
@@ -143,7 +140,7 @@ class SwitchEMAHandler:
         watched.add_event_handler(Events.COMPLETED, self._note)
         self._held_out = watched
 
-    # What the engines call.
+    # Event handlers.
 
     def _start(self, trainer: Engine) -> None:
         self._averages.is_training = True
@@ -169,7 +166,7 @@ class SwitchEMAHandler:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Measure further weights, too, so that loggers find them with the others."""
+        """Also measure further weights, and put them where loggers look."""
 
         def measure() -> dict[str, Any]:
             evaluator.state.metrics = {}
@@ -188,23 +185,23 @@ class SwitchEMAHandler:
         return self._averages.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the averager's state back."""
+        """Load the averager's state."""
         self._averages.load_state_dict(state_dict)
 
 
 def _refuse_iterators(data: Any = None, *args: Any, **kwargs: Any) -> None:
     if isinstance(data, Iterator):
         raise ValueError(
-            "evaluate='both' and decays read the data of an evaluator several times, "
-            "which an iterator cannot give; run it on a list or a DataLoader."
+            "evaluate='both' and decays read the evaluator's data several times, "
+            "which an iterator does not allow; pass a list or a DataLoader."
         )
 
 
 @contextmanager
 def _ends_for_metrics_alone(engine: Engine) -> Iterator[None]:
-    """Let only metrics hear of the end of a run, not those who log, save or stop.
+    """At the end of a run, call only metrics, not handlers that log, save or stop.
 
-    What prepares a run, such as a handler that calls ``model.eval()``, is left.
+    Handlers that prepare a run, such as one that calls ``model.eval()``, still run.
     """
     handlers = engine._event_handlers
     before = {event: handlers[event] for event in _ENDS if event in handlers}

@@ -15,7 +15,7 @@ from switch_ema.integrations.averages import (
 )
 from switch_ema.integrations.wrapping import run_on_average
 
-# Only there is a Keras model a torch module. A choice of the user's stands.
+# Keras models are torch modules only on this backend. The user's choice wins.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,35 +27,33 @@ with needed("keras", extra="keras"):
 class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[misc]
     """Average the weights of a Keras model during ``fit``.
 
-    One update per step that the optimizer really takes: with
-    ``gradient_accumulation_steps`` that is one per accumulation. Validation in ``fit``
-    and later ``evaluate`` and ``predict`` run on the averaged weights, and the live
-    ones are put back afterwards, also after an exception.
+    Updates once per real optimizer step: with ``gradient_accumulation_steps``, once per
+    accumulation. Validation in ``fit`` and later calls of ``evaluate`` and ``predict``
+    run on the averaged weights; the live weights are restored afterwards, even after an
+    exception.
 
-    Place it before callbacks that save, so that they see an epoch with its end. To
-    resume, save :meth:`state_dict` beside the model, hand it to
-    :meth:`load_state_dict` of a new callback, and call ``fit`` with ``initial_epoch``.
+    Place it before callbacks that save, since the switch must come first. To resume,
+    save :meth:`state_dict` along with the model, pass it to :meth:`load_state_dict` of
+    a new callback, and call ``fit`` with ``initial_epoch``.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
-    - ``best``: keep the best average by a metric of the validations in ``fit``, such as
-      ``BestBy("val_accuracy", higher_is_better=True, n=1000)``; afterwards ``evaluate``
-      and ``predict`` use it where the last average is clearly worse, and
-      ``callback.best`` has it.
-    - ``evaluate``: which weights the validations in ``fit`` measure: "averaged",
-      "live", or "both", where the metrics of the live weights stand beside the usual
-      ones as ``val_loss_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
-      ``val_loss_ema_0.99``, and ``callback.further`` has them.
-    - ``log_averaging``: add decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average to the logs of
-      each epoch, for the callbacks after this one and for the history.
+    - ``best``: keep the best average by a validation metric of ``fit``, such as
+      ``BestBy("val_accuracy", higher_is_better=True, n=1000)``. After ``fit``,
+      ``evaluate`` and ``predict`` use it if the last average is clearly worse.
+      Available as ``callback.best``.
+    - ``evaluate``: which weights validation in ``fit`` measures: "averaged", "live", or
+      "both", which adds the metrics of the live weights as ``val_loss_live``.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. Validation in ``fit`` measures each, as
+      ``val_loss_ema_0.99``. Available as ``callback.further``.
+    - ``log_averaging``: add the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average to the
+      logs of each epoch, for later callbacks and the history.
 
     Args:
-        method: a name of ``switch_ema.METHODS``.
-        options: those above, and those of the method, such as ``decay``.
+        method: a key of ``switch_ema.METHODS``.
+        options: those above, and the method's, such as ``decay``.
 
     Example::
 
@@ -71,8 +69,9 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         super().__init__()
         if keras.backend.backend() != "torch":
             raise RuntimeError(
-                "Averaging needs the torch backend of Keras, not "
-                f"{keras.backend.backend()}; set KERAS_BACKEND=torch before the import."
+                "Averaging needs the torch backend of Keras, got "
+                f"{keras.backend.backend()}; set KERAS_BACKEND=torch before importing "
+                "keras."
             )
         self._settings = AveragingSettings.of(method, options)
         self._saved: Mapping[str, Any] | None = None
@@ -80,9 +79,9 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         self._iterations = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Make the averager, now that the model is built.
+        """Create the averager, now that the model is built.
 
-        A later ``fit`` of the same model goes on, that of another one starts anew.
+        Another ``fit`` of the same model continues; a different model starts fresh.
         """
         self._iterations = int(self.model.optimizer.iterations)
         if self._averages is None or self._averaged is not self.model:
@@ -99,7 +98,7 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
             self._saved = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Average if the optimizer has stepped."""
+        """Update the average if the optimizer has stepped."""
         assert self._averages is not None
         iterations = int(self.model.optimizer.iterations)
         if iterations > self._iterations + 1:
@@ -112,7 +111,7 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         self._iterations = iterations
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Note the score of the validation, if there was one, and end the epoch."""
+        """Record the validation score, if any, and end the epoch."""
         assert self._averages is not None
         logs = {} if logs is None else logs
         if any(name.startswith("val_") for name in logs):
@@ -120,24 +119,26 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         logs.update(self._averages.end_epoch())
 
     def on_train_end(self, logs: Any = None) -> None:
-        """From now on, show the best average."""
+        """Use the best average from now on."""
         assert self._averages is not None
         self._averages.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averager's state, to be saved with the model."""
+        """Return the averager's state, to save with the model."""
         if self._averages is None:
-            raise RuntimeError("There is no state to save before fit() starts.")
+            raise RuntimeError(
+                "No state exists before fit() starts; call state_dict() after that."
+            )
         return _renamed(self._averages.state_dict(), self._positions())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a saved state when ``fit`` begins."""
+        """Load a saved state when ``fit`` begins."""
         self._saved = state_dict
 
     def _positions(self) -> dict[str, str]:
-        """Number the variables: a model that was saved and loaded has other names.
+        """Map names to positions, since names change when a model is saved and loaded.
 
-        Among them is the seed of each Dropout, which Keras does not call a weight.
+        Includes the seed of each Dropout, which Keras does not count as a weight.
         """
         names = {id(tensor): name for name, tensor in self.model.named_parameters()}
         values = [variable.value for variable in self.model.variables]
@@ -152,7 +153,7 @@ def _measure_all(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Let a validation in ``fit`` measure further weights, without its callbacks."""
+    """Measure further weights in a validation of ``fit``, without its callbacks."""
     more = {}
     if kwargs.get("return_dict"):  # as fit() calls it
         quiet = kwargs | {"callbacks": None, "verbose": 0}

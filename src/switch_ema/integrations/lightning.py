@@ -28,45 +28,44 @@ with needed("lightning", extra="lightning"):
 
 _KEY = "switch_ema"
 _FOREIGN = {"current_model_state", "averaging_state"}
-"""What Lightning's own callback WeightAveraging adds to a checkpoint."""
+"""Keys that Lightning's own WeightAveraging callback adds to a checkpoint."""
 
 
 class SwitchEMACallback(HasAverages, Callback):
-    """Average the weights of a LightningModule while it is trained.
+    """Average the weights of a LightningModule during training.
 
-    Real optimizer steps count: neither the batches of an accumulation nor the steps
-    that a GradScaler skips. Validation, test and prediction run on the averaged
-    weights, and the live ones are put back afterwards, also after an exception. After
-    ``fit`` the module holds the live weights.
+    Counts real optimizer steps: not the micro-batches of gradient accumulation, nor
+    steps that a GradScaler skips. Validation, test and prediction run on the averaged
+    weights; the live weights are restored afterwards, even after an exception. After
+    ``fit``, the module holds the live weights.
 
-    A checkpoint has the averaged weights under ``state_dict``, so that
-    ``load_from_checkpoint`` gives the averaged model, and the live ones beside them;
-    ``fit(ckpt_path=...)`` resumes from the live ones, bit for bit. Weights-only
-    checkpoints have the main weights only. The average in a checkpoint of Lightning's
-    own ``WeightAveraging`` is taken over; a checkpoint without any warns.
+    A checkpoint stores the averaged weights under ``state_dict``, so
+    ``load_from_checkpoint`` returns the averaged model. It stores the live weights too,
+    from which ``fit(ckpt_path=...)`` resumes, bit for bit. Weights-only checkpoints
+    store only the main weights. The average in a checkpoint of Lightning's own
+    ``WeightAveraging`` is imported; resuming from a checkpoint without an average
+    warns.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
     - ``best``: keep the best average by a validation metric, such as
-      ``BestBy("val_acc", higher_is_better=True, n=1000)``; after ``fit`` tests and
-      predictions run on it where the last average is clearly worse, and
-      ``callback.best`` has it. Checkpoints have the latest average as before.
-    - ``evaluate``: which weights the validations in ``fit`` measure: "averaged",
-      "live", or "both", where the metrics of the live weights stand beside the usual
-      ones as ``val_loss_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; the validations in ``fit`` measure each of them, as
-      ``val_loss_ema_0.99``, and ``callback.further`` has them.
-    - ``log_averaging``: log decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average at the end of each
-      epoch, through the trainer's own loggers.
+      ``BestBy("val_acc", higher_is_better=True, n=1000)``. After ``fit``, tests and
+      predictions run on it if the last average is clearly worse. Available as
+      ``callback.best``. Checkpoints still store the latest average.
+    - ``evaluate``: which weights validation in ``fit`` measures: "averaged", "live", or
+      "both", which adds the metrics of the live weights as ``val_loss_live``.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. Validation in ``fit`` measures each, as
+      ``val_loss_ema_0.99``. Available as ``callback.further``.
+    - ``log_averaging``: log the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average at the
+      end of each epoch, through the trainer's loggers.
 
     Args:
-        method: a name of ``switch_ema.METHODS``.
-        main_weights: "averaged" or "live": which of them a checkpoint has under
-            ``state_dict``; the others stand beside them.
-        options: those above, and those of the method, such as ``decay``.
+        method: a key of ``switch_ema.METHODS``.
+        main_weights: the weights that a checkpoint stores under ``state_dict``,
+            "averaged" or "live"; it stores the others separately.
+        options: those above, and the method's, such as ``decay``.
 
     Example::
 
@@ -93,20 +92,20 @@ class SwitchEMACallback(HasAverages, Callback):
         self._shows_loaded = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies start without an averager, as in the processes of a spawn strategy."""
+        """Drop the averager from copies, such as those sent to spawned processes."""
         fresh = {"_averages": None, "_module": None, "_view": ExitStack()}
         forgotten = {"_saved": None, "_foreign": None, "_shows_loaded": False}
         return vars(self) | fresh | forgotten
 
-    # Making the averager.
+    # Setup and teardown.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget what the last run loaded."""
+        """Discard state loaded by a previous run."""
         check_alone(self, trainer.callbacks, SwitchEMACallback)  # type: ignore[attr-defined]
         self._saved = self._foreign = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the averager, now that the optimizers exist."""
+        """Create the averager, now that the optimizers exist."""
         if self._averages is not None:
             self._averages.detach()
             goes_on = trainer.global_step > 0 and pl_module is self._module
@@ -115,12 +114,12 @@ class SwitchEMACallback(HasAverages, Callback):
         self._module = pl_module
         self._averages = Averages(
             self._settings,
-            trainer.model or pl_module,  # wrapped in DDP, whose buffers are shared
+            trainer.model or pl_module,  # keep a DDP wrapper: it shares buffers
             trainer.optimizers,
         )
         self._shows_loaded = False
         self._load()
-        # Callbacks are not asked about weights-only checkpoints, the module is.
+        # Lightning calls only the module's hook for weights-only checkpoints.
         original = pl_module.on_save_checkpoint
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
@@ -131,22 +130,22 @@ class SwitchEMACallback(HasAverages, Callback):
         pl_module.__dict__["on_save_checkpoint"] = on_save_checkpoint
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From now on, show the best average."""
+        """Use the best average from now on."""
         if self._averages is not None:
             self._averages.finish()
 
     def teardown(
         self, trainer: Trainer, pl_module: LightningModule, stage: str
     ) -> None:
-        """Leave the module as it was found, so that it can be pickled."""
+        """Remove our hook from the module, which could not be pickled with it."""
         pl_module.__dict__.pop("on_save_checkpoint", None)
 
     # Counting epochs.
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count from the present epoch, in a training that began without averaging."""
+        """Count from the current epoch if training began without averaging."""
         assert self.averager is not None
-        self._load()  # strategies that restore after setup have it only now
+        self._load()  # some strategies restore only after setup
         self._load_foreign(trainer)
         if self.averager.steps == self.averager.epochs == 0:
             self._first_epoch = trainer.current_epoch
@@ -154,11 +153,11 @@ class SwitchEMACallback(HasAverages, Callback):
     def on_train_epoch_start(
         self, trainer: Trainer, pl_module: LightningModule
     ) -> None:
-        """End the last epoch, where resuming has skipped its end."""
+        """End the previous epoch if resuming skipped its end."""
         self._end_epochs(trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the epoch, unless the checkpoint resumed from was written after it."""
+        """End the epoch, unless the resumed checkpoint already counts it."""
         if values := self._end_epochs(trainer.current_epoch + 1):
             pl_module.log_dict(values)
 
@@ -169,9 +168,9 @@ class SwitchEMACallback(HasAverages, Callback):
     # The averaged view.
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the average; before the first step that is the live model.
+        """Show the average, which equals the live model before the first step.
 
-        Weights that were loaded with ``ckpt_path`` are shown as they are, from then on.
+        Weights loaded with ``ckpt_path`` are used unchanged from then on.
         """
         if trainer.state.fn != TrainerFn.FITTING and trainer.ckpt_path:
             self._shows_loaded = True
@@ -186,12 +185,12 @@ class SwitchEMACallback(HasAverages, Callback):
     def on_validation_epoch_end(
         self, trainer: Trainer, pl_module: LightningModule
     ) -> None:
-        """Log what other weights have reached, beside the main ones."""
+        """Log the metrics of the other weights along with the main ones."""
         values, self._more = self._more, {}
         pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the live weights back, and note the score of a validation in ``fit``."""
+        """Restore the live weights, and record the score of a validation in ``fit``."""
         self._view.close()
         is_score = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self._averages is not None and is_score:
@@ -200,7 +199,7 @@ class SwitchEMACallback(HasAverages, Callback):
     on_test_start = on_predict_start = on_validation_start
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the live weights back."""
+        """Restore the live weights."""
         self._view.close()
 
     on_predict_end = on_test_end
@@ -211,7 +210,7 @@ class SwitchEMACallback(HasAverages, Callback):
         pl_module: LightningModule,
         exception: BaseException,
     ) -> None:
-        """Put the live weights back."""
+        """Restore the live weights."""
         self._view.close()
         if self._averages is not None:
             self._averages.is_training = False
@@ -225,7 +224,7 @@ class SwitchEMACallback(HasAverages, Callback):
         pl_module: LightningModule,
         checkpoint: dict[str, Any],
     ) -> None:
-        """Store both sets of weights and the averager, right also in a validation."""
+        """Store both sets of weights and the averager, even during a validation."""
         if self.averager is None:
             return
         other = "live" if self._main_weights == "averaged" else "averaged"
@@ -238,7 +237,7 @@ class SwitchEMACallback(HasAverages, Callback):
         pl_module: LightningModule,
         checkpoint: dict[str, Any],
     ) -> None:
-        """Load the live weights to go on with training, else the averaged ones."""
+        """Load the live weights to resume training, otherwise the averaged ones."""
         fitting = trainer.state.fn == TrainerFn.FITTING
         saved = checkpoint.get(_KEY)
         if saved is None:
@@ -259,7 +258,7 @@ class SwitchEMACallback(HasAverages, Callback):
             self._saved = saved
 
     def _weights(self, trainer: Trainer, which: str) -> dict[str, Any]:
-        """Copy a state dict as the strategy makes it, with the names it loads."""
+        """Copy the strategy's state dict, whose names the strategy can load."""
         assert self._averages is not None
         block: AbstractContextManager[Any] = self._averages.live_view()
         if which == "averaged":
@@ -277,7 +276,7 @@ class SwitchEMACallback(HasAverages, Callback):
         return {"averager": state, "first_epoch": self._first_epoch}
 
     def _load_foreign(self, trainer: Trainer) -> None:
-        """Take over the average of a checkpoint of Lightning's WeightAveraging."""
+        """Import the average from a checkpoint of Lightning's WeightAveraging."""
         if self._foreign is None or self.averager is None:
             return
         state = self.averager.state_dict()
@@ -297,7 +296,7 @@ class SwitchEMACallback(HasAverages, Callback):
 
     def _load(self) -> None:
         if self._saved is not None and self._averages is not None:
-            # Whole tensors: each process takes its own part of them.
+            # Tensors are whole; each process takes its shards.
             self._averages.load_state_dict(self._saved["averager"])
             self._first_epoch = self._saved["first_epoch"]
             self._saved = None

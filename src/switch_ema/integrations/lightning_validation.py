@@ -1,4 +1,4 @@
-"""A further validation in Lightning, on other weights, beside the trainer's own."""
+"""Extra validation passes in Lightning, on other weights than the trainer's own."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 def validate_again(trainer: Trainer, module: LightningModule) -> dict[str, float]:
-    """Run the steps of a validation on the model as it is; return what they log.
+    """Run the validation steps on the current weights; return the logged values.
 
-    The hooks of the module around an epoch run, those of callbacks do not, and nothing
-    of it reaches the trainer's metrics.
+    The module's epoch hooks run, those of callbacks do not, and nothing reaches the
+    trainer's metrics.
     """
     loaders = _flat(trainer.val_dataloaders)
     several = len(loaders) > 1
-    # As Lightning does: a step may take the batch alone.
+    # Like Lightning, allow a validation_step that takes only the batch.
     step = module.validation_step
     counts = is_param_in_hook_signature(step, "batch_idx", min_args=2)
     with _noted(module) as notes:
@@ -40,12 +40,12 @@ def validate_again(trainer: Trainer, module: LightningModule) -> dict[str, float
 
 
 class _Notes:
-    """Takes the place of ``self.log`` and ``self.log_dict`` of a module."""
+    """Stands in for a module's ``self.log`` and ``self.log_dict``."""
 
     def __init__(self) -> None:
         self.batch: Any = None
         self.end = ""
-        """Of a name, where there are several loaders."""
+        """Suffix of metric names, if there are several loaders."""
         self._sums: dict[str, float] = defaultdict(float)
         self._weights: dict[str, float] = defaultdict(float)
         self._metrics: dict[str, Any] = {}
@@ -59,9 +59,9 @@ class _Notes:
         add_dataloader_idx: bool = True,
         **options: Any,
     ) -> None:
-        """Add a value, weighted as Lightning does: by the size of the batch."""
+        """Add a value, weighted by batch size, as in Lightning."""
         name = name + (self.end if add_dataloader_idx else "")
-        if hasattr(value, "compute"):  # a metric of torchmetrics, which adds up itself
+        if hasattr(value, "compute"):  # a torchmetrics metric, which accumulates itself
             self._metrics[name] = value
             return
         if batch_size is None:
@@ -78,7 +78,7 @@ class _Notes:
             self.log(name, value, *args, **options)
 
     def means(self) -> dict[str, float]:
-        """Return the means over the batches; metrics are left as they were found."""
+        """Return the means over batches, and reset torchmetrics metrics."""
         values = {
             name: total / self._weights[name] for name, total in self._sums.items()
         }
@@ -91,7 +91,7 @@ class _Notes:
 
 @contextmanager
 def _noted(module: LightningModule) -> Iterator[_Notes]:
-    """Let a module log into notes, and as ever afterwards."""
+    """Redirect a module's logging into notes for a block."""
     notes = _Notes()
     own = vars(module)
     names: tuple[str, ...] = ("log", "log_dict")
@@ -106,7 +106,7 @@ def _noted(module: LightningModule) -> Iterator[_Notes]:
 
 
 def _flat(loaders: Any) -> list[Iterable[Any]]:
-    """List the loaders of a validation, however they were given."""
+    """List the validation loaders, in whatever form they were passed."""
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
     return list(loaders) if isinstance(loaders, (list, tuple)) else [loaders]

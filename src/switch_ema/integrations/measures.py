@@ -1,4 +1,4 @@
-"""What a trainer's logger can show of an average: decay, switches, share, distance."""
+"""Quantities to log about an average: decay, switches, kept share and distance."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ SWITCHES, KEPT_SHARE = "averaging/switches", "averaging/kept_share"
 
 
 def distance(averager: Averager) -> float:
-    """Return how far the live weights are from the average, relative to their norm.
+    """Distance from the live weights to the average, relative to the live norm.
 
-    Under FSDP2 all ranks must call it.
+    Under FSDP2, all ranks must call it.
     """
     return relative_distance(averager.live_tensors(), averager.averaged_tensors())
 
@@ -24,7 +24,7 @@ def distance(averager: Averager) -> float:
 def relative_distance(
     live: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
 ) -> float:
-    """Return the same for tensors by name."""
+    """Same as :func:`distance`, for tensors by name."""
     between = norm = torch.zeros((), dtype=torch.float64)
     for name, tensor in live.items():
         if tensor.is_floating_point():
@@ -35,11 +35,11 @@ def relative_distance(
 
 
 def describe_average(averager: Averager, moved: float) -> dict[str, float]:
-    """Return what is logged once an epoch, by name.
+    """Values to log once per epoch, by name.
 
     Args:
-        averager: after the end of the epoch.
-        moved: the :func:`distance` before it, since a switch makes it zero.
+        averager: the averager, after the end of the epoch.
+        moved: the :func:`distance` before the epoch end; a switch resets it to zero.
     """
     values = {DECAY: float(averager.current_decay), DISTANCE: moved}
     if averager.active:
@@ -50,7 +50,7 @@ def describe_average(averager: Averager, moved: float) -> dict[str, float]:
 
 
 def _square(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares, of all shards, on the CPU."""
+    """Sum of squares over all shards, on the CPU."""
     total: Any = tensor.square().sum()
     if hasattr(total, "full_tensor"):
         total = total.full_tensor()

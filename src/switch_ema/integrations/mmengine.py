@@ -1,4 +1,4 @@
-"""Weight averaging in MMEngine: hooks for the runner, also from a config."""
+"""Weight averaging in MMEngine: runner hooks, also usable from a config."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -63,40 +63,39 @@ _WARMUPS = {
 
 @HOOKS.register_module()
 class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
-    """Average the weights of the runner's model, by any method.
+    """Average the weights of the runner's model with any method.
 
-    Real optimizer steps count. Validation and test run on the averaged weights, and
-    the live ones are put back afterwards, also after an exception. A checkpoint has
-    the averaged weights under ``state_dict``, as with MMEngine's ``EMAHook``, and the
-    live ones beside them, from which ``resume`` goes on.
+    Counts real optimizer steps. Validation and test run on the averaged weights; the
+    live weights are restored afterwards, even after an exception. A checkpoint stores
+    the averaged weights under ``state_dict``, as with MMEngine's ``EMAHook``, and also
+    the live weights, from which ``resume`` continues.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
     - ``best``: keep the best average by a validation metric, as ``BestBy`` or as
-      ``dict(metric="accuracy/top1", higher_is_better=True, error=0.2)``; after
-      training, validation and test run on it where the last average is clearly worse,
-      and ``hook.best`` has it. Checkpoints have the latest average.
-    - ``evaluate``: which weights validations in training measure: "averaged", "live",
-      or "both", where the metrics of the live weights stand beside the usual ones as
+      ``dict(metric="accuracy/top1", higher_is_better=True, error=0.2)``. After
+      training, validation and test run on it if the last average is clearly worse.
+      Available as ``hook.best``. Checkpoints store the latest average.
+    - ``evaluate``: which weights validation during training measures: "averaged",
+      "live", or "both", which adds the metrics of the live weights as
       ``accuracy/top1_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; validations in training measure each of them, as
-      ``accuracy/top1_ema_0.99``, and ``hook.further`` has them.
-    - ``log_averaging``: log decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average at the end of each
-      epoch, through the runner's visualizer.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. Validation during training measures each, as
+      ``accuracy/top1_ema_0.99``. Available as ``hook.further``.
+    - ``log_averaging``: log the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average at the
+      end of each epoch, through the runner's visualizer.
 
     Args:
-        method: a name of ``switch_ema.METHODS``.
-        options: those above, and those of the method, such as ``decay``.
+        method: a key of ``switch_ema.METHODS``.
+        options: those above, and the method's, such as ``decay``.
 
     Example::
 
         custom_hooks = [dict(type="AveragerHook", method="ema", decay=0.999)]
     """
 
-    priority = "NORMAL"  # before CheckpointHook, which then sees an epoch with its end
+    priority = "NORMAL"  # before CheckpointHook: the switch must come first
 
     @takes_callback_options
     def __init__(
@@ -109,11 +108,11 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
         self._is_scored = False
 
     def before_run(self, runner: Runner) -> None:
-        """Let the loops for validation and test run on the average."""
+        """Make the validation and test loops run on the average."""
         check_alone(self, runner.hooks, AveragerHook)
         around = functools.partial(self._measure_all, runner)
         for loop, of_loop in ((runner._val_loop, around), (runner._test_loop, None)):
-            # A loop that is not in use is still a part of the configuration.
+            # A loop that was not built yet is still a config dict.
             if hasattr(loop, "run"):
                 run_on_average(loop, "run", self._evaluated, of_loop)
 
@@ -123,7 +122,7 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     # Training.
 
     def before_train(self, runner: Runner) -> None:
-        """Make the averager, and on resuming load its state and the live weights."""
+        """Create the averager; when resuming, load its state and the live weights."""
         if self._averages is not None:
             self._averages.detach()
         wrapper = runner.optim_wrapper
@@ -148,7 +147,7 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
         data_batch: Any = None,
         outputs: dict[str, Any] | None = None,
     ) -> None:
-        """Note that there is an average that no validation has seen."""
+        """Mark the current average as not yet validated."""
         self._is_scored = False
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -158,7 +157,7 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
             runner.visualizer.add_scalars(values, step=runner.epoch + 1)
 
     def after_train(self, runner: Runner) -> None:
-        """From now on, show the best average."""
+        """Use the best average from now on."""
         assert self._averages is not None
         self._averages.finish()
 
@@ -167,7 +166,7 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     def _measure_all(
         self, runner: Runner, original: Callable[[], Any], shown: Callable[[], Any]
     ) -> Any:
-        """Measure further weights, too, and let all hooks find them with the others."""
+        """Also measure further weights, and pass their metrics to all hooks."""
         more: dict[str, Any] = {}
         if self._averages is not None:
             measure = functools.partial(_without_hooks, runner, original)
@@ -185,13 +184,13 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     def after_val_epoch(
         self, runner: Runner, metrics: dict[str, float] | None = None
     ) -> None:
-        """Note the score of a validation in training."""
+        """Record the score of a validation during training."""
         if self._averages is not None:
             self._averages.note(metrics or {})
             self._is_scored = True
 
     def _score_resumed(self, runner: Runner) -> None:
-        """Make up for the validation that comes after a checkpoint of its epoch."""
+        """Run the validation that was due right after the resumed checkpoint."""
         assert self._averages is not None
         is_whole = self._averages.averager.position.step_in_epoch == 0
         if self.best is None or not _validates_now(runner, is_whole):
@@ -216,11 +215,11 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
             }
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Keep what resuming needs; until then, the averaged weights are loaded."""
+        """Keep the state for resuming; until then, the model holds the average."""
         if runner._train_loop is not None:
             self._saved = checkpoint.get(_KEY)
         if self._averages is not None:
-            # Weights loaded after a training are shown as they are.
+            # Weights loaded after training are used unchanged.
             self._averages.detach()
             self._averages = None
 
@@ -229,34 +228,35 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
 class SwitchEMAHook(AveragerHook):
     """Switch EMA with the argument names of the hook published with the paper.
 
-    That hook switches in all epochs but the due ones, hence never at its interval of 1.
-    This one switches at the end of every ``switch_interval``-th epoch or step.
+    The published hook switches in every epoch except the due ones, so never with
+    an interval of 1. This one switches at the end of every ``switch_interval``-th epoch
+    or step.
 
     Args:
-        momentum: the decay, which is the weight of the OLD shadow, in [0, 1).
-        resume_from: None, as in the published configs; it is the runner that resumes.
-        warmup: "count", as everywhere here, or one of the published hook's: "linear",
-            "exp", "constant", or None for a decay that is constant from the start.
-        warmup_iters: its length in steps.
-        warmup_ratio: the decay starts at this share of ``momentum``.
+        momentum: the decay, that is, the weight of the OLD shadow, in [0, 1).
+        resume_from: must be None, as in the published configs; the runner resumes.
+        warmup: "count", the default throughout this package; "linear", "exp" or
+            "constant", as in the published hook; or None for a constant decay.
+        warmup_iters: length of the warmup in steps.
+        warmup_ratio: the decay starts at this fraction of ``momentum``.
         switch_params: False averages without switching.
-        switch_by_iter: count the following three in steps, not in epochs.
-        switch_start: no switch up to here.
-        switch_end: no switch after this.
-        switch_interval: epochs or steps from switch to switch.
-        full_params_ema: average all float buffers too; if not they are copied.
-        update_interval: average at every k-th step only, with ``momentum``.
-        live_share: the share of the live weights that a switch keeps.
+        switch_by_iter: count the next three in steps instead of epochs.
+        switch_start: switching starts after this epoch or step.
+        switch_end: no switch after this epoch or step.
+        switch_interval: epochs or steps between switches.
+        full_params_ema: average floating-point buffers too, instead of copying them.
+        update_interval: average only every k-th step, with ``momentum``.
+        live_share: fraction of the live weights that a switch keeps.
         optimizer_state: "keep" or "reset" the optimizer's moments at a switch.
-        dtype: the dtype of the average, as of :class:`switch_ema.Averager`.
-        device: the device of the average.
+        dtype: dtype of the average, as for :class:`switch_ema.Averager`.
+        device: device of the average.
         include: average only these tensors.
         exclude: do not average these tensors.
         flat: move the model into one block of memory, for the fastest update.
-        steps_per_epoch: the length of an epoch, if it must be known during the first.
-        best: as for :class:`AveragerHook`, like the following.
-        evaluate: which weights validations in training measure.
-        decays: decays of further, passive averages.
+        steps_per_epoch: length of an epoch, if it must be known during the first.
+        best: see :class:`AveragerHook`, also for the next three.
+        evaluate: which weights validation during training measures.
+        decays: decays of further averages, which do not affect the training.
         log_averaging: log decay, switches and distance at the end of each epoch.
     """
 
@@ -331,7 +331,7 @@ class SwitchEMAHook(AveragerHook):
 
 @contextmanager
 def _calling(runner: Runner, call_hook: Callable[..., None]) -> Iterator[None]:
-    """Let another function take the place of ``runner.call_hook``."""
+    """Replace ``runner.call_hook`` for a block."""
     runner.call_hook = call_hook
     try:
         yield
@@ -340,13 +340,13 @@ def _calling(runner: Runner, call_hook: Callable[..., None]) -> Iterator[None]:
 
 
 def _without_hooks(runner: Runner, run: Callable[[], Any]) -> Any:
-    """Run a loop of which no hook hears; return its metrics."""
+    """Run a loop without calling hooks; return its metrics."""
     with _calling(runner, lambda *args, **kwargs: None):
         return run()
 
 
 def _validates_now(runner: Runner, is_whole_epoch: bool) -> bool:
-    """Whether the training loop validates where it stands, as its own run() does."""
+    """Whether validation is due now, by the rule of the training loop's ``run()``."""
     loop = runner.train_loop
     done, last = loop.iter, loop.max_iters
     if isinstance(loop, EpochBasedTrainLoop):
@@ -358,7 +358,7 @@ def _validates_now(runner: Runner, is_whole_epoch: bool) -> bool:
 
 
 def _per_step(decay: DecaySchedule, interval: int) -> DecayLike:
-    """Undo the power of ``update_every``, since the hook's momentum has none."""
+    """Take the k-th root, since ``update_every=k`` applies ``decay**k``."""
     if interval == 1:
         return decay
     return lambda step: decay(step) ** (1 / interval)

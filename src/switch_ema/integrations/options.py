@@ -1,4 +1,4 @@
-"""The options of all methods as arguments by name, for YAML and command lines."""
+"""Method options as explicit keyword arguments, for YAML and command lines."""
 
 import functools
 import inspect
@@ -17,15 +17,14 @@ _DTYPES["bfloat16"] = torch.bfloat16
 
 
 def spelled_out(function: F, kind: type = MethodOptions) -> F:
-    """Name every option in the signature of a function that ends in ``**options``.
+    """Replace ``**options`` in a function's signature with every option by name.
 
-    LightningCLI and other tools that read signatures then offer them all, and a wrong
-    name is refused at once. They give an option that nobody has set its default: None,
-    which here always is the method's own default. A dtype may be a word, since YAML
-    has no others.
+    LightningCLI and other tools that read signatures then list all options, and unknown
+    names are rejected at once. Such tools pass the default, None, for unset options;
+    None always stands for the method's default. A dtype may be a string, for YAML.
 
     Args:
-        function: what is to be spelled out.
+        function: a function that ends in ``**options``.
         kind: the TypedDict of its options.
 
     >>> @spelled_out
@@ -69,7 +68,7 @@ def spelled_out(function: F, kind: type = MethodOptions) -> F:
             given["dtype"] = _DTYPES[dtype]
         return function(*args, **given)
 
-    del call.__wrapped__  # readers of signatures would find the other one behind it
+    del call.__wrapped__  # else inspect would follow it to the old signature
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = {
         one.name: one.annotation for one in signature.parameters.values()
@@ -78,7 +77,7 @@ def spelled_out(function: F, kind: type = MethodOptions) -> F:
 
 
 def check_method(method: str, options: Mapping[str, Any]) -> None:
-    """Refuse an unknown method, and an option that the method does not take."""
+    """Reject an unknown method, or an option that the method does not take."""
     check_choice("method", method, tuple(METHODS))
     taken = list(inspect.signature(METHODS[method]).parameters)[2:]
     for name in options:

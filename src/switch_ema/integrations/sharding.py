@@ -1,4 +1,4 @@
-"""An averager's state with whole tensors, for checkpoints that one process writes."""
+"""Unsharded averager states, for checkpoints that one process writes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,10 @@ from switch_ema.averaging.distributed.fsdp import (
 
 
 def gathered(state: Any) -> Any:
-    """Replace sharded tensors by whole ones; every process has to call it.
+    """Replace sharded tensors with whole ones; every process must call it.
 
-    They are gathered one by one, and only rank 0, which is to write them, keeps them,
-    on the CPU; the others get empty tensors in their place.
+    Tensors are gathered one at a time. Only rank 0, which writes the checkpoint, keeps
+    them, on the CPU; the other ranks get empty tensors.
     """
     if isinstance(state, Mapping):
         return {name: gathered(value) for name, value in state.items()}
@@ -32,11 +32,11 @@ def gathered(state: Any) -> Any:
 
 @torch.no_grad()
 def load_live(averager: Averager, weights: Mapping[str, Tensor]) -> None:
-    """Write whole tensors into the model, which each process may hold a part of.
+    """Write whole tensors into a model that may be sharded.
 
     Args:
-        averager: the averager of the model.
-        weights: what ``averager.live_tensors()`` returned, gathered.
+        averager: the model's averager.
+        weights: the gathered result of ``averager.live_tensors()``.
     """
     for name, live in averager.live_tensors().items():
         if name in weights:

@@ -1,7 +1,7 @@
-"""Switch EMA where timm has ``ModelEmaV3``, also in its training script, unchanged.
+"""Switch EMA in place of timm's ``ModelEmaV3``, also in its unmodified train.py.
 
-In a script of your own, use :class:`SwitchEmaV3` in place of ``ModelEmaV3``. timm's
-``train.py`` needs no edit; start it through this module::
+In your own script, use :class:`SwitchEmaV3` instead of ``ModelEmaV3``. Run timm's
+``train.py``, unmodified, through this module::
 
     python -m switch_ema.integrations.timm train.py --model-ema ...
 """
@@ -48,25 +48,25 @@ with needed("timm", extra="timm"):
 
 
 class SwitchEmaV3(ModelEmaV3):
-    """timm's ``ModelEmaV3`` that also switches: at the end of an epoch, live = average.
+    """A ``ModelEmaV3`` that also switches: it copies the average into the live model.
 
-    An epoch ends when the averaged model is set to ``eval()`` after updates, which
-    timm's script does once per epoch, right before it validates it. Where you do not
-    validate the average, call :meth:`end_epoch`, or count in ``Steps(n)``. A switch
-    leaves the average as it is, so both networks then have the same weights.
+    The first ``eval()`` of the averaged model after updates ends an epoch; timm's
+    script calls it once per epoch, right before validating the average. If you do not
+    validate the average, call :meth:`end_epoch`, or switch every ``Steps(n)``. A switch
+    does not change the average, so both networks then have the same weights.
 
     Args:
         model: as for ``ModelEmaV3``.
-        args: of ``ModelEmaV3``, by position.
+        args: positional arguments of ``ModelEmaV3``.
         switch_every: epochs between switches, or ``Steps(n)``.
-        switch_start: no switch up to here, in the unit of ``switch_every``.
+        switch_start: switching starts after this, in the unit of ``switch_every``.
         switch_stop: no switch after this.
-        best: keep the best average by a metric that is given to :meth:`note` after each
-            epoch, such as ``BestBy("top1", higher_is_better=True, error=0.2)``;
-            ``model_ema.best`` has it, and is to be saved beside timm's checkpoint.
-        log_averaging: measure the distance of the live weights to the average at the
+        best: keep the best average by a metric passed to :meth:`note` after each epoch,
+            such as ``BestBy("top1", higher_is_better=True, error=0.2)``. Available as
+            ``model_ema.best``; save it along with timm's checkpoint.
+        log_averaging: measure the distance from the live weights to the average at the
             end of each epoch, for :meth:`describe`.
-        kwargs: of ``ModelEmaV3``, such as ``decay`` and ``use_warmup``.
+        kwargs: keyword arguments of ``ModelEmaV3``, such as ``decay``, ``use_warmup``.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class SwitchEmaV3(ModelEmaV3):
         self._warmup = count_warmup(self.decay)
         self._log_averaging = log_averaging
         self._distance = self._kept = math.nan
-        # What a drift of one in each step since the last switch has moved the average.
+        # Steps since the last switch; how far a drift of 1 per step moved the average.
         self._drift, self._moved = 0, 0.0
         self._best_by = best
         self.best: Best | None = None
-        """The best average, if it was asked for."""
+        """The best average, if requested."""
         if best is not None:
-            # It never averages, so that it shows and copies the module as it is.
+            # start=inf: never averages, so Best copies the module's weights unchanged.
             self.best = best.make(SWA(self.module, start=math.inf, device="cpu"))
 
     def get_decay(self, step: int | None = None) -> float:
-        """Return timm's decay, warmed up by count unless timm warms it up itself.
+        """Return timm's decay, with count warmup unless timm's own warmup is on.
 
-        Without a ``step`` timm would drop its own warm-up; here updates are counted.
+        Without a ``step``, timm would skip its warmup; here updates are counted.
         """
         step = self.steps + 1 if step is None else step
         decay = float(super().get_decay(step))
@@ -109,11 +109,11 @@ class SwitchEmaV3(ModelEmaV3):
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int | None = None) -> None:
-        """Average; ``step`` is timm's count of updates, which survives a resume."""
+        """Update the average; timm's ``step`` counts updates across resumes."""
         super().update(model, step)
         self._live = weakref.ref(model)
         if step is not None and self.steps == 0:
-            self._epoch_start = step - 1  # above 0 where a training is resumed
+            self._epoch_start = step - 1  # above 0 after a resume
         self.steps = self.steps + 1 if step is None else step
         decay = self.get_decay(self.steps)
         self._drift += 1
@@ -122,10 +122,10 @@ class SwitchEmaV3(ModelEmaV3):
             self.switch()
 
     def end_epoch(self) -> bool:
-        """Say that one epoch has ended. Returns True if the live weights changed."""
+        """End the epoch and switch if due; return True if the live weights changed."""
         self._length = self.steps - self._epoch_start
         if self.epochs == 0 and self._length:
-            # timm saves no count of epochs; the count of updates tells it.
+            # timm saves no epoch count, so infer it from the count of updates.
             self.epochs = round(self._epoch_start / self._length)
         self.epochs += 1
         self._epoch_start = self.steps
@@ -143,7 +143,7 @@ class SwitchEmaV3(ModelEmaV3):
     def switch(self) -> None:
         """Continue training from the average, unless it is not finite."""
         live, _ = self._pair()
-        # By plain name, since the live model may be wrapped and the average not.
+        # Match plain names: the live model may be wrapped when the average is not.
         average = dict(unwrap(self.module).named_parameters())
         for name, parameter in average.items():
             if not parameter.isfinite().all():
@@ -166,14 +166,14 @@ class SwitchEmaV3(ModelEmaV3):
         return live, self.module
 
     def note(self, metrics: Mapping[str, Any]) -> None:
-        """Take the held-out metrics of the average after an epoch, for ``best``."""
+        """Pass the average's held-out metrics after an epoch to ``best``."""
         if self.best is not None and self._best_by is not None:
             self.best.update(self._best_by.read(metrics))
 
     def describe(self) -> dict[str, float]:
-        """Return decay, switches, distance before and share kept at a switch, to log.
+        """Return the decay, switches, distance and kept share, for logging.
 
-        What is not known yet is NaN, so that a table has the same columns throughout.
+        Values not known yet are NaN, to keep the columns of a table fixed.
         """
         return {
             DECAY: self.get_decay(self.steps),
@@ -183,7 +183,7 @@ class SwitchEmaV3(ModelEmaV3):
         }
 
     def train(self, mode: bool = True) -> "SwitchEmaV3":
-        """Take the first ``eval()`` after updates for the end of an epoch."""
+        """Treat the first ``eval()`` after updates as the end of an epoch."""
         if not mode and self.steps > self._epoch_start:
             self.end_epoch()
         super().train(mode)
@@ -195,7 +195,7 @@ class SwitchEmaV3(ModelEmaV3):
 
 
 class _Script:
-    """Adds to the summary that timm's script writes; keeps the best average by it."""
+    """Extends the summary of timm's script, and feeds its metrics to ``best``."""
 
     def __init__(self, evaluate: str, best: BestBy | None, log_averaging: bool) -> None:
         self._evaluate, self._best_by, self._logs = evaluate, best, log_averaging
@@ -204,7 +204,7 @@ class _Script:
         self._states: list[dict[str, Any]] = []
 
     def watch(self, ema: SwitchEmaV3) -> None:
-        """Hear of what the script measures, which it does by a function of its own."""
+        """Wrap the script's ``validate`` to record what it measures."""
         self._ema = ema
         script = sys.modules["__main__"]
         validate = getattr(script, "validate", None)
@@ -218,7 +218,7 @@ class _Script:
             script.validate = noted  # type: ignore[attr-defined]
 
     def summary(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Wrap timm's function that writes one line of the summary."""
+        """Wrap timm's ``update_summary``, which writes one line of the summary."""
 
         @functools.wraps(original)
         def update_summary(
@@ -242,19 +242,19 @@ class _Script:
         return update_summary
 
     def _note(self, metrics: Mapping[str, Any]) -> None:
-        """Take a score, and write what resuming needs: timm's checkpoints have none."""
+        """Record a score and save the state of ``best``, which timm does not store."""
         if self._best_by is None or self._ema is None or self._ema.best is None:
             return
         epochs, best = self._ema.epochs, self._ema.best
         file = Path(self._best_by.folder or ".") / "scores.pt"
         if not self._states and epochs > 1:
             self._resume(file, epochs)
-        if self._best_by.n is not None:  # timm's shares are in percent
+        if self._best_by.n is not None:  # timm reports accuracy in percent
             name = self._best_by.metric
             metrics = {**metrics, name: self._best_by.read(metrics) / 100}
         self._ema.note(metrics)
         now = {"epochs": epochs, "best": best.state_dict()}
-        # A kill before timm has written its checkpoint resumes from the one before.
+        # Keep two: if killed before timm saves, the run resumes one epoch earlier.
         self._states = [*self._states, now][-2:]
         write_atomically(file, lambda to: torch.save(self._states, to))
 
@@ -268,7 +268,7 @@ class _Script:
             warn_without_state("the best average")
 
     def finish(self) -> None:
-        """Write the chosen average in the format of timm's checkpoints."""
+        """Write the chosen average in timm's checkpoint format."""
         best = None if self._ema is None else self._ema.best
         if best is not None and best.scores and self._best_by is not None:
             weights = {"state_dict": best.averaged_state_dict()}
@@ -283,16 +283,16 @@ def install(
     log_averaging: bool = False,
     **options: Any,
 ) -> Callable[[], None]:
-    """Let timm's training script make :class:`SwitchEmaV3` with these options.
+    """Make timm's training script use :class:`SwitchEmaV3` with these options.
 
     Args:
-        evaluate: "both" adds what the live model has reached to the script's summary.
+        evaluate: "both" adds the live model's metrics to the script's summary.
         best: keep the best average by a metric of that summary.
         log_averaging: add decay, distance, switches and kept share to the summary.
-        options: of :class:`SwitchEmaV3`.
+        options: options of :class:`SwitchEmaV3`.
 
     Returns:
-        What is to be called when the script has ended; it writes the best average.
+        A function to call when the script has ended; it writes the best average.
     """
     check_choice("evaluate", evaluate, ("averaged", "both"))
     script = _Script(evaluate, best, log_averaging)
@@ -312,7 +312,7 @@ def install(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a training script of timm with Switch EMA in place of EMA."""
+    """Run timm's training script with Switch EMA instead of EMA."""
     parser = argparse.ArgumentParser(
         prog="python -m switch_ema.integrations.timm", description=main.__doc__
     )
@@ -322,8 +322,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--evaluate", choices=("averaged", "both"), default="averaged")
     add("--log-averaging", action="store_true")
     add("--best", metavar="METRIC", help="top1, top5 or loss of the average")
-    add("--best-examples", type=int, metavar="N", help="held-out images")
-    add("--best-error", type=float, metavar="ERROR", help="in place of their number")
+    add("--best-examples", type=int, metavar="N", help="number of held-out images")
+    add("--best-error", type=float, metavar="ERROR", help="or METRIC's standard error")
     add("--best-folder", default="best", metavar="FOLDER")
     add("script", help="timm's train.py; its own arguments follow")
     add("rest", nargs=argparse.REMAINDER)
@@ -332,8 +332,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--best needs either --best-examples or --best-error.")
     if "--model-ema-force-cpu" in given.rest:
         warnings.warn(
-            "With --model-ema-force-cpu timm does not validate the average, which is "
-            "how the end of an epoch is noticed: there will be no switch.",
+            "With --model-ema-force-cpu, timm does not validate the average, which "
+            "would mark the end of an epoch, so there will be no switch.",
             stacklevel=2,
         )
     finish = install(

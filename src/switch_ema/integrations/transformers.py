@@ -1,4 +1,4 @@
-"""Weight averaging in the Trainer of Transformers: one callback, any method."""
+"""Weight averaging in the Transformers Trainer: one callback, any method."""
 
 import sys
 from collections.abc import Callable
@@ -39,42 +39,41 @@ with needed("transformers", extra="transformers"):
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 FILE = "switch_ema.pt"
-"""In each checkpoint folder: the averager and the live weights."""
+"""File in each checkpoint folder with the averager and the live weights."""
 
 
 class SwitchEMACallback(HasAverages, TrainerCallback):
     """Average the weights of the model that a Trainer trains.
 
-    Real optimizer steps count, so gradient accumulation needs no care. Evaluation and
-    prediction run on the averaged weights, and the live ones are put back afterwards,
-    also after an exception. What the Trainer saves (checkpoints, ``save_model``, a
-    push to the hub) is the averaged model, so that ``load_best_model_at_end`` and
-    ``from_pretrained`` give it; the live weights stand beside it in ``switch_ema.pt``,
-    from which ``resume_from_checkpoint`` goes on, bit for bit. After ``train`` the
-    model holds the live weights, or with ``load_best_model_at_end`` the best averaged
-    ones. Under FSDP2 each process averages its own shards, and one writes the whole.
-    FSDP1 and DeepSpeed are not supported.
+    Counts real optimizer steps, so gradient accumulation just works. Evaluation and
+    prediction run on the averaged weights; the live weights are restored afterwards,
+    even after an exception. The Trainer saves the averaged model (checkpoints,
+    ``save_model``, pushes to the hub), so ``load_best_model_at_end`` and
+    ``from_pretrained`` load it. Checkpoints also store the live weights, in
+    ``switch_ema.pt``, from which ``resume_from_checkpoint`` continues, bit for bit.
+    After ``train``, the model holds the live weights, or with
+    ``load_best_model_at_end`` the best averaged weights. Under FSDP2, each process
+    averages its own shards, and one process writes the whole average. FSDP1 and
+    DeepSpeed are not supported.
 
-    As in the callbacks of all trainers, ``options`` may have, beside those of the
-    method:
+    Besides the method's options, ``options`` takes those that all trainers share:
 
-    - ``best``: keep the best average by a metric of the evaluations in ``train``, such
-      as ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``; afterwards
-      evaluations and ``save_model`` use it where the last average is clearly worse, and
-      ``callback.best`` has it.
-    - ``evaluate``: which weights the evaluations in ``train`` measure: "averaged",
-      "live", or "both", where the metrics of the live weights stand beside the usual
-      ones as ``eval_loss_live``.
-    - ``decays``: decays of further, passive averages of the same training, such as
-      ``[0.99, 0.9999]``; the evaluations in ``train`` measure each of them, as
-      ``eval_loss_ema_0.99``, and ``callback.further`` has them.
-    - ``log_averaging``: log decay, number of switches, the share of the progress that a
-      switch kept and the distance of the live weights to the average at the end of each
-      epoch, through the Trainer's own loggers.
+    - ``best``: keep the best average by an evaluation metric of ``train``, such as
+      ``BestBy("eval_accuracy", higher_is_better=True, n=1000)``. After ``train``,
+      evaluations and ``save_model`` use it if the last average is clearly worse.
+      Available as ``callback.best``.
+    - ``evaluate``: which weights evaluations in ``train`` measure: "averaged", "live",
+      or "both", which adds the metrics of the live weights as ``eval_loss_live``.
+    - ``decays``: decays of further averages, such as ``[0.99, 0.9999]``, which do not
+      affect the training. Evaluations in ``train`` measure each, as
+      ``eval_loss_ema_0.99``. Available as ``callback.further``.
+    - ``log_averaging``: log the decay, the number of switches, the share of progress
+      that a switch kept, and the distance from the live weights to the average at the
+      end of each epoch, through the Trainer's loggers.
 
     Args:
-        method: a name of ``switch_ema.METHODS``.
-        options: those above, and those of the method, such as ``decay``.
+        method: a key of ``switch_ema.METHODS``.
+        options: those above, and the method's, such as ``decay``.
 
     Example::
 
@@ -93,10 +92,10 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         self._first_epoch = 0
         self._shows_best = False
 
-    # Around the trainer, whose events do not say when an evaluation fails.
+    # Wrapping the trainer's methods, since no event reports a failed evaluation.
 
     def attach(self, trainer: Trainer) -> None:
-        """Add the callback to a trainer that exists already."""
+        """Add the callback to an existing trainer."""
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         check_alone(self, trainer.callback_handler.callbacks, SwitchEMACallback)
@@ -107,7 +106,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         run_on_average(trainer, loop, self._evaluated, self._measure_all)
         run_on_average(trainer, "save_model", self._shown)
         if trainer.is_fsdp_enabled:
-            # It also writes the model, which load_best_model_at_end then reads.
+            # Under FSDP it also saves the model, for load_best_model_at_end.
             run_on_average(trainer, "_save_optimizer_and_scheduler", self._shown)
         save, train = trainer.save_model, trainer.train
 
@@ -133,7 +132,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Let an evaluation in ``train`` measure further weights, if asked to."""
+        """Also measure further weights in an evaluation of ``train``, if requested."""
         more = {}
         if self._averages is not None:
             measure = lambda: original(*args, **kwargs).metrics  # noqa: E731
@@ -149,10 +148,10 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         return self._averages.evaluated()
 
     def _save(self, args: TrainingArguments, folder: Path) -> None:
-        """Put the averager and the live weights beside the averaged model.
+        """Save the averager and the live weights along with the averaged model.
 
-        Before it, and thus before the file that makes a checkpoint complete: a run
-        that is killed in between leaves none that would resume without the average.
+        They come before the model, and thus before the file that completes a
+        checkpoint: a killed run leaves no checkpoint that lacks the average.
         """
         assert self._trainer is not None
         takes_part = args.should_save or self._trainer.is_fsdp_enabled
@@ -177,8 +176,8 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Attach to the trainer that is just being made."""
-        # No event names its trainer; it is the ``self`` of the constructor above us.
+        """Attach to the trainer under construction."""
+        # Events do not pass the trainer; find it as ``self`` of a calling frame.
         frame = sys._getframe(1)
         while frame is not None:
             owner = frame.f_locals.get("self")
@@ -202,16 +201,16 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         optimizer: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Make the averager, and on resuming load its state and the live weights."""
+        """Create the averager; when resuming, load its state and the live weights."""
         if self._trainer is None:
             raise RuntimeError(
-                "SwitchEMACallback does not know its trainer; give it to "
+                "SwitchEMACallback is not attached to a trainer; pass it to "
                 "Trainer(callbacks=[...]), or call attach(trainer)."
             )
         if self._averages is not None:
             self._averages.detach()
-        inner = getattr(optimizer, "optimizer", optimizer)  # inside Accelerate's
-        wrapped = self._trainer.model_wrapped  # in DDP, whose buffers are shared
+        inner = getattr(optimizer, "optimizer", optimizer)  # unwrap Accelerate's
+        wrapped = self._trainer.model_wrapped  # keep DDP: it shares buffers
         self._averages = Averages(self._settings, wrapped, inner)
         self._shows_best = False
         self._first_epoch = int(state.epoch or 0)
@@ -231,7 +230,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """End the last epoch, where a checkpoint of its last step was resumed."""
+        """End the previous epoch if the resumed checkpoint is from its last step."""
         assert self._averages is not None
         self._averages.end_epochs(int(state.epoch or 0) - self._first_epoch)
 
@@ -256,7 +255,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note the score of an evaluation in ``train``."""
+        """Record the score of an evaluation in ``train``."""
         if self._averages is not None:
             self._averages.note(metrics or {})
 
@@ -267,7 +266,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Show the best averaged weights from now on, if they were just loaded."""
+        """Finish; if the Trainer has just loaded its best model, leave it in place."""
         loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
         assert self._averages is not None
         self._shows_best = bool(loaded)
@@ -275,7 +274,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
 
 
 def _folder(args: TrainingArguments, resume: str | bool | None) -> Path | None:
-    """Name the folder that ``train(resume_from_checkpoint=resume)`` will load."""
+    """Return the folder that ``train(resume_from_checkpoint=resume)`` will load."""
     found = resume
     if resume is True:
         found = get_last_checkpoint(args.output_dir)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Lets one method of one object run on the averaged weights."""
+"""Run a method of one object on the averaged weights; checks shared by callbacks."""
 
 import functools
 import warnings
@@ -10,28 +10,28 @@ from switch_ema.averaging.best import Best
 
 Current = Callable[[], Averager | Best | None]
 Around = Callable[..., Any]
-"""``around(original, shown, *args)`` calls ``shown(*args)``, and does more."""
+"""``around(original, shown, *args)`` wraps extra work around ``shown(*args)``."""
 
 
 def run_on_average(
     owner: Any, method: str, averager: Current, around: Around | None = None
 ) -> None:
-    """Wrap ``owner.method``, of this object only, in ``averager().averaged()``.
+    """Wrap ``owner.method``, on this object only, in ``averager().averaged()``.
 
-    For trainers that tell callbacks when an evaluation begins and ends, but not when
-    it fails: a ``with`` block around the call restores the live weights on any way
-    out. While ``averager()`` is None the method runs as it was. A method that is
-    wrapped already shows the average of the new averager in place of the old one's.
+    For trainers that notify callbacks when an evaluation begins and ends, but not when
+    it fails: a ``with`` block around the call always restores the live weights. While
+    ``averager()`` is None, the method runs unchanged. Wrapping a method again replaces
+    the old averager with the new one.
 
     Args:
-        owner: the object.
-        method: the name of its method.
-        averager: says whose average is shown now.
-        around: is called in place of the method, with the method as it was and with
-            the one that shows the average.
+        owner: the object whose method is wrapped.
+        method: the name of the method.
+        averager: returns the averager to use now, or None.
+        around: called in place of the method; its first two arguments are the original
+            method and the one that runs on the average.
     """
     present = getattr(owner, method)
-    # Itself, since a wrapper of somebody else's around it may have its attributes.
+    # functools.wraps copies attributes, so a third-party wrapper may carry ours too.
     is_ours = getattr(present, "wrapper", None) is present
     original = present.original if is_ours else present
 
@@ -53,7 +53,7 @@ def run_on_average(
 
 
 def warn_without_state(what: str = "the averager", stacklevel: int = 3) -> None:
-    """Warn that a resumed checkpoint lacks the state of something."""
+    """Warn that the resumed checkpoint has no state for ``what``."""
     warnings.warn(
         f"The checkpoint has no state of {what}, which therefore starts from scratch.",
         stacklevel=stacklevel,
@@ -61,7 +61,7 @@ def warn_without_state(what: str = "the averager", stacklevel: int = 3) -> None:
 
 
 def check_alone(callback: Any, callbacks: Iterable[Any], kind: type) -> None:
-    """Refuse a second averaging callback, since a checkpoint has room for one."""
+    """Reject a second averaging callback: a checkpoint stores the state of only one."""
     others = [other for other in callbacks if isinstance(other, kind)]
     if any(other is not callback for other in others):
         raise ValueError(
