@@ -1,4 +1,4 @@
-"""Checks of arguments: one clear sentence with the name, the value and the range."""
+"""Argument checks; each error names the argument, the value and the valid range."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def listed(names: Sequence[str], separator: str = ", ", most: int = 5) -> str:
-    """Return the first names for a message, and how many more there are.
+    """Return the first names and the number of others, for a message.
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'

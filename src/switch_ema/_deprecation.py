@@ -1,4 +1,4 @@
-"""Old names that keep working for a while: each warns once and names its successor."""
+"""Deprecated names: each warns once and names its replacement."""
 
 import warnings
 
@@ -8,15 +8,15 @@ _warned: set[str] = set()
 def warn_deprecated(
     old: str, new: str, *, removed_in: str, stacklevel: int = 2
 ) -> None:
-    """Warn, once per process and name, that a name has moved.
+    """Warn, once per process and name, that a name is deprecated.
 
-    A ``FutureWarning``, since Python hides a ``DeprecationWarning`` from users of a
+    Uses ``FutureWarning``, because Python hides ``DeprecationWarning`` from users of a
     library.
 
     Args:
-        old: the name that was used, in full.
-        new: what to use instead, in full.
-        removed_in: the version that no longer has the old name.
+        old: full name that was used.
+        new: full name of the replacement.
+        removed_in: the version that removes the old name.
         stacklevel: 1 is the caller of this function, 2 the caller's caller.
 
     >>> with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""Says in one sentence what to install where a library is missing."""
+"""One-sentence errors that name the extra to install for a missing library."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +14,14 @@ def needed(
 ) -> Iterator[None]:
     """Import ``library`` inside this block; if it is missing, name the extra.
 
-    A module that the library itself fails to find is reported as it is.
+    If the library is installed but fails to import another module, that error is left
+    unchanged.
 
     Args:
-        library: the module's name, without what follows a dot; None for any.
-        extra: what to install, such as ``"files"``.
-        user: the subject of the sentence, what needs the library.
-        error: the exception to raise.
+        library: name of the top-level module; None for any.
+        extra: extra that installs it, such as ``"files"``.
+        user: subject of the sentence: whatever needs the library.
+        error: type of the exception to raise.
 
     >>> with needed("no_such_library", extra="files"):
     ...     import no_such_library
@@ -40,5 +41,5 @@ def needed(
 
 
 def missing_extra(library: str, extra: str, user: str = "This") -> str:
-    """Return the sentence."""
+    """Return the sentence that names the extra."""
     return f'{user} needs {library}: pip install "switch-ema[{extra}]".'

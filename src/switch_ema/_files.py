@@ -1,4 +1,4 @@
-"""Writes files so that a reader finds a whole one or none; reads without links."""
+"""Atomic writes of files and folders, and reads that follow no links."""
 
 import errno
 import glob
@@ -13,18 +13,17 @@ Content = Union[str, bytes, Callable[[Path], object]]
 
 
 def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
-    """Write a file completely or not at all; an earlier one is replaced in one go.
+    """Write a file completely or not at all, replacing an existing one atomically.
 
-    The content goes to a temporary file in the same folder, is forced to the disk
-    (fsync), and only then gets its name. So a reader never sees half of it, and neither
-    a kill nor a loss of power leaves anything but the old or the new file under the
-    name. A kill in between leaves the temporary file, which :func:`remove_unfinished`
-    deletes.
+    The content is written to a temporary file in the same folder, synced to disk
+    (fsync) and then renamed. Readers never see a partial file: after a kill or a power
+    loss, the path holds either the old or the new content. A kill may leave the
+    temporary file behind; :func:`remove_unfinished` deletes it.
 
     Args:
-        path: where the file is to be; its folder has to exist.
-        content: text (written as UTF-8), bytes, or a function that writes to the path
-            that it is given.
+        path: path of the file; its folder must exist.
+        content: text (written as UTF-8), bytes, or a function that is called with a
+            path and writes to it.
 
     Returns:
         The path.
@@ -39,7 +38,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
     """
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
-    unfinished.unlink(missing_ok=True)  # a link of this name would lead elsewhere
+    unfinished.unlink(missing_ok=True)  # do not write through a link of this name
     try:
         if callable(content):
             content(unfinished)
@@ -57,11 +56,11 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
 def write_folder_atomically(
     path: str | os.PathLike[str], fill: Callable[[Path], object]
 ) -> Path:
-    """Write a folder completely or not at all; there must not be one of this name.
+    """Write a folder completely or not at all; it must not exist yet.
 
     Args:
-        path: where the folder is to be; the folder above it has to exist.
-        fill: a function that writes files into the folder that it is given.
+        path: path of the folder; its parent must exist.
+        fill: a function that is called with a folder and writes files into it.
 
     Returns:
         The path.
@@ -84,18 +83,18 @@ def write_folder_atomically(
 
 
 def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
-    """Read a regular file below a folder without following any link on the way.
+    """Read a regular file below a folder without following links on the way.
 
-    Nothing outside of the folder is read, whatever somebody has put into it. The folder
-    itself may be a link.
+    Nothing outside the folder is read, whatever it contains. The folder itself may be a
+    link.
 
     Args:
-        folder: where to begin.
-        names: of the folders below it and, last, of the file.
+        folder: folder to start from.
+        names: names of the folders below it and, last, of the file.
 
     Raises:
-        OSError: there is no such file, or a name belongs to a link, a pipe or a device,
-            or leads out of the folder.
+        OSError: the file does not exist, or a name is that of a link, a pipe or a
+            device, or leads out of the folder.
 
     Example:
         >>> import tempfile
@@ -114,7 +113,7 @@ def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
             inner = os.open(name, flags, dir_fd=place)
             os.close(place)
             place = inner
-        # Without O_NONBLOCK a pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.open(names[-1], flags, dir_fd=place)
     finally:
@@ -126,13 +125,13 @@ def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what killed writers have left behind in a folder that nobody writes to."""
+    """Delete the temporary files of killed writers; nobody may be writing here."""
     for path in folder.glob(f".*{_ENDING}"):
         path.unlink(missing_ok=True)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete what killed processes have left of writing one file or folder."""
+    """Delete temporary files of one path whose writers are no longer running."""
     start = f".{path.name}."
     for left in path.parent.glob(f"{glob.escape(start)}*{_ENDING}"):
         writer = left.name[len(start) : -len(_ENDING)]
@@ -144,10 +143,10 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Whether another process of this number runs; if in doubt, yes."""
+    """Whether another process with this id is running; True if in doubt."""
     if process == os.getpid():
         return False
-    if os.name != "posix":  # there, asking would end it
+    if os.name != "posix":  # on Windows, os.kill(process, 0) would end the process
         return True
     try:
         os.kill(process, 0)
@@ -166,8 +165,8 @@ _NOT_FOR_FOLDERS = (
     errno.EINVAL,
     errno.ENOTSUP,
 )
-"""Folders cannot be opened (Windows) or forced to the disk (some network drives): then
-nothing else can be done. Other errors are the disk's."""
+"""Errors where folders cannot be opened (Windows) or synced (some network drives):
+nothing can be done, so they are ignored. Other errors mean that the disk failed."""
 
 
 def _force_to_disk(path: Path) -> None:
@@ -179,7 +178,7 @@ def _force_to_disk(path: Path) -> None:
 
 
 def _force_folder_to_disk(path: Path) -> None:
-    """Force the entries of a folder to the disk, such as a new name."""
+    """Sync the entries of a folder to disk, such as a renamed file."""
     try:
         _force_to_disk(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lazy imports, and facts read from source, so that lists need no torch."""
+"""Lazy imports, and class facts read from source, for lists without torch."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +13,14 @@ _PACKAGE = Path(__file__).parent
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a package, which imports a name on first use.
+    """Return a ``__getattr__`` for a package that imports a name on first use.
 
-    A package can then export computing and drawing together, and computing alone does
+    A package can then export both computation and drawing; using only the former does
     not import matplotlib.
 
     Args:
-        package: the package's name.
-        homes: for each name the module of the package that defines it.
+        package: name of the package.
+        homes: for each name, the module of the package that defines it.
     """
 
     def find(name: str) -> Any:
@@ -43,20 +43,20 @@ def load_named(name: str) -> Any:
 
 @dataclass(frozen=True)
 class ClassSource:
-    """What the source of a class says, read without importing it."""
+    """Facts about a class, read from its source without importing it."""
 
     summary: str
     """The first line of its docstring."""
     attributes: dict[str, Any]
-    """Its class attributes whose values are literals."""
+    """Class attributes whose values are literals."""
 
 
 @cache
 def find_class(name: str) -> ClassSource | None:
-    """Read a class of ours, named as ``package.module:Class``, from its source.
+    """Read one of our classes, named as ``package.module:Class``, from its source.
 
     Returns:
-        None where the name is something else, such as a function.
+        None if the name is not a class, but a function, say.
 
     >>> find_class("switch_ema.averaging.methods.ema:EMA").attributes["name"]
     'ema'
@@ -70,7 +70,7 @@ def find_class(name: str) -> ClassSource | None:
 
 
 def describe_named(name: str) -> str:
-    """Return the first line of the docstring of a class of ours, without importing it.
+    """Return the first line of the docstring of one of our classes, without importing.
 
     >>> describe_named("switch_ema.zoo.tasks.toy.two_d:Moons")
     "Two noisy half-moons that interlock; 50 labelled points (the paper's toy)."
@@ -83,10 +83,10 @@ def describe_named(name: str) -> str:
 
 @cache
 def exported_names(package: str) -> dict[str, str]:
-    """Return what the ``__all__`` of a package of ours lists, without importing it.
+    """Return the names in ``__all__`` of one of our packages, without importing it.
 
     Returns:
-        For each name where it is defined, as ``package.module:Class``.
+        For each name, where it is defined, as ``package.module:Class``.
 
     >>> exported_names("switch_ema.averaging.methods")["EMA"]
     'switch_ema.averaging.methods.ema:EMA'
@@ -111,9 +111,9 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _literals(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
-    """Yield the names that are assigned a literal, with its value."""
+    """Yield each name that is assigned a literal, with its value."""
     for node in body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            # Other values can only be known by running the code.
+            # Other values are unknown without running the code.
             with suppress(ValueError):
                 yield node.targets[0].id, ast.literal_eval(node.value)

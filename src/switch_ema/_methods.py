@@ -1,4 +1,4 @@
-"""Facts about the methods, read from their source: a list of them needs no torch."""
+"""Facts about the methods, read from source: listing them does not import torch."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -6,19 +6,19 @@ from functools import cache
 from switch_ema._lazy import ClassSource, exported_names, find_class
 
 _PACKAGES = ("switch_ema.averaging.methods", "switch_ema.averaging.contrib")
-"""Where methods are exported, in the order of lists and tables."""
+"""Packages that export methods, in the order of lists and tables."""
 
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What lists, figures and pages say about a method."""
+    """Facts about a method shown in lists, figures and pages."""
 
     name: str
     """The name that users type."""
     display_name: str
     """Its name in figures and pages."""
     colour: int
-    """Its place in the palette."""
+    """Index in the palette."""
     description: str
     """The first line of its docstring."""
 
@@ -46,6 +46,6 @@ def _as_facts(where: str, source: ClassSource) -> MethodFacts:
         )
     except KeyError as missing:
         raise LookupError(
-            f"{where} needs {missing.args[0]} as a class attribute with a literal."
+            f"{where} needs a class attribute {missing.args[0]} with a literal value."
         ) from None
     return MethodFacts(name, display_name, colour, source.summary)

@@ -1,4 +1,4 @@
-"""Keeps the states of the random number generators around what must not move them."""
+"""Protects the state of the random number generators."""
 
 import random
 import sys
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def random_numbers_kept() -> Iterator[None]:
-    """Put the states of Python's, NumPy's and torch's generators back afterwards."""
+    """Restore the states of Python's, NumPy's and torch's generators on exit."""
     numpy = sys.modules.get("numpy")
     python, on_cpu = random.getstate(), torch.get_rng_state()
     legacy = None if numpy is None else numpy.random.get_state()

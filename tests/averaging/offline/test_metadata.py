@@ -105,10 +105,10 @@ HOSTILE = {
         b"ctorch.distributed.checkpoint.metadata\nMetadata.__init__\n",
         "import .*Metadata.__init__",
     ),
-    "the bases of a class": (RECORD + b"N}\x8c\x09__bases__)s\x86b", "no record"),
-    "an attribute of a class": (RECORD + b"}\x8c\x04name)sb", "no record"),
-    "a state that is none": (RECORD + b")\x81K\x01b", "state of a StorageMeta is"),
-    "two states": (RECORD + b")\x81}b}b", "changes a StorageMeta"),
+    "the bases of a class": (RECORD + b"N}\x8c\x09__bases__)s\x86b", "not a record"),
+    "an attribute of a class": (RECORD + b"}\x8c\x04name)sb", "not a record"),
+    "an invalid state": (RECORD + b")\x81K\x01b", "StorageMeta is invalid"),
+    "two states": (RECORD + b")\x81}b}b", "the state of a StorageMeta twice"),
     "getattr": (
         b"cbuiltins\ngetattr\n" + RECORD + b"\x8c\x08__init__\x86R",
         "would call builtins.getattr",
@@ -118,7 +118,7 @@ HOSTILE = {
         "would call builtins.getattr",
     ),
     "the call of a record": (RECORD + b")\x81)R", "would call a value"),
-    "arguments of a record": (RECORD + b"K\x01\x85\x81", "no record"),
+    "arguments of a record": (RECORD + b"K\x01\x85\x81", "not a record"),
     "a record of numbers": (called("torch", "Size", 3), "size is not of type tuple"),
     "a dtype called": (called("torch", "float32"), "would call torch.float32"),
     "an old instruction": (b"(ios\nsystem\n", "has the instruction INST"),
@@ -126,12 +126,12 @@ HOSTILE = {
     "an extension": (b"\x82\x01", "has the instruction EXT1"),
     "a persistent object": (b"Px\n", "has the instruction PERSID"),
     "a memo without end": (b"N\xff", "opcode"),
-    "a deep key": (b"})" + b"\x85" * 200_000 + b"Ns", "a key that is no name"),
+    "a deep key": (b"})" + b"\x85" * 200_000 + b"Ns", "a key that is not a name"),
     "a list inside itself": (b"]q\x00h\x00a", "no Metadata where one is expected"),
     "a text without end": (b"\x8d" + (1 << 45).to_bytes(8, "little"), "expected"),
-    "nothing": (b"", "uses what it has not made"),
-    "too few": (b"\x86", "takes more than it has"),
-    "what was not kept": (b"h\x07", "uses what it has not made"),
+    "nothing": (b"", "uses a value that it never created"),
+    "too few": (b"\x86", "takes more values than are on the stack"),
+    "what was not kept": (b"h\x07", "uses a value that it never created"),
 }
 
 
@@ -158,12 +158,12 @@ def test_a_huge_number_in_the_memo_takes_no_memory():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"chunks": [((0, 0), (4, 2))]}, "'w' is outside of it"),
-        ({"chunks": [((0,), (3,))]}, "'w' is outside of it"),
+        ({"chunks": [((0, 0), (4, 2))]}, "'w' is outside the tensor"),
+        ({"chunks": [((0,), (3,))]}, "'w' is outside the tensor"),
         ({"places": {MetadataIndex("v"): 3}}, "no _StorageInfo"),
         ({"places": {MetadataIndex("v"): _StorageInfo("f", -1, 2)}}, "whole numbers"),
         ({"places": {MetadataIndex("v"): _StorageInfo(5, 1, 2)}}, "relative_path"),
-        ({"places": {"v": _StorageInfo("f", 1, 2)}}, "a key that is no index"),
+        ({"places": {"v": _StorageInfo("f", 1, 2)}}, "a key that is not an index"),
         ({"v": 5}, "no TensorStorageMetadata"),
     ],
 )

@@ -1,9 +1,9 @@
-"""The metadata of torch.distributed.checkpoint, read as data.
+"""Reads the metadata of torch.distributed.checkpoint without unpickling it.
 
-It is a pickle, and a pickle can run code. This reader cannot: it imports nothing, calls
-nothing and makes no object but those below. It knows the instructions that Python
-writes for torch's records, and the classes that are in them by exact names; it refuses
-everything else.
+The metadata is a pickle, and unpickling can run code. This reader imports nothing,
+calls nothing and creates only the objects below. It knows the instructions that Python
+writes for torch's records and the exact names of their classes; it rejects everything
+else.
 """
 
 import io
@@ -28,7 +28,7 @@ _RECORDS = {
     (_METADATA, "TensorStorageMetadata"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
 }
-"""The classes whose instances are made and given a state."""
+"""Classes of which a pickle may create instances and set their state."""
 
 _MEMORY_FORMAT = (_METADATA, "_MEM_FORMAT_ENCODING")
 _MEMORY_FORMATS = {
@@ -39,10 +39,10 @@ _MEMORY_FORMATS = {
 _LAYOUT = ("torch.serialization", "_get_layout")
 _SIZE = ("torch", "Size")
 _GETATTR = {("builtins", "getattr"), ("__builtin__", "getattr")}
-"""How the enums of Python 3.11.0 to 3.11.3 are pickled; it stands for these alone."""
+"""Python 3.11.0 to 3.11.3 pickle enums by ``getattr``; accepted only for these."""
 _PATHS = {
     (module, name)
-    for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
+    for module in ("pathlib", "pathlib._local")  # the latter since Python 3.13
     for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 }
 _DTYPES = {
@@ -54,27 +54,27 @@ _KNOWN = {*_RECORDS, *_PATHS, *_DTYPES, *_GETATTR, _MEMORY_FORMAT, _LAYOUT, _SIZ
 
 _MOST_OFTEN = 100
 _MOST_DIVIDED = 6
-"""Dimensions in which a tensor is divided; meshes have fewer."""
+"""Most dimensions in which a tensor may be divided; device meshes have fewer."""
 
 
 class Refused(ValueError):
-    """The metadata is not what torch writes."""
+    """Raised for metadata that torch would not write."""
 
 
 class Place(NamedTuple):
-    """Where the bytes of a chunk, or of another value, are."""
+    """Location of the bytes of a chunk or of another value."""
 
     name: str
-    """Of the value."""
+    """Name of the value."""
     file: str
     offset: int
     length: int
     is_plain: bool
-    """Whether the bytes are those of torch.save, not compressed or otherwise changed"""
+    """Whether the bytes are as torch.save wrote them, not compressed, say."""
 
 
 class Chunk(NamedTuple):
-    """A box of a tensor, stored in one piece."""
+    """A box-shaped part of a tensor, stored in one piece."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -82,24 +82,24 @@ class Chunk(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a folder of torch.distributed.checkpoint holds."""
+    """Contents of a torch.distributed.checkpoint folder."""
 
     tensors: dict[str, TensorInfo]
     chunks: dict[str, list[Chunk]]
-    """Those of each tensor."""
+    """Chunks of each tensor."""
     others: list[str]
     """Names of values that are not tensors."""
     places: list[Place]
-    """All that is stored."""
+    """Locations of all stored values."""
 
 
 def read_metadata(file: BinaryIO) -> Contents:
     """Read a ``.metadata`` file.
 
     Raises:
-        Refused: it is damaged, or holds anything that torch does not write.
+        Refused: the file is damaged, or contains something that torch does not write.
     """
-    # From memory: a file would make room for as many bytes as a text claims to have.
+    # From memory: reading from a file would allocate as many bytes as a string claims.
     root = _Record.expect(_unpickle(io.BytesIO(file.read())), "Metadata")
     stored = _expect(root.get("storage_data"), dict, "storage_data")
     places = {index: _place(index, value) for index, value in stored.items()}
@@ -113,14 +113,15 @@ def read_metadata(file: BinaryIO) -> Contents:
         record = _Record.expect(entry, "TensorStorageMetadata")
         shape = _as_size(record.get("size"))
         boxes = _expect(record.get("chunks"), list, "chunks")
-        # A file may name one long list at many places; empty chunks share a place.
+        # A small file may refer to one long list many times. Not every chunk has a
+        # location of its own: empty ones share theirs.
         count += len(boxes)
         if count > _MOST_OFTEN * (len(places) + 1):
             raise Refused("it has far more chunks than are stored")
         properties = _Record.expect(record.get("properties"), "TensorProperties")
         dtype = _DTYPES.get(properties.state[0].key)
         if dtype is None:
-            raise Refused(f"the dtype of {name!r} is none")
+            raise Refused(f"the dtype of {name!r} is unknown")
         tensors[name] = TensorInfo(dtype, shape)
         chunks[name] = [_chunk(name, shape, box, places) for box in boxes]
     return Contents(tensors, chunks, others, list(places.values()))
@@ -129,9 +130,9 @@ def read_metadata(file: BinaryIO) -> Contents:
 def covers(shape: tuple[int, ...], chunks: Sequence[Chunk]) -> bool:
     """Whether each element of a tensor is in exactly one of its chunks.
 
-    The corners of a box, with signs that alternate, determine it; those of boxes that
-    fill another one without overlapping cancel out but for its own. So the time does
-    not grow with the square of the number of chunks.
+    A box is determined by its corners with alternating signs. If boxes fill a larger
+    one without overlap, all corners cancel except those of the larger one. This takes
+    linear time; comparing all pairs of chunks would take quadratic time.
     """
     if 0 in shape:
         return True
@@ -165,13 +166,13 @@ def _chunk(
     )
     place = places.get((name, offsets))
     if not is_inside or place is None:
-        raise Refused(f"a chunk of {name!r} is outside of it, or not stored")
+        raise Refused(f"a chunk of {name!r} is outside the tensor, or not stored")
     return Chunk(offsets, sizes, place)
 
 
 def _place(index: Any, value: Any) -> Place:
     if not isinstance(index, tuple):
-        raise Refused("what is stored has a key that is no index")
+        raise Refused("storage_data has a key that is not an index")
     record = _Record.expect(value, "_StorageInfo")
     file = _expect(record.get("relative_path"), str, "relative_path")
     offset, length = _as_size((record.get("offset"), record.get("length")))
@@ -186,15 +187,15 @@ def _expect(value: Any, kind: type, name: str) -> Any:
 
 
 def _as_size(value: Any) -> tuple[int, ...]:
-    """Check that something is a tuple of whole numbers that a file can have."""
+    """Check that a value is a tuple of plausible sizes."""
     numbers = _expect(value, tuple, "a size")
     if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-        raise Refused("a size is not made of whole numbers")
+        raise Refused("a size does not consist of whole numbers")
     return tuple(numbers)
 
 
 class _Named:
-    """A class or function that the pickle names; it is not looked up."""
+    """A class or function named by the pickle; it is never imported."""
 
     __slots__ = ("key",)
 
@@ -203,7 +204,7 @@ class _Named:
 
 
 class _Record:
-    """An instance of one of torch's classes: its name, and its state as data."""
+    """Stands for an instance of one of torch's classes: the name and the state."""
 
     __slots__ = ("kind", "state")
 
@@ -212,37 +213,37 @@ class _Record:
         self.state: Any = None
 
     def build(self, state: Any) -> None:
-        """Take the state, once."""
+        """Set the state, which is allowed only once."""
         if self.state is not None:
-            raise Refused(f"it changes a {self.kind}")
+            raise Refused(f"it sets the state of a {self.kind} twice")
         if self.kind == "TensorProperties":
             is_state = (
                 isinstance(state, tuple)
-                and len(state) in (5, 6)  # newer versions of torch add the strides
+                and len(state) in (5, 6)  # 6 with the strides of newer torch versions
                 and isinstance(state[0], _Named)
             )
         else:
             is_state = isinstance(state, dict)
         if not is_state:
-            raise Refused(f"the state of a {self.kind} is none")
+            raise Refused(f"the state of a {self.kind} is invalid")
         self.state = state
 
     def get(self, name: str) -> Any:
-        """Return an attribute."""
+        """Return an attribute, or raise Refused."""
         if name not in self.state:
             raise Refused(f"a {self.kind} has no {name}")
         return self.state[name]
 
     @staticmethod
     def expect(value: Any, kind: str) -> "_Record":
-        """Return a record of one kind, or raise Refused."""
+        """Return the value if it is a record of this kind, or raise Refused."""
         if not isinstance(value, _Record) or value.kind != kind or value.state is None:
-            raise Refused(f"there is no {kind} where one is expected")
+            raise Refused(f"it has no {kind} where one is expected")
         return value
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    """Return the data that the call of a function or class stands for."""
+    """Return the data that a call stands for, without making the call."""
     key = function.key if isinstance(function, _Named) else None
     if key == _SIZE and len(arguments) == 1:
         return _as_size(arguments[0])
@@ -266,7 +267,7 @@ def _call(function: Any, arguments: Any) -> Any:
 
 
 class _Machine:
-    """Follows the instructions of a pickle on a stack, as far as they make data."""
+    """Executes those instructions of a pickle that only create data, on a stack."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -321,7 +322,7 @@ class _Machine:
 
     def _tuple(self, count: int) -> None:
         if len(self.stack) < count:
-            raise Refused("it takes more than it has")
+            raise Refused("it takes more values than are on the stack")
         self.stack[-count:] = [tuple(self.stack[-count:])]
 
     def _extend(self, values: list[Any]) -> None:
@@ -335,8 +336,8 @@ class _Machine:
                 offset = record.state.get("offset")
                 name = _expect(record.get("fqn"), str, "a name")
                 key = (name, None if offset is None else _as_size(offset))
-            elif type(key) not in (str, int):  # hashing others may never end
-                raise Refused("a dictionary has a key that is no name")
+            elif type(key) not in (str, int):  # hashing a nested key may take forever
+                raise Refused("a dictionary has a key that is not a name")
             changed[key] = value
 
     def _put(self, number: int) -> None:
@@ -347,25 +348,25 @@ class _Machine:
 
     def _name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise Refused("it would import something that has no name")
+            raise Refused("it would import something without a name")
         if (module, name) not in _KNOWN:
             raise Refused(f"it would import {module}.{name}")
         self.push(_Named((module, name)))
 
     def _reduce(self) -> None:
-        arguments = _expect(self.stack.pop(), tuple, "what a call is given")
+        arguments = _expect(self.stack.pop(), tuple, "an argument list")
         self.push(_call(self.stack.pop(), arguments))
 
     def _new(self) -> None:
         arguments, made = self.stack.pop(), self.stack.pop()
         if not isinstance(made, _Named) or made.key not in _RECORDS or arguments != ():
-            raise Refused("it would make something that is no record")
+            raise Refused("it would create something that is not a record")
         self.push(_Record(made.key[1]))
 
     def _build(self) -> None:
         state, record = self.stack.pop(), self.stack[-1]
         if not isinstance(record, _Record):
-            raise Refused("it would change something that is no record")
+            raise Refused("it would change something that is not a record")
         record.build(state)
 
 
@@ -381,7 +382,7 @@ def _unpickle(file: BinaryIO) -> Any:
             does[opcode.name](argument)
         return machine.stack.pop()
     except (IndexError, KeyError) as error:
-        raise Refused("it uses what it has not made") from error
+        raise Refused("it uses a value that it never created") from error
     except ValueError as error:
         if isinstance(error, Refused):
             raise

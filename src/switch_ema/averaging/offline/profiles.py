@@ -1,13 +1,13 @@
-"""Averaging profiles: how much each past step weighs, and how to fit a wanted one.
+"""Averaging profiles: the weight of each past step, and fitting a wanted profile.
 
 Every average at step ``t`` is a weighted sum of the live weights of the steps
 ``s = 1..t``; the weights over ``s`` are its profile. Power-function averages have
 
     w(s) = (s / t) ** (gamma + 1) - ((s - 1) / t) ** (gamma + 1),
 
-which is exact, not a continuous limit: it sums to 1 and is what
-``beta_t = (1 - 1/t) ** (gamma + 1)`` does step by step. Their width is given as
-``sigma_rel``, the standard deviation as a share of the training so far
+which is exact, not a continuous limit: it sums to 1 and equals the step-by-step average
+with ``beta_t = (1 - 1/t) ** (gamma + 1)``. Their width is given as ``sigma_rel``, the
+standard deviation as a share of the training so far
 (Karras et al., 2024, https://arxiv.org/abs/2312.02696).
 """
 
@@ -26,17 +26,17 @@ Profile = Callable[[Tensor, int], Tensor]
 """``profile(steps, t)``: weights at some of the steps 1..t, up to a common factor."""
 
 _BLOCK = 1 << 21
-"""Numbers in memory at once while profiles are compared (16 MB in float64)."""
+"""Numbers held in memory while comparing profiles (16 MB in float64)."""
 
 _RTOL = 1e-14
-"""Directions below this share of the largest eigenvalue are float64 rounding."""
+"""Eigenvalues below this share of the largest one are float64 rounding errors."""
 
 
 def power_profile(sigma_rel: float) -> Profile:
     """Return the profile of a power-function average.
 
     Args:
-        sigma_rel: its width as a share of the training, in (0, 0.2886].
+        sigma_rel: width of the profile as a share of the training, in (0, 0.2886].
     """
     power = sigma_rel_to_gamma(sigma_rel) + 1
     return lambda steps, t: (steps / t) ** power - ((steps - 1) / t) ** power
@@ -45,8 +45,8 @@ def power_profile(sigma_rel: float) -> Profile:
 def exponential_profile(decay: float) -> Profile:
     """Return the profile ``decay ** (t - s)`` of an EMA with constant decay in [0, 1).
 
-    An EMA also gives its initial value the weight ``decay ** t``. The weights before
-    the first step are in no snapshot, so that share is spread over the steps 1..t; it
+    An EMA also gives its initial value the weight ``decay ** t``. No snapshot contains
+    the weights before the first step, so this share is spread over the steps 1..t; it
     is negligible after a few times ``1 / (1 - decay)`` steps.
 
     Args:
@@ -57,35 +57,35 @@ def exponential_profile(decay: float) -> Profile:
 
 
 def uniform_profile(last: int) -> Profile:
-    """Return the profile of the mean of the last steps.
+    """Return the profile of the mean over the last steps.
 
     Args:
-        last: how many; all, if there are fewer.
+        last: number of steps; all, if there are fewer.
     """
     check_count("last", last)
     return lambda steps, t: (steps > t - last).to(steps.dtype)
 
 
 Curve = Callable[[Tensor], Tensor]
-"""A learning rate as a share of the highest, over the progress of a decay in [0, 1]."""
+"""Learning rate relative to its peak, as a function of the progress in [0, 1]."""
 
 DECAYS: dict[str, Curve] = {
     "linear": lambda progress: 1 - progress,
     "minus-sqrt": lambda progress: 1 - progress.sqrt(),
     "cosine": lambda progress: (1 + (math.pi * progress).cos()) / 2,
 }
-"""Decays of the learning rate by name, from 1 to 0."""
+"""Learning-rate decays from 1 to 0, by name."""
 
 
 def decay_profile(curve: Curve) -> Profile:
-    """Return the profile that stands for a decay of the learning rate.
+    """Return the profile that is equivalent to a learning-rate decay.
 
-    Steps of a constant learning rate, weighted by a falling curve w, end where the
-    average with the weights ``w((s - 1) / t) - w(s / t)`` is (WSM, Tian et al., 2025,
-    https://arxiv.org/abs/2507.17634). A linear decay is the mean.
+    Scaling the updates of a constant learning rate by a falling curve w ends at the
+    average with weights ``w((s - 1) / t) - w(s / t)`` (WSM, Tian et al., 2025,
+    https://arxiv.org/abs/2507.17634). A linear decay corresponds to the mean.
 
     Args:
-        curve: w, a function of the progress in [0, 1], a tensor; it falls from 1 to 0.
+        curve: w, a function of the progress in [0, 1] (a tensor), from 1 down to 0.
     """
     return lambda steps, t: curve((steps - 1) / t) - curve(steps / t)
 
@@ -93,11 +93,11 @@ def decay_profile(curve: Curve) -> Profile:
 def decay_weights(values: Sequence[float]) -> list[float]:
     """Return the weights of n checkpoints for the n - 1 values w of a decay.
 
-    ``w[j]`` is the share of the learning rate between the checkpoints j and j + 1.
-    The weights are ``1 - w[0]``, then ``w[j - 1] - w[j]``, and at last ``w[n - 2]``.
+    ``w[j]`` is the relative learning rate between the checkpoints j and j + 1. The
+    weights are ``1 - w[0]``, then ``w[j - 1] - w[j]``, and finally ``w[n - 2]``.
 
     Args:
-        values: the shares w, each in [0, 1], which must not rise.
+        values: w, each in [0, 1] and none larger than the one before.
 
     >>> decay_weights([0.75, 0.25])
     [0.25, 0.5, 0.25]
@@ -120,7 +120,7 @@ def profile_weights(profile: Profile, count: int) -> list[float]:
 
 
 class PowerAverage(NamedTuple):
-    """The power-function average of exponent ``gamma`` as it was at ``step``."""
+    """A power-function average with exponent ``gamma``, stored at ``step``."""
 
     step: int
     gamma: float
@@ -129,20 +129,20 @@ class PowerAverage(NamedTuple):
 def solve(
     stored: Sequence[PowerAverage], profile: Profile, step: int, noise: float
 ) -> tuple[list[float], float]:
-    """Find the combination of stored averages whose profile is nearest the wanted one.
+    """Find the combination of stored averages whose profile is closest to a wanted one.
 
-    With the columns of W the stored profiles and p the wanted one, minimise
+    With the stored profiles as columns of W and p the wanted one, minimise
 
         |W c - p|**2 / |p|**2 + noise**2 * |c|**2    subject to sum(c) = 1.
 
-    The constraint leaves what does not move in training where it is, however bad the
-    fit. The second term is the rounding error of the stored weights, which narrow
-    targets would otherwise amplify by coefficients in the hundreds.
+    The constraint keeps parameters that training does not move where they are, however
+    bad the fit. The second term is the rounding error of the stored weights, which
+    narrow targets would otherwise amplify with coefficients in the hundreds.
 
     Args:
         stored: at least one average, sorted by step, none later than ``step``.
         profile: the wanted profile.
-        step: the ``t`` at which it is wanted.
+        step: the step ``t`` of the wanted profile.
         noise: relative precision of the stored numbers, such as 2**-24 for float32.
 
     Returns:
@@ -165,7 +165,7 @@ def solve(
 def _inner_products(
     stored: Sequence[PowerAverage], profile: Profile, step: int
 ) -> tuple[Tensor, Tensor, float]:
-    """Return ``W'W``, ``W'p`` and ``p'p``, in blocks of steps that fit into memory."""
+    """Return ``W'W``, ``W'p`` and ``p'p``, summed over blocks that fit into memory."""
     ends = torch.tensor([average.step for average in stored], dtype=torch.float64)
     powers = torch.tensor([average.gamma + 1 for average in stored], dtype=ends.dtype)
     size = len(stored)

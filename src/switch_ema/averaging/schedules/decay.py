@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from switch_ema._checks import check_positive, check_range, check_share
 
 SMALLEST_WEIGHT = 8e-5
-"""Updates with a smaller weight of the live tensors are merged into fewer, larger ones.
-"""
+"""Updates with a smaller weight of the live tensors are merged into larger ones."""
 
 MERGED_WEIGHT = 2**-11
 """Lower bound of the weight of a merged update; the upper bound is twice this."""

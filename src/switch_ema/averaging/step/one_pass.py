@@ -58,7 +58,7 @@ class OnePass:
             compiled(columns, scalars)
         except Exception as error:  # a broken or missing compiler may raise anything
             warnings.warn(
-                "torch.compile failed, so weights are averaged block by block instead: "
+                "torch.compile failed, so weights are averaged block by block: "
                 f"{_first_line(error)}",
                 stacklevel=2,
             )
