@@ -72,7 +72,7 @@ def test_every_row_of_every_table_ends_on_one_page(folder, capsys):
         ">Table 5</a>",
         "83.48",
         "2 of 2",
-        "All tables together, by the metric that decides. Switch EMA over plain",
+        "All tables together, by primary metric. Switch EMA over plain",
         '<tr class="group">',
     ):
         assert text in page

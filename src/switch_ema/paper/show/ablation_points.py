@@ -14,15 +14,15 @@ class AblationPoint:
     """One setting of a method on one task."""
 
     label: str
-    """Of the method, as the comparison names it."""
+    """Label of the method in the comparison."""
     value: float
-    """Of the option that is varied."""
+    """Value of the varied option."""
     mean: float
     error: float
     """Standard error of the mean; 0 for a single seed."""
     n: int
     gain: Difference | None
-    """Over the row's baseline; positive is better."""
+    """Gain over the row's baseline; positive is better."""
     is_best: bool
     within_noise: bool | None
     """Whether a paired, uncorrected test finds no difference from the best setting of

@@ -61,9 +61,7 @@ def overall(tables: Iterable[PaperTable], stored: StoredRows) -> str:
         for contrast in contrasts_of(row)
     ]
     counts = headline(contrasts)
-    return (
-        f"All tables together, by the metric that decides. {counts}" if counts else ""
-    )
+    return f"All tables together, by primary metric. {counts}" if counts else ""
 
 
 def _figure_section(

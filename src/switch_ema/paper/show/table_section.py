@@ -36,9 +36,9 @@ HOW = (
     "the row's baseline, which the paper shades grey: plain training, or EMA if EMA is "
     "part of the standard training. Positive gains are improvements, also if lower "
     f"values are better; intervals are {CONFIDENCE} confidence intervals of the paired "
-    "differences, corrected like p. Better or worse: a paired t-test, Holm-corrected "
-    f"over the row's methods, has p < {LEVEL:g}; otherwise undecided. Switch EMA "
-    "over EMA is a separate test."
+    "differences, corrected like p. Better or worse: a paired t-test that allows for "
+    f"skew, Holm-corrected over the row's methods, has p < {LEVEL:g}; otherwise "
+    "undecided. Switch EMA over EMA is a separate test."
 )
 NOTHING = "No row of this table has been run with the current recipes."
 PERCENT = (

@@ -108,7 +108,7 @@ def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
         small_note=(
             "Short trainings have few steps, so decays are smaller than the paper's, "
             "which are 0.9 to 0.9999 for EMA and 0.99 to 0.99999 for Switch EMA; they "
-            "are warmed up by the count of steps, and 0.98 is reached after 440. "
+            "warm up with the number of steps, and 0.98 is reached after 440. "
             + _notes(tables, 4, 6, 8, 9, 10, 12)
         ),
         rows=(

@@ -17,29 +17,28 @@ ONE_DECIMAL, TWO_DECIMALS = (
     for decimals in (1, 2)
 )
 FIRST_SEEDS = {"cifar100": 0, "stl10": 100, "imagenet": 200}
-"""First seeds at the small scale, where rows that differ in data alone are equal."""
+"""First seeds at the small scale, where the paper's datasets are replaced by one."""
 SAME_DATA = (
-    "Rows that differ in the paper by their data alone differ here by their seeds "
-    "alone."
+    "Rows that differ only in their data in the paper differ only in their seeds here."
 )
 DATASETS = ("cifar10", "digits")
-"""What is classified at the small scale: the first one that is found. Small networks
-learn next to nothing of CIFAR-100 from a few images of each of its classes."""
+"""Datasets at the small scale; the first one found is used. Not CIFAR-100: small
+networks learn almost nothing from a few images per class."""
 _VARIANTS = {
     "without augmentation": {"augment": False},
     "with augmentation": {"augment": True},
 }
 FITTED = (
-    "Each row is trained twice, on images as they are and on augmented ones, until the "
-    "network fits its training images: 1,000 images (500 for slow networks) of 16 by "
-    "16 pixels from CIFAR-10 or, where that is not found, scikit-learn's digits; the "
-    "learning rate falls to zero along a cosine. Decays are such that a switch keeps "
-    "the same share of an epoch's progress as with the paper's decay and steps. The "
-    "paper prints neither likelihood nor calibration."
+    "Each row is trained twice, without and with augmentation, until the network fits "
+    "its training images: 1,000 images (500 for slow networks) of 16 by 16 pixels from "
+    "CIFAR-10 or, if it is not found, scikit-learn's digits; the learning rate falls "
+    "to zero along a cosine. Decays are chosen to keep the same share of an epoch's "
+    "progress at a switch as with the paper's decay and steps. The paper prints "
+    "neither likelihood nor calibration."
 )
 STACKED_SEEDS, SEEDS = 16, 5
 _STACKED = ("resnet18", "resnet50-sgd")
-"""Rows with many stacked seeds; others take too long for so many."""
+"""Rows with many stacked seeds; the others would take too long with so many."""
 _NOT_PRINTED = (
     Metric(name="NLL", higher_is_better=False),
     Metric(name="ECE", higher_is_better=False, unit="%"),

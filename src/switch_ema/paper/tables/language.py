@@ -53,8 +53,8 @@ TABLE_11 = PaperTable(
     name="table-11",
     title="Language modelling on Penn Treebank, by optimizer",
     small_note=(
-        "A small LSTM reads Python's manual, which every Python has, instead of Penn "
-        "Treebank; --dataset ptb takes that."
+        "A small LSTM is trained on Python's manual, which ships with Python, instead "
+        "of Penn Treebank; --dataset ptb selects the latter."
     ),
     rows=(
         _lstm("sgd", "SGD", "67.5 67.3 67.4 67.1", 0.4),
@@ -67,9 +67,9 @@ TABLE_12 = PaperTable(
     name="table-12",
     title="Text classification and language modelling with BERT",
     small_note=(
-        "A BERT of 2 layers starts from random weights. It rates reviews of a web shop "
-        "instead of Yelp's, and reads the validation text of WikiText-2 instead of "
-        "WikiText-103."
+        "A 2-layer BERT starts from random weights. It predicts the ratings of a web "
+        "shop's reviews instead of Yelp's, and is trained on the validation text of "
+        "WikiText-2 instead of WikiText-103."
     ),
     rows=(
         PaperRow(

@@ -41,14 +41,14 @@ class PropertyTable(PaperTable):
     promises: tuple[Promise, ...]
     tasks: tuple[str, ...]
     optimizers: Mapping[str, str | None]
-    """By their names; None is the task's own, with which plain training is done."""
+    """By name; None is the task's own optimizer, which plain training uses."""
 
 
 _METHODS: dict[str, tuple[str, ...]] = {
     "sgd": ("plain", "ema", "swa", "lookahead", "switch-ema"),
-    "sasam": ("plain", "swa"),  # it is SAM with SWA
+    "sasam": ("plain", "swa"),  # SASAM is SAM with SWA
 }
-"""By optimizer, where it is not plain training alone."""
+"""Methods by optimizer, if there are others than plain training."""
 _SGD = "lr=0.05,momentum=0.9"
 _OPTIMIZERS: dict[str, str | None] = {
     "sgd": None,
@@ -63,7 +63,7 @@ _PAPER_OPTIMIZERS = {
     "adan": "adan:lr=1e-3,weight_decay=0.02",
 }
 _TASKS = {"digits": "resnet18", "noisy-digits": "wrn28-10"}
-"""With the network on CIFAR-100 at the paper's scale: the paper names no task."""
+"""At the paper's scale, a network on CIFAR-100: the paper does not name a task."""
 _ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 
 
@@ -106,13 +106,13 @@ def _promise(
 
 TABLE_1 = PropertyTable(
     name="table-1",
-    title="What methods promise, by the paper's ticks, and what is measured",
+    title="Properties of methods: the paper's ticks and our measurements",
     seeds=8,
     keeps="all",
     small_note=(
         "Two tasks: digits, and digits with 30% of the labels redrawn, where plain "
-        "training over-trains. SAM and SASAM have the learning rate of SGD and rho "
-        "0.05, Adan has its usual 1e-3; no rate is tuned for any method."
+        "training over-trains. SAM and SASAM use SGD's learning rate and rho 0.05, "
+        "Adan its usual 1e-3; no learning rate is tuned."
     ),
     first=tuple(f"{task}-sgd" for task in _TASKS),
     tasks=tuple(_TASKS),

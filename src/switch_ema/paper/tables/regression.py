@@ -67,9 +67,9 @@ TABLE_10 = PaperTable(
     title="Regression of angles and ages",
     small_note=(
         "RCF-MNIST is the version with photos behind the clothes and the same colours "
-        "in training and test. Faces with ages cannot be handed out: where the paper "
-        "has AgeDB and IMDB-WIKI, red blood cells are counted in quarters of the "
-        "microscope images of BCCD, so only the kind of task is the same."
+        "in training and test. Face images with ages cannot be redistributed: instead "
+        "of AgeDB and IMDB-WIKI, the networks count red blood cells in quarters of "
+        "BCCD's microscope images, so only the kind of task is the same."
     ),
     rows=(
         _row(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Drawing:
-    """Draw a panel for each task of the runs."""
+    """Draw one panel per task of the runs."""
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.analysis.convergence.figure import draw_convergence
     from switch_ema.analysis.matplotlib_style import save_figure
@@ -107,7 +107,7 @@ def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
 CONVERGENCE = FigureKind(
     name="convergence",
     number="1",
-    description="the metric that decides against the epochs, a panel for each task",
+    description="the primary metric against epochs, one panel per task",
     draw=draw,
     make=_make,
 )

@@ -1,4 +1,4 @@
-"""Figure 5: metrics against the decays of EMA and Switch EMA, a panel for each task."""
+"""Figure 5: metrics against the decays of EMA and Switch EMA, one panel per task."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
 DECAY = FigureKind(
     name="decay",
     number="5",
-    description="the metric that decides against the decays, a panel for each task",
+    description="the primary metric against the decay, one panel per task",
     draw=draw,
     make=make_figure_decay,
 )

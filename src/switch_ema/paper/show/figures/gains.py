@@ -66,6 +66,6 @@ def _panel(task: "TaskSummary", methods: tuple[str, ...]) -> "GainPanel":
 
 GAINS = FigureKind(
     name="gains",
-    description="differences from the baseline with intervals, a panel for each task",
+    description="differences from the baseline with intervals, one panel per task",
     draw=draw,
 )

@@ -1,4 +1,4 @@
-"""Figure 2: loss and accuracy along a random direction, a panel for each network."""
+"""Figure 2: loss and accuracy along a random direction, one panel per network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -85,7 +85,7 @@ def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
 LANDSCAPE = FigureKind(
     name="landscape",
     number="2",
-    description="loss and metric along a random direction, a panel for each task",
+    description="loss and metric along a random direction, one panel per task",
     draw=draw,
     make=_make,
 )
