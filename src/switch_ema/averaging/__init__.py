@@ -72,7 +72,7 @@ __all__ = [
     "FusedAdam",
     "FusedAdamW",
     "FusedSGD",
-    # Afterwards: merges, soups and synthesised profiles
+    # After training: merges, soups and synthesised profiles
     "merge_checkpoints",
     "Merged",
     "Soup",
@@ -101,7 +101,7 @@ __all__ = [
     # When
     "Epochs",
     "Steps",
-    # Around the methods
+    # Tools for the methods
     "ConstantAfter",
     "StateMismatch",
     "Suggestion",
