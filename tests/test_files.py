@@ -42,7 +42,7 @@ def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
         return recorded
 
     monkeypatch.setattr(os, "fsync", record("fsync", fsync))
-    monkeypatch.setattr("pathlib.Path.replace", record("rename", replace))
+    monkeypatch.setattr(os, "replace", record("rename", replace))
     write_atomically(tmp_path / "file", "text")
     assert order == ["fsync", "rename", "fsync"]  # the last one is the folder's
 

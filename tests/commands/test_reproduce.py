@@ -84,7 +84,7 @@ def test_the_plan_of_a_cluster_says_what_it_costs_and_what_is_refused(
     words = " ".join(out.split())
     assert code == 0 and "Total GPU-hours: unknown," in words
     assert "Each training splits its batches over 8 workers" in words
-    assert "cannot be divided among several workers, because the average" in words
+    assert "cannot be divided among several workers, because its averaged" in words
 
 
 def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):

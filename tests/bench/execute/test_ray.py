@@ -198,7 +198,7 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused():
         UsageError, match=r"a training with 8 workers does not fit: .* for 5 with"
     ):
         executor.trainings_at_once(nodes, share, 8)
-    with pytest.raises(UsageError, match="room for 0, each with a GPU of its own"):
+    with pytest.raises(UsageError, match="room for 0 with a GPU each"):
         executor.trainings_at_once(nodes, executor.Share(1, 1), 2)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from switch_ema.bench.analyses import steps
 from switch_ema.bench.analyses.steps import Contestant, measure_steps
@@ -90,3 +91,11 @@ def test_contestants_take_turns(monkeypatch):
     assert counted == ["a", "b"] * 3  # and one round before
     assert all(cost.seconds > 0 for cost in found.values())
     assert found["b"].bytes - found["a"].bytes == found["a"].weights
+
+
+def test_tensors_without_a_storage_elsewhere_in_the_process_do_not_count():
+    sparse = torch.eye(2).to_sparse()
+    dense = torch.ones(3)
+    held = steps._held_tensors()
+    assert any(one is dense for one in held)
+    assert not any(one is sparse for one in held)

@@ -152,9 +152,11 @@ def _bytes(tensors: Any) -> int:
 
 
 def _held_tensors() -> list[Tensor]:
-    """Find all tensors known to the garbage collector."""
+    """Find all tensors with a storage that are known to the garbage collector."""
     kinds = (Tensor, nn.Parameter)
-    return [one for one in gc.get_objects() if type(one) in kinds]
+    found = [one for one in gc.get_objects() if type(one) in kinds]
+    # Sparse and nested tensors of other code in this process have no storage.
+    return [one for one in found if one.layout == torch.strided and not one.is_nested]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:

@@ -308,9 +308,9 @@ def check_divisible(cell: Cell) -> None:
 def _parts_of(count: int, size: int) -> list[tuple[int, int]]:
     """Divide ``count`` examples: start and end of each worker's part.
 
-    >>> parts_of(8, 3)
+    >>> _parts_of(8, 3)
     [(0, 3), (3, 6), (6, 8)]
-    >>> parts_of(1, 2)
+    >>> _parts_of(1, 2)
     [(0, 1), (1, 1)]
     """
     least, more = divmod(count, size)
@@ -321,9 +321,9 @@ def _parts_of(count: int, size: int) -> list[tuple[int, int]]:
 def _examples_in(batch: Any) -> int | None:
     """Count the examples in a batch; None if it cannot be divided.
 
-    >>> examples_in((torch.zeros(4, 2), {"labels": torch.zeros(4)}))
+    >>> _examples_in((torch.zeros(4, 2), {"labels": torch.zeros(4)}))
     4
-    >>> examples_in((torch.zeros(4, 2), torch.zeros(3))) is None
+    >>> _examples_in((torch.zeros(4, 2), torch.zeros(3))) is None
     True
     """
     counts = {
