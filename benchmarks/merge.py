@@ -62,7 +62,8 @@ def write_checkpoints(model: str, count: int, folder: Path) -> list[Path]:
 
 
 def merge(paths: list[Path], out: Path) -> dict[str, float]:
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:
+    # Spawned: a fork of a process in which torch has threads may crash.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(measured_merge, paths, out).result()
 
 

@@ -14,7 +14,7 @@ from switch_ema import METHODS
 from switch_ema._methods import method_facts
 from switch_ema.analysis.method_style import COLOURS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 METHOD = '''
 """A method for one test."""
 
