@@ -38,17 +38,14 @@ def run(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.zoo  # torchmetrics, which Lightning imports, imports transformers
 @pytest.mark.parametrize(
     ("name", "arguments", "metric", "evaluations"),
     [
         ("lightning_script.py", (), "val_loss", [1, 2]),
         # It evaluates once more in the end.
-        pytest.param(
-            *("transformers_script.py", ("--output_dir", "out")),
-            *("eval_loss", [1, 2, 2]),
-            marks=pytest.mark.zoo,
-        ),
-        pytest.param("timm_script.py", (), "top1", [1, 2], marks=pytest.mark.zoo),
+        ("transformers_script.py", ("--output_dir", "out"), "eval_loss", [1, 2, 2]),
+        ("timm_script.py", (), "top1", [1, 2]),
     ],
 )
 def test_each_method_is_measured_and_the_training_is_left_alone(
