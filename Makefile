@@ -62,7 +62,7 @@ test-core: $(CORE)/.core
 # The engine of comparisons knows no particular task: its tests pass without the packages
 # of the zoo, which tests/without_zoo hides from every process.
 test-engine: setup
-	PYTHONPATH=tests/without_zoo $(RUN) -m pytest -n 2 --dist worksteal -m "not zoo" tests/bench
+	PYTHONPATH=$(CURDIR)/tests/without_zoo $(RUN) -m pytest -n 2 --dist worksteal -m "not zoo" tests/bench
 
 # What a release uploads: built, checked, and installed into an empty environment.
 DIST := .venv-dist
