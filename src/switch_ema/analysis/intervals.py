@@ -1,11 +1,11 @@
 """Confidence intervals of a mean over seeds, by Student's t."""
 
+from collections.abc import Iterable
 from math import isfinite, nan, sqrt
+from statistics import fmean, stdev
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import t  # type: ignore[import-untyped]
+from switch_ema.analysis.student import t_isf
 
 
 class Interval(NamedTuple):
@@ -21,7 +21,7 @@ class Interval(NamedTuple):
     """Seeds that have a value."""
 
 
-def interval(values: ArrayLike, level: float = 0.05) -> Interval:
+def interval(values: Iterable[float], level: float = 0.05) -> Interval:
     """Average over seeds with a finite value; ``n`` counts them.
 
     Args:
@@ -31,12 +31,10 @@ def interval(values: ArrayLike, level: float = 0.05) -> Interval:
     >>> tuple(round(number, 2) for number in interval([1.0, 2.0, 3.0, nan]))
     (2.0, -0.48, 4.48, 3)
     """
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
+    finite = [number for value in values if isfinite(number := float(value))]
     n = len(finite)
-    mean = float(finite.mean()) if n else nan
-    sd = float(finite.std(ddof=1)) if n > 1 else nan
-    half = half_width(sd, n, level) if isfinite(sd) else nan
+    mean = fmean(finite) if n else nan
+    half = half_width(stdev(finite), n, level) if n > 1 else nan
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -48,4 +46,4 @@ def half_width(sd: float, n: int, level: float = 0.05) -> float:
         n: number of values, at least 2.
         level: one minus the confidence, in (0, 1).
     """
-    return sd / sqrt(n) * float(t.isf(level / 2, n - 1))
+    return sd / sqrt(n) * t_isf(level / 2, n - 1)

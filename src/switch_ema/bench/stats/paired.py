@@ -21,10 +21,8 @@ from itertools import pairwise
 from math import comb, nan, sqrt
 from statistics import fmean, median, stdev
 
-from scipy.optimize import brentq  # type: ignore[import-untyped]
-from scipy.stats import nct, t  # type: ignore[import-untyped]
-
 from switch_ema.analysis.intervals import half_width
+from switch_ema.analysis.student import noncentrality, t_isf, t_sf
 from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.stats.skewed import (
     ALLOWED_FROM,
@@ -252,7 +250,7 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
     if sd <= max(*roundings, 0.999 * step):
         p = _sign_test(differences, roundings)
         return Difference(mean, 0.0, n, nan, nan, p, p, nan)
-    p = float(2 * t.sf(abs(mean) / sd * sqrt(n), n - 1))
+    p = 2 * t_sf(abs(mean) / sd * sqrt(n), n - 1)
     detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
     skew = skew_against(differences, mean, sd)
     found = Difference(mean, sd, n, nan, nan, p, p, detectable, skew)
@@ -329,8 +327,7 @@ def _common_divisor(a: float, b: float, rounding: float) -> float:
 @lru_cache
 def _noncentrality(df: int, level: float) -> float:
     """Return the true mean, in standard errors, found with ``POWER``."""
-    critical = t.isf(level / 2, df)
-    return float(brentq(lambda nc: nct.sf(critical, df, nc) - POWER, 0, 5 * critical))
+    return noncentrality(t_isf(level / 2, df), df, POWER)
 
 
 def _summary(values: Sequence[float]) -> Summary:

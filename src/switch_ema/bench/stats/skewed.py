@@ -15,8 +15,7 @@ Statistical Society B 54 (1992), pages 221 to 228.
 from collections.abc import Sequence
 from math import copysign, sqrt
 
-import numpy as np
-from scipy.stats import t  # type: ignore[import-untyped]
+from switch_ema.analysis.student import t_isf, t_sf
 
 ALLOWED_FROM = 12
 """Minimum pairs for the adjustment; fewer estimate the skew too poorly to be worth the
@@ -52,17 +51,17 @@ def skewed_p(mean: float, sd: float, n: int, skew: float) -> float:
     """Return the two-sided p of a mean; 1 if h has the opposite sign."""
     w, g = mean / sd, _UNSEEN * skew
     h = w + g * w**2 / 3 + g**2 * w**3 / 27 + g / (6 * n)
-    return min(1.0, float(2 * t.sf(copysign(h, h * mean) * sqrt(n), n - 1)))
+    return min(1.0, 2 * t_sf(copysign(h, h * mean) * sqrt(n), n - 1))
 
 
 def skewed_interval(
     mean: float, sd: float, n: int, skew: float, level: float
 ) -> tuple[float, float]:
     """Return the interval of means that :func:`skewed_p` does not reject."""
-    critical, g = float(t.isf(level / 2, n - 1)) / sqrt(n), _UNSEEN * skew
+    critical, g = t_isf(level / 2, n - 1) / sqrt(n), _UNSEEN * skew
 
     def end(h: float) -> float:
-        w = 3 / g * (float(np.cbrt(1 + g * (h - g / (6 * n)))) - 1)
-        return mean - sd * w
+        cube = 1 + g * (h - g / (6 * n))
+        return mean - sd * 3 / g * (copysign(abs(cube) ** (1 / 3), cube) - 1)
 
     return end(critical), end(-critical)
