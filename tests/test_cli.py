@@ -169,9 +169,17 @@ def test_help_has_examples(capsys):
             ("compare", "--methods", "emma"),
             "unknown method 'emma'; did you mean ema",
         ),
-        (("compare", "--optimizer", "agd"), "optimizer must be one of sgd"),
+        (("compare", "--optimizer", "adan-w"), "unknown optimizer 'adan-w'; did you"),
         (("compare", "--optimizer", "sgd:rate=1"), "sgd has no option rate"),
-        (("compare", "--schedule", "zigzag"), "zigzag"),
+        (("compare", "--schedule", "cosin"), "'cosin'; did you mean cosine?"),
+        (
+            ("compare", "digits", "--methods", "ema"),
+            "ema alone has nothing to be compared with; write --methods plain ema.",
+        ),
+        (
+            ("compare", "digits", "--methods", "plain"),
+            "plain alone has nothing to be compared with; write --methods plain ema.",
+        ),
         (("compare", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("compare", "nothing.py:Task"), "nothing.py: no such file"),
         (("compare", "broken.py:Task"), "broken.py, line 3: NameError"),
@@ -322,3 +330,14 @@ def test_the_module_imports_nothing_heavy_either(argument):
     imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
     assert "switch_ema.cli" in imported
     assert not imported & {"torch", "numpy", "scipy"}
+
+
+def test_a_file_with_one_task_is_compared_by_its_name(folder, capsys):
+    rest = ("--methods", "plain", "ema", *TINY[2:], "--name", "mine")
+    code, out, _ = call(capsys, "compare", "tiny.py", *rest)
+    assert code == 0 and (folder / "runs/mine/report.html").is_file()
+    code, out, _ = call(capsys, "runs")
+    assert code == 0 and "tiny.py: too few seeds" in out
+    rest = (*rest[:-1], "fails")
+    code, _, err = call(capsys, "compare", "tiny.py:fail=True", *rest)
+    assert code == 2 and "tiny.py, line 37: KeyError" in err

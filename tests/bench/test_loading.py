@@ -57,9 +57,90 @@ def test_missing_file():
     assert message_of("nowhere.py:Mine") == "nowhere.py: no such file."
 
 
-@pytest.mark.parametrize("ending", [":Beer", ":cross_entropy", ""])
+@pytest.mark.parametrize("ending", [":Beer", ":cross_entropy"])
 def test_missing_class_lists_the_tasks_of_the_file(ending):
     assert message_of(f"{EXAMPLE}{ending}").endswith("its tasks are Wine.")
+
+
+SEVERAL = """
+import argparse
+
+from switch_ema.bench.task import Metric, Task
+
+class Base(Task):
+    metrics = (Metric(name="error", higher_is_better=False),)
+    def model(self): ...
+    def optimizer(self, model): ...
+    def train_loader(self, epoch): ...
+    def loss(self, model, batch): ...
+
+class One(Base):
+    def evaluate(self, model): ...
+
+{more}
+
+if __name__ == "__main__":
+    argparse.ArgumentParser().parse_args()
+"""
+
+
+@pytest.mark.parametrize("ending", ["", ":size=60"])
+def test_a_file_with_one_task_needs_no_class_name(ending):
+    task = create_task(f"{EXAMPLE}{ending}", (0,))
+    assert type(task).__name__ == "Wine"
+
+
+def test_only_complete_tasks_of_a_file_count(write):
+    task = create_task(str(write(SEVERAL.format(more=""))), (0,))
+    assert type(task).__name__ == "One"
+
+
+def test_a_file_with_several_tasks_lists_them(write):
+    path = write(SEVERAL.format(more="class Two(One): ..."))
+    said = f"{path} has several tasks; write {path}:One or {path}:Two."
+    assert message_of(str(path)) == said
+
+
+SCRIPT = """
+import argparse
+
+import torch
+{imports}
+
+class Net(torch.nn.Module): ...
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr")
+parser.add_argument("{seed}")
+args = parser.parse_args()
+raise ValueError("the training has started")
+"""
+
+
+@pytest.mark.parametrize("name", ["", ":Net", ":main"])
+@pytest.mark.parametrize("seed", ["--seed", "--random-seed"])
+def test_a_training_script_is_not_run_but_pointed_to_its_option(write, seed, name):
+    path = write(SCRIPT.format(imports="", seed=seed))
+    assert message_of(f"{path}{name}") == (
+        f"{path} is a script, not a task: call switch_ema.trial in it "
+        f'(docs/own-runs.md) and write --script "python {path} {seed} {{seed}}".'
+    )
+
+
+def test_a_script_that_calls_trial_only_needs_its_option(write):
+    text = SCRIPT.format(imports="from switch_ema import trial", seed="--seed")
+    path = write(text.replace("raise", "trial(Net())\nraise"))
+    assert message_of(str(path)).endswith(
+        f'not a task: write --script "python {path} --seed {{seed}}".'
+    )
+    example = EXAMPLE.with_name("own_script.py")
+    assert "is a script, not a task: write --script" in message_of(str(example))
+
+
+def test_a_command_is_pointed_to_its_option():
+    assert message_of("python train.py").endswith(
+        'no such file; a command is --script "python train.py --seed {seed}".'
+    )
 
 
 @pytest.mark.parametrize("text", ["x = 1\n", "class Mine:\n    metrics = ()\n"])

@@ -1,8 +1,11 @@
 """Finds a task's class by name or in the user's file, and checks its options."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,6 +21,7 @@ from switch_ema.bench.spec import (
     FOLDER,
     KINDS,
     SCRIPT,
+    SEED,
     Spec,
     file_of,
     is_script,
@@ -29,6 +33,10 @@ from switch_ema.bench.text import listed, unknown
 
 _REGISTRY = "switch_ema.zoo.tasks.registry"
 """Module with the named tasks; a string, as the engine imports no particular task."""
+
+_ZOO = "switch_ema.zoo"
+_PARSERS = {"argparse", "click", "fire", "hydra", "simple_parsing", "typer", "tyro"}
+"""Libraries that parse the options of a script."""
 
 _NO_TASKS = "it has no class that derives from switch_ema.bench.task.Task"
 
@@ -75,16 +83,28 @@ def _load_from_file(shown: str, name: str) -> type[Task]:
     except (OSError, RuntimeError, ValueError):  # a symlink loop, or an invalid name
         is_there = False
     if not is_there:
+        if any(char.isspace() for char in shown):
+            command = shown if SEED in shown else f"{shown} --seed {SEED}"
+            raise UsageError(
+                f'{shown}: no such file; a command is --script "{command}".'
+            )
         raise UsageError(f"{shown}: no such file.")
+    if (hint := _as_script(path, shown)) is not None:
+        raise UsageError(hint)
     module = _import(path, shown, path.stat().st_mtime_ns)
+    tasks = {k: v for k, v in vars(module).items() if _is_task(v, module)}
+    if not name:
+        complete = [key for key, task in tasks.items() if not inspect.isabstract(task)]
+        candidates = complete or list(tasks)
+        if len(candidates) > 1:
+            choices = listed([f"{shown}:{key}" for key in candidates], "or")
+            raise UsageError(f"{shown} has several tasks; write {choices}.")
+        name = candidates[0] if candidates else ""
     found = getattr(module, name, None) if name else None
     if not (inspect.isclass(found) and issubclass(found, Task)):
-        tasks = [key for key, value in vars(module).items() if _is_task(value, module)]
         there = f"its tasks are {', '.join(tasks)}" if tasks else _NO_TASKS
-        wanted = (
-            f"there is no task {name!r}" if name else "add a task's name, FILE:NAME"
-        )
-        raise UsageError(f"{shown}: {wanted}; {there}.")
+        wanted = f"there is no task {name!r}; " if name else ""
+        raise UsageError(f"{shown}: {wanted}{there}.")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
         raise UsageError(f"{shown}: {name} must define {', '.join(missing)}.")
@@ -97,6 +117,36 @@ def _load_from_file(shown: str, name: str) -> type[Task]:
         kind = type(recipe).__name__
         raise UsageError(f"{shown}: {name}.recipe must be a Recipe, got a {kind}.")
     return found
+
+
+def _as_script(path: Path, shown: str) -> str | None:
+    """Say how to compare a training script; None for a file that may have tasks.
+
+    Decided without importing the file, which would run the script.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # the import names the error and its line
+    nodes = list(ast.walk(tree))
+    texts = [str(n.value) for n in nodes if isinstance(n, ast.Constant)]
+    names = {n.id for n in nodes if isinstance(n, ast.Name)}
+    bases = [b for n in nodes if isinstance(n, ast.ClassDef) for b in n.bases]
+    modules = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    modules += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    may_have_tasks = any(ast.unparse(base).endswith("Task") for base in bases)
+    may_have_tasks |= bool(bases) and any(m.startswith(_ZOO) for m in modules)
+    if may_have_tasks or not ("__main__" in texts or _PARSERS & set(modules)):
+        return None
+    seeds = [t for t in texts if re.fullmatch(r"--?[a-z_-]*seed", t)]
+    command = f"python {shlex.quote(shown)} {[*seeds, '--seed'][0]} {SEED}"
+    calls = {n.attr for n in nodes if isinstance(n, ast.Attribute)} | names
+    first = (
+        ""
+        if "trial" in calls
+        else "call switch_ema.trial in it (docs/own-runs.md) and "
+    )
+    return f'{shown} is a script, not a task: {first}write --script "{command}".'
 
 
 def explain(error: BaseException, shown: str) -> UsageError:

@@ -1,5 +1,6 @@
 """`switch-ema compare`, and the commands `report` and `runs`."""
 
+import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.method_names import PLAIN
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
 from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
@@ -83,6 +85,8 @@ class Compare:
         ):  # data-parallel trainings run one seed at a time
             settings = replace(settings, stack="off")
         cells = plan_comparison(settings)
+        if self.config is None:
+            _refuse_one_method(settings)
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
@@ -99,6 +103,18 @@ class Compare:
             console.print(Text(_what_decides(run.summary), style="dim"))
         if run.error is not None:
             raise run.error
+
+
+def _refuse_one_method(settings: CompareConfig) -> None:
+    """Refuse to train a single method: a verdict needs a baseline and a method."""
+    from switch_ema.bench.plan.cells import labels_of
+
+    if len(labels := labels_of(settings)) == 1:
+        other = "ema" if labels[0] == PLAIN else labels[0]
+        raise UsageError(
+            f"{labels[0]} alone has nothing to be compared with; write --methods "
+            f"{PLAIN} {shlex.quote(other)}."
+        )
 
 
 def _expected(seconds: float | None) -> str:

@@ -170,7 +170,17 @@ def test_workers_leave_with_their_parent(tasks, tmp_path, how):
     """Also those that have processes of their own."""
     command = [
         *(sys.executable, "-m", "switch_ema", "compare", f"{tasks}:Stays"),
-        *("--methods", "plain", "--seeds", "2", "--jobs", "2", "--device", "cpu"),
+        *(
+            "--methods",
+            "plain",
+            "ema",
+            "--seeds",
+            "2",
+            "--jobs",
+            "2",
+            "--device",
+            "cpu",
+        ),
         *("--out", str(tmp_path / "runs")),
     ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -412,7 +412,7 @@ def test_no_process_of_a_script_outlives_the_timeout(hangs, tmp_path, monkeypatc
 def test_no_process_of_a_script_outlives_the_comparison(hangs, tmp_path, how):
     command = [
         *(sys.executable, "-m", "switch_ema", "compare", "--script", hangs),
-        *("--methods", "plain", "--seeds", "1", "--out", str(tmp_path / "runs")),
+        *("--methods", "plain", "ema", "--seeds", "1", "--out", str(tmp_path / "runs")),
     ]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

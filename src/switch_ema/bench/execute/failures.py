@@ -9,7 +9,7 @@ from typing import TypeVar
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import explain, message_of
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.spec import is_file, parse_task
+from switch_ema.bench.spec import file_of, parse_task
 from switch_ema.bench.text import printable
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import WorkerLost
@@ -84,9 +84,9 @@ def _keep_traceback(context: RunContext, cell: Cell) -> None:
 
 def _describe(error: BaseException, cell: Cell) -> str:
     """Describe an exception in one line, with its line in the user's file or ours."""
-    spec = parse_task(cell.task)
-    if is_file(spec):
-        return str(explain(error, spec.name.rpartition(":")[0]))
+    file = file_of(parse_task(cell.task))
+    if file is not None:
+        return str(explain(error, file))
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{frame.filename}, line {frame.lineno}"
     return f"{where}: {type(error).__name__}: {message_of(error)}".replace("\n", " ")

@@ -15,6 +15,7 @@ from switch_ema._checks import check_positive
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import Spec
+from switch_ema.bench.text import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,9 +115,7 @@ assert len(OPTIMIZERS) == len(_ROWS), "two optimizers have the same name"
 def optimizer_info(name: str) -> OptimizerInfo:
     """Look up an optimizer by name."""
     if name not in OPTIMIZERS:
-        raise UsageError(
-            f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}."
-        )
+        raise unknown("optimizer", name, OPTIMIZERS)
     return OPTIMIZERS[name]
 
 
@@ -124,10 +123,10 @@ def check_optimizer(spec: Spec) -> OptimizerInfo:
     """Check the name and the option names, before any model is built."""
     info = optimizer_info(spec.name)
     valid = _valid_options(spec)
-    unknown = [option for option in spec.options if option not in valid]
-    if unknown:
+    others = [option for option in spec.options if option not in valid]
+    if others:
         raise UsageError(
-            f"{spec.name} has no option {', '.join(unknown)}; "
+            f"{spec.name} has no option {', '.join(others)}; "
             f"valid ones are {', '.join(valid)}."
         )
     return info

@@ -26,6 +26,7 @@ from switch_ema._checks import check_count
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.step import has_modes
 from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.text import unknown
 
 
 def constant(t: int, total: int, warmup: int) -> float:
@@ -90,15 +91,13 @@ def check_schedule(schedule: str | Spec, *, schedule_free: bool = False) -> Spec
     """
     spec = parse_spec(schedule) if isinstance(schedule, str) else schedule
     if spec.name not in SCHEDULES:
-        raise UsageError(
-            f"schedule must be one of {', '.join(SCHEDULES)}, got {spec.name!r}."
-        )
+        raise unknown("schedule", spec.name, SCHEDULES)
     parameters = inspect.signature(SCHEDULES[spec.name]).parameters.values()
     valid = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    unknown = [option for option in spec.options if option not in valid]
-    if unknown:
+    others = [option for option in spec.options if option not in valid]
+    if others:
         raise UsageError(
-            f"{spec.name} has no option {', '.join(unknown)}; "
+            f"{spec.name} has no option {', '.join(others)}; "
             f"valid ones are {', '.join(valid) or 'none'}."
         )
     if schedule_free and spec.name != "constant":
