@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,7 @@ def test_the_first_screen_has_the_answer_of_each_task(
     page = write_page(summary, tmp_path / "report.html").as_uri()
     open_page(browser, page, width=width, height=height)
     shown = browser.execute_script(
-        "return [...document.querySelectorAll('.headline, .forest tr')]"
+        "return [...document.querySelectorAll('.headline, .forest tbody tr')]"
         ".map(e => e.getBoundingClientRect()).map(r => [r.top, r.bottom, r.width])"
     )
     assert len(shown) == 2 * (1 + 4)
@@ -247,6 +248,35 @@ def test_the_first_screen_has_the_answer_of_each_task(
         ".map(e => e.getBoundingClientRect().width)"
     )
     assert len(marks) == 2 * 2 * 4 and min(marks) > 0
+
+
+@pytest.mark.parametrize("width", [320, 390, 1440])
+@pytest.mark.parametrize("gain", [11.0, -0.024])
+def test_the_labels_of_the_forest_have_room(
+    browser: Any, tmp_path: Path, width: int, gain: float
+) -> None:
+    task = make_task("digits", {"plain": 0.0, "ema": gain}, noise=abs(gain) / 5)
+    summary = replace(make_summary(), tasks=[task])
+    page = write_page(summary, tmp_path / "report.html").as_uri()
+    open_page(browser, page, width=width)
+    for label in ("worse", "better"):
+        top = f"document.querySelector('.forest .{label}').getBoundingClientRect()"
+        body = "document.querySelector('.forest tbody').getBoundingClientRect()"
+        assert browser.execute_script(f"return {top}.bottom <= {body}.top + 1")
+        assert browser.execute_script(f"return {top}.left >= 0")
+    ticks = browser.execute_script(
+        "return [...document.querySelectorAll('.forest .tick')]"
+        ".map(e => e.getBoundingClientRect()).map(r => [r.left, r.right])"
+    )
+    assert len(ticks) > 1
+    for (_, right), (left, _) in pairwise(ticks):
+        assert right < left
+    middles = [(left + right) / 2 for left, right in ticks]
+    lines = browser.execute_script(
+        "return [...document.querySelector('.forest tbody tr').querySelectorAll("
+        "'.grid, .zero')].map(e => e.getBoundingClientRect().left)"
+    )
+    assert lines == pytest.approx(middles, abs=1)
 
 
 def test_the_contents_lead_to_every_part(browser: Any, address: str) -> None:

@@ -21,7 +21,7 @@ from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, PageStyles
-from switch_ema.bench.report.forest import Forest, forest
+from switch_ema.bench.report.forest import Forest, forests
 from switch_ema.bench.report.numbers import (
     difference_unit,
     fixed,
@@ -174,8 +174,10 @@ def render_page(
     """Return the report as HTML."""
     styles = page_styles(summary.tasks)
     sections = [
-        _section(task, styles, f"task-{number}")
-        for number, task in enumerate(summary.tasks, 1)
+        _section(task, styles, plot, f"task-{number}")
+        for number, (task, plot) in enumerate(
+            zip(summary.tasks, forests(summary.tasks, styles), strict=True), 1
+        )
     ]
     parts = [
         _SweepPart.of(sweep, styles, f"sweep-{number}")
@@ -205,7 +207,9 @@ def render_page(
     )
 
 
-def _section(task: TaskSummary, styles: PageStyles, key: str) -> Section:
+def _section(
+    task: TaskSummary, styles: PageStyles, forest: Forest, key: str
+) -> Section:
     decisive = task.metrics[0]
     several = len(task.results[decisive.name]) > 1
     return Section(
@@ -214,7 +218,7 @@ def _section(task: TaskSummary, styles: PageStyles, key: str) -> Section:
         baseline=baseline_of(task.results[decisive.name]),
         seeds=number_of_seeds(task),
         best=best_sentence(task, display_name),
-        forest=forest(task, styles),
+        forest=forest,
         verdicts=verdicts(task, display_name),
         baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),
