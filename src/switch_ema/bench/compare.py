@@ -56,6 +56,14 @@ class Comparison:
     """Why training is incomplete: failed trainings, or Ctrl-C."""
 
 
+class TrainingsFailed(UsageError):
+    """Raised after the trainings of a comparison if some failed."""
+
+    def __init__(self, message: str, cells: Sequence[Cell]) -> None:
+        super().__init__(message)
+        self.cells = tuple(cells)
+
+
 class Watcher:
     """Receives progress events of a comparison; this one ignores them."""
 
@@ -92,8 +100,9 @@ def run_comparison(
 ) -> Comparison:
     """Train the unfinished cells of a comparison and summarise all results.
 
-    A failed training does not stop the others. Failures and interrupts are returned in
-    the result, together with the summary.
+    A failed training does not stop the others, unless it is a script's and
+    ``options.keep_going`` is false. Failures and interrupts are returned in the result,
+    together with the summary.
 
     Args:
         config: the comparison.
@@ -179,7 +188,7 @@ class _Runner:
         """Train the unfinished cells and store each one as it finishes.
 
         Raises:
-            UsageError: trainings failed; the message names them.
+            TrainingsFailed: trainings failed; the message names them.
         """
         statuses = self.results.statuses()
         todo = [cell for cell in cells if statuses.get(cell.id) not in FINISHED]
@@ -194,6 +203,7 @@ class _Runner:
             )
 
         failures: dict[str, list[Cell]] = {}
+        left = len(todo)
         with self.watcher.training(todo, len(cells) - len(todo)) as on_epoch:
             for cell, result in train_cells(
                 todo,
@@ -209,17 +219,22 @@ class _Runner:
                     known = self.results.meta().get(f"{REPORTED} of {cell.task}")
                     result = with_known_metric(result, self.config.metric, known)
                 self.results.add(cell, result)
+                left -= 1
                 save_samples(self.folder, cell.task, result.samples)
                 if result.status == "failed":
                     failures.setdefault(result.message, []).append(cell)
+                    if is_script(cell.task) and not self.options.keep_going:
+                        break  # an error in a script is rarely that of one seed
                 elif not self._is_kept(cell):
                     forget(self.folder, cell)
         if failures:
-            message = _describe_failures(failures, len(todo))
+            message = _describe_failures(failures, len(todo) - left)
+            if left:
+                message = f"{message}; {_remaining(left)}"
             kept = self.folder / FAILURES
             if kept.is_dir():
                 message = f"{message} (tracebacks: {kept})"
-            raise UsageError(message)
+            raise TrainingsFailed(message, [c for f in failures.values() for c in f])
 
     def _context(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
         return RunContext(
@@ -244,6 +259,15 @@ class _Runner:
         if self.options.keep_checkpoints == "first":
             return self._is_first(cell)
         return self.options.keep_checkpoints == "all"
+
+
+def _remaining(number: int) -> str:
+    """Say what becomes of the trainings after the one that failed."""
+    verb = "is" if number == 1 else "are"
+    return (
+        f"{counted(number, 'training')} {verb} left: repair the script and repeat the "
+        "command, or add --keep-going"
+    )
 
 
 def _describe_failures(failures: Mapping[str, Sequence[Cell]], trained: int) -> str:

@@ -22,6 +22,7 @@ from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
 
 if TYPE_CHECKING:
+    from switch_ema.bench.plan.cells import Cell
     from switch_ema.bench.stats.summary import ComparisonSummary
 
 _BESIDE_CONFIG = (
@@ -66,7 +67,11 @@ class Compare:
     def __call__(self, console: Console) -> None:
         """Run it."""
         with console.status("Loading torch and the tasks"):
-            from switch_ema.bench.compare import plan_comparison, run_comparison
+            from switch_ema.bench.compare import (
+                TrainingsFailed,
+                plan_comparison,
+                run_comparison,
+            )
             from switch_ema.bench.fingerprints import watched
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import time_from_history
@@ -102,6 +107,8 @@ class Compare:
         if self.script is not None and run.summary.tasks:
             console.print(Text(_what_decides(run.summary), style="dim"))
         if run.error is not None:
+            if isinstance(run.error, TrainingsFailed) and self.script is not None:
+                _show_output(run.folder, run.error.cells[0], console)
             raise run.error
 
 
@@ -141,6 +148,17 @@ def _show(
     finally:
         show(summary, console)
     console.print(f"Report: {escape(str(path))}", soft_wrap=True)
+
+
+def _show_output(folder: Path, cell: "Cell", console: Console) -> None:
+    """Print the last lines of a script that failed, as it printed them."""
+    from switch_ema.bench.execute.scripts import last_output
+
+    path, lines = last_output(folder, cell)
+    if lines:
+        console.print(Text(f"The last lines of {printable(str(path))}:"))
+        for line in lines:
+            console.print(Text(f"  {printable(line.expandtabs())}", style="dim"))
 
 
 def _what_decides(summary: "ComparisonSummary") -> str:

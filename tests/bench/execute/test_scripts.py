@@ -27,6 +27,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.report.rows import make_rows
+from switch_ema.bench.results.folder import open_run
 from switch_ema.bench.train.context import RunContext
 from tests.bench.execute.test_guard import (
     FAMILY,
@@ -169,14 +170,21 @@ def script(tmp_path, monkeypatch):
     """Write a script; return what compares it, inline."""
     monkeypatch.chdir(tmp_path)
 
-    def compare(text, name="run", arguments="{seed}", **options):
+    def compare(
+        text, name="run", arguments="{seed}", keep_going=False, jobs=0, **options
+    ):
         Path("report.py").write_text(text)
         task = f"script:{sys.executable} report.py {arguments}"
         config = CompareConfig(
             tasks=(task,), methods=("plain", "ema", "switch-ema"), seeds=3, **options
         )
         run_options = RunOptions(
-            out=tmp_path, name=name, executor="inline", device="cpu"
+            out=tmp_path,
+            name=name,
+            executor="local" if jobs else "inline",
+            jobs=jobs,
+            device="cpu",
+            keep_going=keep_going,
         )
         return run_comparison(config, run_options)
 
@@ -205,7 +213,7 @@ def test_killed_and_continued_gives_the_same_table(script, tmp_path):
         'import os, pathlib\nif not pathlib.Path("again").exists() and '
         'os.sys.argv[1] == "1":\n    os.kill(os.getpid(), 9)\n'
     )
-    first = script(dies + REPORT, name="killed")
+    first = script(dies + REPORT, name="killed", keep_going=True)
     assert "2 of 6 trainings failed" in str(first.error)
     assert "ended by signal 9; its error output is empty" in str(first.error)
     Path("again").touch()
@@ -213,6 +221,29 @@ def test_killed_and_continued_gives_the_same_table(script, tmp_path):
     assert second.error is None
     (expected,), (found,) = whole.summary.tasks, second.summary.tasks
     assert (found.results, found.curves) == (expected.results, expected.curves)
+
+
+FAILS = "import os, sys\nif sys.argv[1] == '1':\n    sys.exit('no\\tdata')\n"
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_script_stops_at_its_first_failure_and_keeps_what_finished(
+    script, tmp_path, jobs
+):
+    run = script(f"{FAILS}{REPORT}", jobs=jobs)
+    text = str(run.error)
+    assert text.startswith("1 of 3 trainings failed: script:")
+    assert "plain + ema, seed 1: ended with exit code 1; no\tdata (all of it" in text
+    assert text.endswith(
+        "3 trainings are left: repair the script and repeat the command, or add "
+        "--keep-going"
+    )
+    _, results = open_run(tmp_path / "run")
+    assert sorted(results.statuses().values()) == ["done", "done", "failed"]
+    results.close()
+    again = script(f"{FAILS}{REPORT}", keep_going=True)
+    assert str(again.error).startswith("2 of 4 trainings failed")
+    assert len(again.summary.tasks[0].problems) == 2
 
 
 def test_a_launcher_may_start_a_script_anew(script):

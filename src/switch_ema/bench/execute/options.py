@@ -45,6 +45,8 @@ class RunOptions:
     """Accelerate's trackers, such as tensorboard."""
     keep_checkpoints: str = "first"
     """Seeds whose weights are kept, for switch-ema landscape: first, all or none."""
+    keep_going: bool = False
+    """Go on after a training of a script failed; those of tasks always go on."""
     dry_run: bool = False
     """Print the plan and stop."""
 

@@ -31,6 +31,8 @@ LOGS = "logs"
 """Subfolder of a run with the values and output of its scripts."""
 _LAST_LINES = 3
 """Lines of stderr quoted in the message of a failure."""
+_SHOWN_LINES = 12
+"""Lines of output shown in the terminal after a failure."""
 
 _POLL_SECONDS = 0.2
 _ERROR = re.compile(r"^(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b")
@@ -116,6 +118,15 @@ def run_script(
     if code != 0:
         return CellResult("failed", f"{_how_it_ended(code)}; {_last_words(files)}")
     return _result_of(rows)
+
+
+def last_output(folder: Path, cell: Cell) -> tuple[Path, list[str]]:
+    """Return a script's file of errors and its last lines; of output if it is empty."""
+    files = _Files.of(folder, cell)
+    for path in (files.errors, files.output):
+        if path.is_file() and (lines := _read_lines(path)):
+            return path, lines[-_SHOWN_LINES:]
+    return files.errors, []
 
 
 def with_known_metric(
@@ -222,8 +233,7 @@ def _how_it_ended(code: int) -> str:
 
 def _last_words(files: _Files) -> str:
     """Return the last lines of stderr, up to the one with the error."""
-    text = files.errors.read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in _read_lines(files.errors)]
     found = [
         index
         for index, line in enumerate(lines)
@@ -232,6 +242,11 @@ def _last_words(files: _Files) -> str:
     end = found[-1] + 1 if found else len(lines)
     words = " | ".join(lines[max(0, end - _LAST_LINES) : end])
     return f"{words or 'its error output is empty'} (all of it: {files.errors})"
+
+
+def _read_lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
 def _never_ended(methods: Sequence[str]) -> str:
