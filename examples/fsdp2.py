@@ -52,6 +52,7 @@ def main(folder: str) -> None:
     model, optimizer, sema = build()
     dcp.load({"sema": sema}, checkpoint_id=folder)
 
+    model.eval()
     with sema.averaged(), torch.no_grad():
         correct = (model(x[test]).argmax(1) == y[test]).float().mean().item()
     weights = sema.averaged_state_dict(full=True)  # gathers; rank 0 has the result

@@ -50,6 +50,7 @@ def train(seed: int, switch: bool) -> dict[str, float]:
         with torch.no_grad():
             return (model(x_test).argmax(1) == y_test).float().mean().item() * 100
 
+    model.eval()
     plain = accuracy()
     with averager.averaged():
         average = accuracy()

@@ -1,10 +1,13 @@
-"""Switch EMA in a plain PyTorch loop: the step hook and one call per epoch."""
+"""EMA in a plain PyTorch loop: the step hook and one call per epoch.
+
+``SwitchEMA`` in its place also continues training from the average after each epoch.
+"""
 
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from switch_ema import SwitchEMA
+from switch_ema import EMA
 
 digits = load_digits()
 images = torch.tensor(digits.data, dtype=torch.float32) / 16
@@ -22,7 +25,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    sema = SwitchEMA(model, optimizer, decay=0.9)  # hooks optimizer.step
+    ema = EMA(model, optimizer)  # hooks optimizer.step
     for epoch in range(5):
         model.train()
         for batch in torch.randperm(1000).split(50):
@@ -30,10 +33,10 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        sema.end_epoch()  # the switch
-        with sema.averaged():  # the model holds the average in here
+        ema.end_epoch()
+        with ema.averaged():  # the model holds the average in here
             print(f"epoch {epoch + 1}: accuracy {accuracy(model):.3f}")
-    sema.save_averaged("digits.safetensors")
+    ema.save_averaged("digits.safetensors")
 
 
 if __name__ == "__main__":

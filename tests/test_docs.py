@@ -3,6 +3,7 @@
 Blocks marked ``python peer`` use another library and run where it is installed.
 """
 
+import ast
 import importlib.util
 import json
 import re
@@ -62,6 +63,37 @@ def test_the_notebook_is_the_tutorial_and_runs(tmp_path, monkeypatch):
             exec(compile("".join(cell["source"]), cell["id"], "exec"), namespace)
     found: Any = namespace["found"]
     assert set(found.results) == {"plain", "ema", "switch-ema"}
+
+
+def evaluations(code: str) -> list[tuple[int, bool]]:
+    """Find blocks in which a model runs with its average, and whether each is safe."""
+    found = []
+    for block in (node for node in ast.walk(ast.parse(code)) if _averages(node)):
+        assert isinstance(block, ast.With)
+        calls = [node for part in block.body for node in ast.walk(part)]
+        calls = [node for node in calls if isinstance(node, ast.Call)]
+        if any(ast.unparse(call.func) == "model" for call in calls):
+            items = ast.unparse(block).partition(":")[0]
+            no_grad = "no_grad()" in items or "inference_mode()" in items
+            found.append((block.lineno, no_grad and "model.eval()" in code))
+    return found
+
+
+def _averages(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any(
+        ast.unparse(item.context_expr).endswith(".averaged()") for item in node.items
+    )
+
+
+def test_examples_evaluate_in_evaluation_mode_without_gradients():
+    count = 0
+    blocks = [(p, code) for p in PAGES for _, code in BLOCK.findall(p.read_text())]
+    blocks += [(p, p.read_text()) for p in (ROOT / "examples").glob("**/*.py")]
+    for page, code in blocks:
+        for line, is_safe in evaluations(code):
+            assert is_safe, f"{page.name}: {code.splitlines()[line - 1]}"
+            count += 1
+    assert count >= 9
 
 
 def test_links_between_pages_lead_somewhere():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from switch_ema import METHODS, SwitchEMA, attach, constant, create_averager
+from switch_ema import EMA, METHODS, attach, constant, create_averager
 from tests.averaging.helpers import assert_same, batches, network, sgd, train_step
 
 DATA = list(batches(4))
@@ -19,9 +19,10 @@ def fresh():
     return model, sgd(model)
 
 
-def attached(loader=DATA, **options):
+def attached(loader=DATA, method="switch-ema", **options):
     model, optimizer = fresh()
-    return model, optimizer, attach(optimizer, loader, model=model, **options)
+    loader = attach(optimizer, loader, model=model, method=method, **options)
+    return model, optimizer, loader
 
 
 def train(model, optimizer, loader, stop=None):
@@ -230,7 +231,7 @@ def test_a_data_loader_shows_its_length_attributes_and_order(workers):
 
 def test_without_a_model_the_parameters_of_the_optimizer_are_averaged():
     model, optimizer = fresh()
-    loader = attach(optimizer, DATA, decay=constant(0.9))
+    loader = attach(optimizer, DATA, method="switch-ema", decay=constant(0.9))
     for _ in range(2):
         train(model, optimizer, loader)
     expected = plain_loop([4, 4], decay=constant(0.9), buffers="copy")
@@ -282,4 +283,15 @@ def test_bad_input():
         without.watch(3)
     with pytest.raises(TypeError, match="was given no loader"):
         iter(without)
-    assert isinstance(without.averager, SwitchEMA)
+
+
+def test_the_default_leaves_the_training_as_it_is():
+    model, optimizer = fresh()
+    loader = attach(optimizer, DATA, model=model)
+    plain, own = fresh()
+    for _ in range(2):
+        train(model, optimizer, loader)
+        train(plain, own, DATA)
+    assert type(loader.averager) is EMA
+    assert counts(loader.averager) == (8, 2, 0)
+    assert_same(model.state_dict(), plain.state_dict())

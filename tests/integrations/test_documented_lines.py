@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from switch_ema import SwitchEMA
+from switch_ema import EMA
 
 PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 STEPS, BATCH, EPOCHS, RATE = 50, 8, 6, 0.05
@@ -69,10 +69,10 @@ def documented(page: str, pattern: str, **names):
 def with_pytorch(folder):
     model = network()
     optimizer = sgd(model)
-    names = {"SwitchEMA": SwitchEMA, "model": model, "optimizer": optimizer}
-    sema = documented("pytorch", r"SwitchEMA\(model, optimizer\)", **names)
-    loop(model, optimizer, sema.end_epoch)
-    return sema.averaged_copy()
+    names = {"EMA": EMA, "model": model, "optimizer": optimizer}
+    ema = documented("pytorch", r"\bEMA\(model, optimizer\)", **names)
+    loop(model, optimizer, ema.end_epoch)
+    return ema.averaged_copy()
 
 
 def with_accelerate(folder):

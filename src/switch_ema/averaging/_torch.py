@@ -88,6 +88,11 @@ def local_tensor(tensor: Any) -> Tensor | None:
     return inside
 
 
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was written in place, 0 for an inference tensor."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:
     """Return the addresses of the Python object, the C++ tensor and its storage."""
     return id(tensor), tensor._cdata, tensor.untyped_storage()._cdata

@@ -19,7 +19,7 @@ def attach(
     optimizer: Optimizers,
     loader: Iterable[Any] | None = None,
     model: nn.Module | None = None,
-    method: str = "switch-ema",
+    method: str = "ema",
     **options: "Unpack[MethodOptions]",
 ) -> "Attached":
     """Average without changing the training loop.
@@ -37,7 +37,8 @@ def attach(
             stay live, ``recalibrate`` has no model to call, and state dicts have the
             model's names only if the optimizer was made from
             ``model.named_parameters()``. Required under FSDP2.
-        method: a name in ``METHODS``.
+        method: a name in ``METHODS``; "ema" leaves the training as it is,
+            "switch-ema" continues it from the average after each pass.
         options: the options of the method, such as ``decay`` or ``switch_every``.
 
     >>> import torch
@@ -48,7 +49,7 @@ def attach(
     ...     model(x).sum().backward()
     ...     optimizer.step()
     >>> loader.averager.steps, loader.averager.epochs, loader.averager.switches
-    (3, 1, 1)
+    (3, 1, 0)
     """
     optimizers = as_optimizers(optimizer)
     if not optimizers:

@@ -49,6 +49,7 @@ from switch_ema.averaging.step.hooks import (
 )
 from switch_ema.averaging.step.rounds import Count, as_counting
 from switch_ema.averaging.view import recalibration
+from switch_ema.averaging.view.norms import Watched, counting_layers
 from switch_ema.averaging.view.parametrized import Parametrized
 from switch_ema.averaging.view.stage import Block, Shown, stage_of
 from switch_ema.averaging.view.teacher import Teacher
@@ -78,6 +79,12 @@ _MISSED_ROUNDS = (
 _UNEVEN_STEPS = (
     "With DDP's join() each rank averages only its own steps, so the averages differ "
     "between ranks; save the one of a rank with the most batches."
+)
+
+_TRAINED_NORM = (
+    "{} ran in training mode inside averaged(), which changed {}; call model.eval() "
+    "before evaluating and model.train() afterwards, or recalibrate(loader) to "
+    "recompute the statistics."
 )
 
 
@@ -160,11 +167,11 @@ class Averager(ABC):
                 "has neither parameters nor buffers that can be averaged."
             )
         self._shadow = Shadow(self._structure.slots, storage)
-        self._view = self._new_view()
+        self._view, self._live_view = self._new_views()
         self._replica = find_replica(model)
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
-        self._has_warned_of_join = False
+        self._has_warned_of_join = self._has_warned_of_norm = False
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
         # The reason why this average cannot be used after a failed switch.
@@ -436,7 +443,7 @@ class Averager(ABC):
         ``torch.export`` program, hold the live weights again afterwards; use
         :meth:`averaged_state_dict` or :meth:`averaged_copy` to keep the average.
         """
-        return Block(self._stage, self._shown, self._wrapped)
+        return Block(self._stage, self._shown, self._wrapped, self._check_norms)
 
     def show(self) -> nn.Module:
         """Hold the average in the model until :meth:`restore`, without a ``with``.
@@ -466,10 +473,23 @@ class Averager(ABC):
     def _shown(self) -> Shown | None:
         self._check_structure()
         self._follow_until_first_step()
-        return self._view if self.has_average else None
+        return self._view if self.has_average else self._live_view
 
-    def _new_view(self) -> Parametrized:
-        return Parametrized(self._shadow, self._model, self._structure.slots)
+    def _new_views(self) -> tuple[Watched, Watched]:
+        """Return views of the average, and of the live weights until there is one."""
+        slots, layers = self._structure.slots, counting_layers(self._model)
+        shown = Parametrized(self._shadow, self._model, slots)
+        return Watched(shown, layers), Watched(None, layers)
+
+    def _check_norms(self) -> None:
+        """Warn once if a forward pass inside a block gathered statistics."""
+        layer = self._view.take_found() or self._live_view.take_found()
+        if layer is not None and not self._has_warned_of_norm:
+            self._has_warned_of_norm = True
+            changed = "the running statistics of the average"
+            if not self.has_average:
+                changed = "the live running statistics, as there is no average yet"
+            warnings.warn(_TRAINED_NORM.format(layer, changed), stacklevel=3)
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return a copy of the averaged model, for ``model.load_state_dict``.
@@ -717,7 +737,7 @@ class Averager(ABC):
             self._ranks = None
         for shadow in self._shadows().values():
             shadow.renew(self._structure.slots)
-        self._view = self._new_view()
+        self._view, self._live_view = self._new_views()
 
     def _follow_changes(self) -> None:
         if watch.changes != self._structure.changes or self._structure.lazy:

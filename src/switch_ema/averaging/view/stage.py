@@ -68,9 +68,14 @@ class Block(AbstractContextManager[T]):
     """
 
     def __init__(
-        self, stage: Stage, choose: Callable[[], Shown | None], result: T
+        self,
+        stage: Stage,
+        choose: Callable[[], Shown | None],
+        result: T,
+        then: Callable[[], None] | None = None,
     ) -> None:
         self._stage, self._choose, self._result = stage, choose, result
+        self._then = then
         self._interrupts: list[Interrupts] = []
 
     def __enter__(self) -> T:
@@ -95,6 +100,8 @@ class Block(AbstractContextManager[T]):
     def __exit__(self, *error: object) -> None:
         """Restore what was in the model before; signals are deferred meanwhile."""
         self._close(self._interrupts[-1], is_open=True)
+        if self._then is not None:
+            self._then()
 
     def _close(self, interrupts: Interrupts, is_open: bool) -> None:
         interrupts.holding = True
