@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 from switch_ema.averaging._torch import local_tensor
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native, rounding, torch_ops
+from switch_ema.averaging.kernels.spare_memory import SpareMemory
 from switch_ema.averaging.model.changes import watch
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.shadow.storage import Storage, empty_layout
@@ -107,10 +108,11 @@ class Group(ABC):
         """
         return None
 
-    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor], SpareMemory] | None":
         """Return float32 tensors and their bfloat16 averages, to exchange by halves.
 
-        None for other dtypes, or if the tensors have changed.
+        The third is memory for the exchange. None for other dtypes, or if the tensors
+        have changed.
         """
         return None
 
@@ -376,6 +378,10 @@ class RoundedMemoryGroup(MemoryGroup):
 
     _DTYPE = torch.bfloat16
 
+    def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
+        super().__init__(slots, shadow)
+        self._spare = SpareMemory()
+
     @classmethod
     def fits(cls, slot: Slot, storage: Storage) -> bool:
         """Take contiguous float32 and bfloat16 tensors, if the C kernels work."""
@@ -395,10 +401,11 @@ class RoundedMemoryGroup(MemoryGroup):
         offset = rounding.rounding_offset(step)
         native.lerp_dithered_(self._table, live[0].dtype, weight, phases, offset)
 
-    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
-        """Return live tensors and shadow."""
-        is_float = self._dtypes[0] == torch.float32
-        return (self._seen, self.shadow) if is_float and self.is_current() else None
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor], SpareMemory] | None":
+        """Return live tensors, shadow and the memory for exchanging them."""
+        if self._dtypes[0] != torch.float32 or not self.is_current():
+            return None
+        return self._seen, self.shadow, self._spare
 
 
 class WidenedGroup(MemoryGroup):

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from switch_ema.averaging.kernels import native
+from switch_ema.averaging.kernels.spare_memory import SpareMemory
 from switch_ema.averaging.kernels.torch_ops import (
     CHUNK,
     byte_table,
@@ -76,14 +77,18 @@ class Halves:
     Args:
         lives: contiguous float32 tensors on the CPU.
         averages: as many in bfloat16.
+        spare: memory for the lower halves.
     """
 
-    def __init__(self, lives: list[Tensor], averages: list[Tensor]) -> None:
+    def __init__(
+        self, lives: list[Tensor], averages: list[Tensor], spare: SpareMemory
+    ) -> None:
         self._lives, self._averages = lives, averages
         # Keeps the memory in the table alive even if the tensors get other memory.
         self._memory = [tensor.detach() for tensor in lives]
         sizes = [tensor.numel() for tensor in lives]
-        self._lower = torch.split(torch.empty(sum(sizes), dtype=torch.int16), sizes)
+        self._spare = spare
+        self._lower = torch.split(spare.take(sum(sizes)), sizes)
         self._table = native.table_of([lives, averages, self._lower], sizes)
         self._is_split = ctypes.c_int64(0)
 
@@ -102,6 +107,7 @@ class Halves:
         if self._is_split.value:
             native.join_(self._table, self._is_split)
             increment_version([*self._lives, *self._averages])
+            self._spare.give_back()
         return self._memory
 
     def original(self, index: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native
+from switch_ema.averaging.kernels.spare_memory import SpareMemory
 from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_plain
 from switch_ema.averaging.model.slots import Slot, can_be_kept
 from switch_ema.averaging.view.exchange import Exchanged, Halves, exchange_
@@ -20,8 +21,8 @@ class Pairs(Protocol):
     def exchange_table(self) -> "native.Table | None":
         """Return addresses and sizes; None if the tensors have changed."""
 
-    def split_columns(self) -> "tuple[list[Tensor], list[Tensor]] | None":
-        """Return float32 tensors and bfloat16 averages; None for other dtypes."""
+    def split_columns(self) -> "tuple[list[Tensor], list[Tensor], SpareMemory] | None":
+        """Return float32 tensors, bfloat16 averages and memory; None for others."""
 
     def written(self) -> None:
         """Tell autograd that the live tensors were written."""
