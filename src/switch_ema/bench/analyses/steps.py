@@ -16,6 +16,7 @@ from switch_ema.bench.loading import create_task
 from switch_ema.bench.methods import parse_method
 from switch_ema.bench.optimizers.step import take_step
 from switch_ema.bench.plan.task_snapshot import facts_of
+from switch_ema.bench.train.memory import storages, tensors_in
 from switch_ema.bench.train.task_checks import make_optimizer
 
 ROUNDS, STEPS = 30, 10
@@ -99,7 +100,7 @@ class _Steps:
         )
         self._batches = list(self._task.train_loader(0))
         self._next = 0
-        self.weights = _bytes(self._model.parameters())
+        self.weights = sum(size for _, size in storages(self._model.parameters()))
         self._measure_memory()
 
     def _measure_memory(self) -> None:
@@ -107,11 +108,12 @@ class _Steps:
         self.take(1)
         # Holding these prevents the reuse of their addresses.
         before, state = _held_tensors(), self._state()
-        others, own = _of(before), _of(state) - _of(self._model.parameters())
+        others = storages(before)
+        own = storages(state) - storages(self._model.parameters())
         copies: list[int] = []
 
         def noticed() -> None:
-            found = _of(_held_tensors()) - others - own
+            found = storages(_held_tensors()) - others - own
             copies.append(sum(size for _, size in found))
 
         self.take(1, noticed)
@@ -122,7 +124,7 @@ class _Steps:
         found: list[Any] = [self._optimizer.state_dict()]
         if self._averager is not None:
             found.append(self._averager.state_dict())
-        return _tensors_in(found)
+        return tensors_in(found)
 
     def take(self, steps: int, noticed: Callable[[], None] = lambda: None) -> float:
         """Take some steps and return the seconds."""
@@ -141,29 +143,7 @@ class _Steps:
         return time.perf_counter() - started
 
 
-def _of(tensors: Any) -> set[tuple[int, int]]:
-    """Map the address of each storage to its size."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return {(one.data_ptr(), one.nbytes()) for one in storages if one.nbytes()}
-
-
-def _bytes(tensors: Any) -> int:
-    return sum(size for _, size in _of(tensors))
-
-
 def _held_tensors() -> list[Tensor]:
-    """Find all tensors with a storage that are known to the garbage collector."""
+    """Find all tensors that are known to the garbage collector."""
     kinds = (Tensor, nn.Parameter)
-    found = [one for one in gc.get_objects() if type(one) in kinds]
-    # Sparse and nested tensors of other code in this process have no storage.
-    return [one for one in found if one.layout == torch.strided and not one.is_nested]
-
-
-def _tensors_in(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors_in(item)]
-    return []
+    return [one for one in gc.get_objects() if type(one) in kinds]

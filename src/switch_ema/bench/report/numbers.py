@@ -77,6 +77,17 @@ def seconds(value: float) -> str:
     return fixed(value, 2 if value < 10 else 1 if value < 100 else 0)
 
 
+def megabytes(value: float) -> str:
+    """Format a size in MB with three digits.
+
+    >>> megabytes(0.01234), megabytes(12.34), megabytes(1234.5), megabytes(math.nan)
+    ('0.0123', '12.3', '1234', '-')
+    """
+    if not math.isfinite(value):
+        return NONE
+    return f"{value:.3g}" if value < 100 else fixed(value, 0)
+
+
 def duration(value: float, none: str = "done") -> str:
     """Format a duration roughly; zero has a word for it.
 

@@ -25,6 +25,7 @@ from switch_ema.bench.report.forest import Forest, forests
 from switch_ema.bench.report.numbers import (
     difference_unit,
     fixed,
+    megabytes,
     seconds,
     typographic,
     with_unit,
@@ -253,6 +254,7 @@ def _environment() -> Environment:
         "display": display_name,
         "fixed": fixed,
         "printable": printable,
+        "megabytes": megabytes,
         "seconds": seconds,
         "typographic": typographic,
         "with_unit": with_unit,

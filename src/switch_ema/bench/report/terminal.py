@@ -16,7 +16,7 @@ from switch_ema.bench.report.narrow_tables import fits, print_block
 from switch_ema.bench.report.numbers import (
     NONE,
     difference_unit,
-    fixed,
+    megabytes,
     seconds,
     shortened,
     with_unit,
@@ -325,7 +325,7 @@ def _broken(name: str) -> str:
 
 def _print_costs(task: TaskSummary, console: Console) -> None:
     """Print costs separately: unlike the results, they vary between runs."""
-    names = ("training, s", "evaluation, s", "memory, MB", "seeds")
+    names = ("training, s", "evaluation, s", "state, MB", "seeds")
     table = _table()
     table.add_column("cost per seed", overflow="fold")
     for name in names:
@@ -345,6 +345,6 @@ def _cost_cells(cost: Cost) -> list[str]:
     return [
         seconds(cost.train_seconds),
         seconds(cost.evaluate_seconds),
-        fixed(cost.memory_mb, 0),
+        megabytes(cost.memory_mb),
         str(cost.seeds),
     ]

@@ -24,7 +24,7 @@ from switch_ema.bench.plan.sweep_points import (
 )
 from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.environment import describe_environment
-from switch_ema.bench.results.store import Results
+from switch_ema.bench.results.store import MEMORY, OF_STATE, Results
 from switch_ema.bench.spec import FOLDER
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.context import check_kernels, kernels_here
@@ -123,6 +123,8 @@ def claim(
             "both versions must not be mixed; choose another --name, or delete the "
             f"folder. If the script writes there, let it write to {FOLDER}."
         )
+    if "config" not in stored:
+        results.set_meta(MEMORY, OF_STATE)
     if INPUTS not in stored:
         results.set_meta(INPUTS, config.inputs)
     results.set_meta("config", config.to_json())

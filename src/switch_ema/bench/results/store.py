@@ -33,6 +33,9 @@ ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "op
 SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
 """Key prefixes in the metadata that trainings store about a task."""
 
+MEMORY, OF_STATE = "memory", "of the training's state"
+"""Metadata: what ``memory_mb`` means; runs without it stored the process's memory."""
+
 _TABLES = {"meta", "cells", "metrics"}
 
 _WAIT_SECONDS = 120.0

@@ -1,6 +1,7 @@
 """From stored results to a summary: pairing, statistics and cost, task by task."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
     FINISHED,
+    MEMORY,
+    OF_STATE,
     OPTIMIZER,
     OPTIONS,
     ORIGIN,
@@ -297,6 +300,7 @@ def _costs(results: Results, cells: list[Cell]) -> list[Cost]:
     groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.methods].append(cell)
+    is_measured = results.meta().get(MEMORY) == OF_STATE
     costs = []
     for methods, members in groups.items():
         rows = [results.cell(cell) for cell in members]
@@ -305,8 +309,8 @@ def _costs(results: Results, cells: list[Cell]) -> list[Cost]:
             sum(float(row[key]) for row in rows) / seeds
             for key in ("train_seconds", "evaluate_seconds")
         )
-        memory = max(float(row["memory_mb"]) for row in rows)
-        costs.append(Cost(methods, seeds, train, evaluate, memory))
+        memory = max(float(row["memory_mb"]) for row in rows) if is_measured else 0
+        costs.append(Cost(methods, seeds, train, evaluate, memory or math.nan))
     return costs
 
 

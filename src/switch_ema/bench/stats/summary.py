@@ -18,7 +18,7 @@ class Cost:
     """Mean per seed, excluding evaluation."""
     evaluate_seconds: float
     memory_mb: float
-    """Peak resident memory of the process."""
+    """Size of weights, gradients, optimizer state and averages; NaN if unknown."""
 
 
 @dataclass(frozen=True)

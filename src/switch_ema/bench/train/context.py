@@ -1,6 +1,5 @@
 """Run context of a cell: its folder, device, threads, workers and kernels."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,12 +72,3 @@ def check_kernels(wanted: str | None) -> None:
                 else "install a C compiler, or start a new run."
             )
         )
-
-
-def peak_memory_mb() -> float:
-    """Return the peak memory of this process so far, in MB."""
-    import resource  # not available on every platform
-
-    # ru_maxrss is in KB on Linux and in bytes on macOS.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 if sys.platform != "darwin" else 1024**2)

@@ -52,7 +52,6 @@ from switch_ema.bench.train.checkpoints import (
 from switch_ema.bench.train.context import (
     RunContext,
     check_kernels,
-    peak_memory_mb,
     using_threads,
 )
 from switch_ema.bench.train.description import (
@@ -61,6 +60,7 @@ from switch_ema.bench.train.description import (
     describe_optimizer,
     describe_schedule,
 )
+from switch_ema.bench.train.memory import state_mb
 from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.trajectory import save_point
@@ -254,7 +254,8 @@ class Training:
             self.result.message = "; ".join(filter(None, (restarted, missing)))
             if self.context.makes_samples:
                 self._sample()
-        self.result.memory_mb = peak_memory_mb()
+        state = state_mb(self.model, [self.optimizer], self.averagers.values())
+        self.result.memory_mb = state / len(self.cell.seeds)
         return self.result
 
     def _resume(self) -> None:

@@ -28,6 +28,7 @@ class CellResult:
     train_seconds: float = 0.0
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
+    """Size of the training's state per seed, see ``state_mb``; 0 if unknown."""
     origin: str = ""
     """Origin of the initial weights, if the task gives one."""
     share: float | None = None

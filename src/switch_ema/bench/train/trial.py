@@ -148,6 +148,7 @@ class _ActiveTrial(Trial):
         if _is_first_rank():
             self._file = open(self._log, "a", encoding="utf-8")  # noqa: SIM115
         self._attached = [a for a in self._averagers.values() if a is not None]
+        self._model, self._optimizers = model, _as_list(optimizer)
         self._is_hooked = optimizer is not None
         self._header: dict[str, Any] = {
             NOTES: {
@@ -201,8 +202,6 @@ class _ActiveTrial(Trial):
             averager.update()
 
     def evaluate(self, measure: Measure) -> Mapping[str, Any]:
-        from switch_ema.bench.train.context import peak_memory_mb
-
         self._check_process()
         started = time.perf_counter()
         values: dict[str, dict[str, float]] = {}
@@ -222,11 +221,19 @@ class _ActiveTrial(Trial):
         notes = {
             "train_seconds": training,
             "evaluate_seconds": self._evaluating,
-            "memory_mb": peak_memory_mb(),
+            "memory_mb": self._memory_mb(),
             COUNTING: self._updates,
         }
         self._write({"epoch": self._epoch, **values, NOTES: notes})
         return returned[0]
+
+    def _memory_mb(self) -> float:
+        """Measure the state of the training; 0 where the optimizer is unknown."""
+        from switch_ema.bench.train.memory import state_mb
+
+        if not self._optimizers:
+            return 0.0
+        return state_mb(self._model, self._optimizers, self._attached)
 
     def _checked(self, measured: Any) -> dict[str, float]:
         """Return the numbers as floats, if they have the right form and names."""
@@ -307,9 +314,14 @@ def _described(model: nn.Module, optimizer: "Optimizers | None") -> dict[str, st
 
     trained = {"Network": describe_model(unwrap(model), 1)}
     if optimizer is not None:
-        optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-        trained["Optimizer"] = "; ".join(map(describe_optimizer, optimizers))
+        trained["Optimizer"] = "; ".join(map(describe_optimizer, _as_list(optimizer)))
     return {**trained, "Processes": str(int(os.environ.get("WORLD_SIZE", 1)))}
+
+
+def _as_list(optimizer: "Optimizers | None") -> list[Any]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
 
 
 def _is_first_rank() -> bool:
