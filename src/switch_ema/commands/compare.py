@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -231,7 +232,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs in a folder: date, state and verdict."""
+    """List the runs in a folder, newest first: time, state and verdict.
+
+    A run is finished, failed (repeat its command to train what failed), interrupted
+    (repeat its command to continue) or running.
+    """
 
     out: Path = Path("runs")
     """Folder that contains the run folders."""
@@ -240,33 +245,85 @@ class Runs:
         """List them."""
         from switch_ema.bench.results.folder import RESULTS
 
+        found = [_describe(file.parent) for file in self.out.glob(f"*/{RESULTS}")]
+        if not found:
+            console.print(
+                f"No runs in {escape(str(self.out))}; switch-ema compare creates them.",
+                soft_wrap=True,
+            )
+            return
         table = Table(title=f"Runs in {escape(str(self.out))}")
         table.add_column("run", overflow="fold")
-        for name in ("date", "seeds", "trained", "best"):
+        for name in ("last trained", "seeds", "state", "trained", "best"):
             table.add_column(name)
-        for file in sorted(self.out.glob(f"*/{RESULTS}")):
-            try:
-                row = _describe(file.parent)
-            except UsageError as error:  # one damaged run must not hide the others
-                row = ("-", "-", "-", f"unreadable: {error}")
-            table.add_row(*map(escape, (file.parent.name, *row)))
+        for run in sorted(found, key=lambda run: run.time, reverse=True):
+            when = datetime.fromtimestamp(run.time).strftime("%Y-%m-%d %H:%M")
+            state = Text(run.state, _STATE_COLOURS.get(run.state.split()[-1], ""))
+            best = "\n".join(map(printable, run.best.splitlines()))
+            table.add_row(
+                *(escape(printable(run.name)), when, run.seeds, state, run.trained),
+                escape(best),
+            )
         console.print(table)
 
 
-def _describe(folder: Path) -> tuple[str, str, str, str]:
-    """Return a run's date, number of seeds, state and best method per task."""
+_STATE_COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A line of the list of runs."""
+
+    name: str
+    time: float
+    """When its last training ended, or its file was written."""
+    state: str
+    seeds: str = "-"
+    trained: str = "-"
+    best: str = "-"
+
+
+def _describe(folder: Path) -> _Run:
+    """Summarise a stored run; one damaged run must not hide the others."""
+    from switch_ema.bench.results.folder import RESULTS
+
+    try:
+        return _described(folder)
+    except UsageError as error:
+        changed = (folder / RESULTS).stat().st_mtime
+        return _Run(folder.name, changed, "unreadable", best=str(error))
+
+
+def _described(folder: Path) -> _Run:
+    from switch_ema.bench.plan.sweep_points import load_points, plan_points
+    from switch_ema.bench.plan.task_snapshot import load_facts
     from switch_ema.bench.report.verdict_text import best_of
-    from switch_ema.bench.results.folder import open_run
+    from switch_ema.bench.results.folder import RESULTS, is_running, open_run
+    from switch_ema.bench.results.store import FINISHED
     from switch_ema.bench.stats.summarize import summarize
 
     settings, results = open_run(folder)
     with closing(results):
-        done = len(results.statuses())
-        summary = summarize(settings, results, folder.name)
-    missing = sum(task.missing for task in summary.tasks)
-    return (
-        summary.environment.get("date", "-"),
+        meta, stored = results.meta(), results.statuses()
+        cells = plan_points(
+            settings, load_points(meta), load_facts(meta, settings.tasks)
+        )
+        summary = summarize(settings, results, folder.name, cells)
+        time = results.last_finished() or (folder / RESULTS).stat().st_mtime
+    statuses = [stored.get(cell.id) for cell in cells]
+    finished = sum(status in FINISHED for status in statuses)
+    failed = statuses.count("failed")
+    if is_running(folder):
+        state = "running"
+    elif failed:
+        state = f"{failed} failed"
+    else:
+        state = "finished" if finished == len(cells) else "interrupted"
+    return _Run(
+        folder.name,
+        time,
+        state,
         str(settings.seeds),
-        f"{done} of {done + missing}" if missing else f"all {done}",
+        f"{finished} of {len(cells)}",
         "\n".join(f"{task.task}: {best_of(task)}" for task in summary.tasks) or "-",
     )

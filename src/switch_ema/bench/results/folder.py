@@ -77,6 +77,22 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the lock of a run folder."""
+    file = folder / ".lock"
+    if not file.exists():  # locking would create it
+        return False
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):  # no permission, or no locks here
+        return False
+    lock.release()
+    return False
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete leftovers of killed processes; the caller must hold the lock.
 

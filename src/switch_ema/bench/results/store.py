@@ -158,6 +158,12 @@ class Results:
         with self._errors():
             return dict(self._connection.execute("SELECT id, status FROM cells"))
 
+    def last_finished(self) -> float | None:
+        """Return when the last training ended, in seconds since the epoch."""
+        with self._errors():
+            row = self._connection.execute("SELECT MAX(finished) FROM cells").fetchone()
+            return None if row[0] is None else float(row[0])
+
     def cell(self, cell: Cell) -> dict[str, str | float]:
         """Return the status, message and costs of a stored cell."""
         columns = "status, message, train_seconds, evaluate_seconds, memory_mb"
