@@ -86,6 +86,9 @@ class Recipe:
     """Averaging options that suit the task, by method."""
     evaluate_every: int = field(default=1, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
+    revision: int = field(default=0, metadata=LATER)
+    """Raised when a built-in task trains differently in a way that no other field and
+    no option shows; runs of another revision are not continued."""
 
     def __post_init__(self) -> None:
         try:

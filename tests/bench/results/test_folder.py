@@ -1,17 +1,21 @@
 """The run folder: its arithmetic is settled once, and leftovers go."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import (
+    claim,
     locked,
     remove_leftovers,
     settle_arithmetic,
 )
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.train import context
+from switch_ema.zoo.tasks.toy.digits import Digits
 
 
 @pytest.fixture
@@ -19,6 +23,20 @@ def results(tmp_path):
     found = Results(tmp_path / "results.sqlite", create=True)
     yield found
     found.close()
+
+
+def test_a_run_of_a_task_that_trains_differently_now_is_not_continued(
+    results, monkeypatch
+):
+    config = CompareConfig(tasks=("digits", "moons"), seeds=1)
+    claim(results, config, results.path.parent)
+    claim(results, config, results.path.parent)  # nothing has changed
+    before = results.meta()
+    monkeypatch.setattr(Digits, "recipe", replace(Digits.recipe, revision=1))
+    told = "^this version trains digits differently than when .* was started, and "
+    with pytest.raises(UsageError, match=told):
+        claim(results, config, results.path.parent)
+    assert results.meta() == before
 
 
 def test_threads_belong_to_the_run(results):

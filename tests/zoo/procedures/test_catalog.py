@@ -6,9 +6,10 @@ from torch import nn
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.optimizers.groups import exempt_names
 from switch_ema.bench.optimizers.schedules import check_schedule, create_schedule
 from switch_ema.bench.spec import parse_spec
-from switch_ema.zoo.models.catalog import NETWORKS
+from switch_ema.zoo.models.catalog import NETWORKS, create_network
 from switch_ema.zoo.procedures import (
     PROCEDURES,
     cifar100,
@@ -112,6 +113,35 @@ def test_optimizer_and_schedule_can_be_made_and_step(procedure):
         total_steps=procedure.epochs * steps,
         warmup_steps=round(procedure.warmup_epochs * steps),
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["paper", "small", "fitted"])
+def test_only_recipes_with_sgd_decay_every_tensor(name, scale):
+    """As in the released configurations: the others exempt norms and biases."""
+    for network in ("resnet50", "convnext-t"):
+        procedure = create_procedure(name, network=network, scale=scale)
+        by_sgd = parse_spec(procedure.optimizer).name in ("sgd", "sam")
+        assert procedure.decay_all is by_sgd
+
+
+@pytest.mark.parametrize(
+    ("network", "tensors", "exempt"),
+    [
+        ("deit-s", 152, 102),  # 100 vectors, cls_token and pos_embed
+        ("swin-t", 173, 108 + 12),  # a table of relative positions in each block
+        ("convnext-t", 182, 123),
+        ("moganet-s", 600, 309 + 4 * 19),  # four scales in each block
+        ("resnet50", 161, 107),  # 53 pairs of batch norms, and the classifier's bias
+    ],
+)
+def test_exempt_tensors_of_the_papers_networks(network, tensors, exempt):
+    with torch.device("meta"):
+        model = create_network(
+            network, num_classes=1000, image_size=224, scale="paper", in_channels=3
+        )
+    assert len(list(model.parameters())) == tensors
+    assert len(exempt_names(model)) == exempt
 
 
 def test_lars_moves_weights_by_a_sensible_share_of_their_norm():

@@ -168,7 +168,11 @@ def describe_optimizer(name: str | None, layer_decay: float | None) -> str:
 
 
 def create_optimizer(
-    spec: Spec, model: "nn.Module", *, layer_decay: float | None = None
+    spec: Spec,
+    model: "nn.Module",
+    *,
+    layer_decay: float | None = None,
+    decay_all: bool = True,
 ) -> "Optimizer":
     """Create an optimizer for the model's trainable parameters.
 
@@ -176,13 +180,16 @@ def create_optimizer(
         spec: Name and options.
         model: What to train.
         layer_decay: Factor of the learning rate per layer, counted from the output.
-            It exempts biases and other one-dimensional parameters from weight decay.
+            Implies ``decay_all=False``.
+        decay_all: Whether every tensor has weight decay; otherwise those of
+            ``is_exempt`` have none, and LARS and LAMB do not adapt their rates.
 
     >>> from torch import nn
     >>> create_optimizer(Spec("sgd", {"lr": 0.5}), nn.Linear(1, 1)).defaults["lr"]
     0.5
     """
-    from switch_ema.bench.optimizers.sam import SAM  # imports torch
+    from switch_ema.bench.optimizers.groups import parameter_groups  # imports torch
+    from switch_ema.bench.optimizers.sam import SAM
     from switch_ema.bench.optimizers.step import set_mode
 
     info = check_optimizer(spec)
@@ -190,10 +197,14 @@ def create_optimizer(
     try:
         if info.two_pass:
             base, own = _split(spec)
-            return SAM(create_optimizer(base, model, layer_decay=layer_decay), **own)
+            inner = create_optimizer(
+                base, model, layer_decay=layer_decay, decay_all=decay_all
+            )
+            return SAM(inner, **own)
         make = info.load()
         if layer_decay is None:
-            groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
+            fixed = {"always_adapt": False} if "always_adapt" in options else {}
+            groups = parameter_groups(model, decay_all=decay_all, **fixed)
         else:
             standard = inspect.signature(make).parameters["weight_decay"].default
             weight_decay = options.get("weight_decay", standard)
@@ -227,11 +238,13 @@ def _valid_options(spec: Spec) -> tuple[str, ...]:
 def _layer_groups(
     model: "nn.Module", lr: float, weight_decay: float, layer_decay: float
 ) -> list[dict[str, Any]]:
+    from switch_ema.bench.optimizers.groups import exempt_names  # imports torch
+
     make = _load("timm.optim.param_groups_layer_decay", needed_by="layer_decay")
     groups: list[dict[str, Any]] = make(
         model,
         weight_decay=weight_decay,
-        no_weight_decay_list=getattr(model, "no_weight_decay", set)(),
+        no_weight_decay_list=exempt_names(model),
         layer_decay=check_positive("layer_decay", layer_decay),
     )
     if layer_decay != 1 and all(group["lr_scale"] == 1 for group in groups):

@@ -12,7 +12,7 @@ from typing import Any
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.fingerprints import fingerprint
 from switch_ema.bench.loading import load_task_class
-from switch_ema.bench.recipe import Metric, Recipe
+from switch_ema.bench.recipe import Metric, Recipe, stored_fields
 from switch_ema.bench.spec import (
     SCRIPT,
     is_file,
@@ -96,6 +96,17 @@ def load_facts(meta: Mapping[str, str], tasks: Iterable[str]) -> dict[str, TaskF
     return found
 
 
+def retrained(meta: Mapping[str, str], tasks: Iterable[str]) -> list[str]:
+    """List the tasks of a run whose recipe differs from the one it stored."""
+    known = [task for task in tasks if FACTS in meta and not is_script(task)]
+    stored = load_facts(meta, known)
+    return [
+        task
+        for task in known
+        if _spelled(stored[task].recipe) != _spelled(facts_of(task).recipe)
+    ]
+
+
 def change_of(task: str, facts: TaskFacts) -> list[str]:
     """Describe how the file of a task differs from when the run started, if it does."""
     now = fingerprint(task)
@@ -106,6 +117,11 @@ def change_of(task: str, facts: TaskFacts) -> list[str]:
         f"The file of {task} {change} the run was started; the results are those of "
         "the original file."
     ]
+
+
+def _spelled(recipe: Recipe) -> str:
+    """Serialize a recipe; equal recipes give equal texts, read back or not."""
+    return json.dumps(stored_fields(recipe), sort_keys=True, default=str)
 
 
 def _read(values: dict[str, Any]) -> TaskFacts:

@@ -22,7 +22,7 @@ from switch_ema.bench.plan.sweep_points import (
     load_points,
     trained,
 )
-from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
+from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts, retrained
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import MEMORY, OF_STATE, Results
 from switch_ema.bench.spec import FOLDER
@@ -138,6 +138,12 @@ def claim(
             f"{listed(changed)} changed since {folder} was started, and results of "
             "both versions must not be mixed; choose another --name, or delete the "
             f"folder. If the script writes there, let it write to {FOLDER}."
+        )
+    if changed := retrained(stored, trained(config, points).tasks):
+        raise UsageError(
+            f"this version trains {listed(changed)} differently than when {folder} was "
+            "started, and results of both must not be mixed; choose another --name or "
+            "--out, or delete the folder."
         )
     if "config" not in stored:
         results.set_meta(MEMORY, OF_STATE)

@@ -49,6 +49,7 @@ def _classical(network: str) -> TrainingProcedure:
         epochs=200,
         batch_size=100,
         optimizer=f"sgd:{rates}",
+        decay_all=True,
         crop="shifted",
         ema_decay=_DECAYS.ema,
         switch_ema_decay=_DECAYS.switch_ema,
@@ -59,6 +60,7 @@ def _modern(network: str) -> TrainingProcedure:
     return replace(
         _classical(network),
         optimizer=_ADAMW.format("1e-3"),
+        decay_all=False,
         warmup_epochs=5,
         label_smoothing=0.1,
         stochastic_depth=_STOCHASTIC_DEPTH.get(network, 0.0),

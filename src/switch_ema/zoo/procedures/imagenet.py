@@ -20,6 +20,7 @@ def pytorch() -> TrainingProcedure:
         epochs=100,
         batch_size=256,
         optimizer="sgd:lr=0.1,momentum=0.9,weight_decay=1e-4",
+        decay_all=True,
         ema_decay=_DECAYS.ema,
         switch_ema_decay=_DECAYS.switch_ema,
     )
@@ -38,6 +39,7 @@ def deit() -> TrainingProcedure:
         epochs=300,
         batch_size=1024,
         optimizer="adamw:lr=1e-3,betas=(0.9,0.999),weight_decay=0.05",
+        decay_all=False,
         warmup_epochs=5,
         label_smoothing=0.1,
         stochastic_depth=0.1,
@@ -69,6 +71,7 @@ def rsb_a2() -> TrainingProcedure:
         epochs=300,
         batch_size=2048,
         optimizer="lamb:lr=5e-3,betas=(0.9,0.999),weight_decay=0.02",
+        decay_all=False,
         warmup_epochs=5,
         stochastic_depth=0.05,
         repeats=3,

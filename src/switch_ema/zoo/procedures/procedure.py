@@ -88,6 +88,9 @@ class TrainingProcedure(Augmentation):
     """Images per optimizer step."""
     optimizer: str
     """Name with options, such as ``adamw:lr=1e-3,weight_decay=0.05``."""
+    decay_all: bool = False
+    """Whether every tensor has weight decay, as in the recipes of ResNets with SGD;
+    otherwise those of ``is_exempt`` have none."""
     schedule: str = "cosine"
     """Schedule of the learning rate."""
     warmup_epochs: float = 0.0

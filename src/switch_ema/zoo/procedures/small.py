@@ -38,6 +38,7 @@ def small(optimizer: str, network: str) -> TrainingProcedure:
         epochs=15,
         batch_size=25,
         optimizer=OPTIMIZERS[optimizer],
+        decay_all=optimizer in ("sgd", "sam"),
         warmup_epochs=1,
         crop="shifted",
     )

@@ -118,6 +118,7 @@ class Classification(Classifier):
             accumulate=max(procedure.batch_size // batch, 1),
             methods=methods,
             evaluate_every=fitted.EVALUATE_EVERY if scale == FITTED else 1,
+            revision=0 if procedure.decay_all else 1,  # 1: tensors without weight decay
         )
 
     @classmethod
@@ -227,7 +228,11 @@ class Classification(Classifier):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make the procedure's optimizer."""
-        return create_optimizer(parse_spec(self.procedure.optimizer), model)
+        return create_optimizer(
+            parse_spec(self.procedure.optimizer),
+            model,
+            decay_all=self.procedure.decay_all,
+        )
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images and augment them as the procedure says."""

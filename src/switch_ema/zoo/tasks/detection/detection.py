@@ -12,6 +12,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.boxes import flipping
 from switch_ema.zoo.data.detection import Examples, Target, load_detection
@@ -165,13 +166,16 @@ class Detection(Task):
         return pretrained_weights(model, self.weights), origin
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW at small scale and for Swin-T, otherwise SGD, as in the paper."""
-        trained = [p for p in model.parameters() if p.requires_grad]
-        if self.is_small:
-            return AdamW(trained, lr=self.training.learning_rate, weight_decay=0.05)
-        if self.backbone == "swin-t":
-            return AdamW(trained, lr=1e-4, weight_decay=0.05)
-        return SGD(trained, lr=0.02, momentum=0.9, weight_decay=1e-4)
+        """Make AdamW at small scale and for Swin-T, otherwise SGD, as in the paper.
+
+        With AdamW, biases, norms and relative positions get no weight decay.
+        """
+        by_adamw = self.is_small or self.backbone == "swin-t"
+        groups = parameter_groups(model, decay_all=not by_adamw)
+        if not by_adamw:
+            return SGD(groups, lr=0.02, momentum=0.9, weight_decay=1e-4)
+        lr = self.training.learning_rate if self.is_small else 1e-4
+        return AdamW(groups, lr=lr, weight_decay=0.05)
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images and flip half of them."""

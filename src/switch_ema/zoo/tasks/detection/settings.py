@@ -101,6 +101,7 @@ def paper_recipe(name: str, batch: int | None) -> Recipe:
         warmup_epochs=schedule.warmup_epochs,
         accumulate=max(schedule.batch // (batch or schedule.batch), 1),
         methods=_DECAYS_OF_THE_PAPER.options(),
+        revision=1,  # Swin-T: tensors without weight decay
     )
 
 
@@ -132,4 +133,5 @@ def small_recipe(
         clip=5.0,
         evaluate_every=math.ceil(epochs / 2),
         methods=decays.options(),
+        revision=1,  # tensors without weight decay
     )

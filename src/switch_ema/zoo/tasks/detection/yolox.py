@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader
 from switch_ema.zoo.data.boxes import MosaicMixUp
 from switch_ema.zoo.models.detection.yolox import YOLOX, small_yolox, yolox_s
@@ -80,12 +81,8 @@ class YoloX(Detection):
         """Make AdamW at small scale, otherwise SGD; vectors get no weight decay."""
         if self.is_small:
             return super().optimizer(model)
-        trained = list(model.parameters())
-        groups = [
-            {"params": [p for p in trained if p.ndim > 1], "weight_decay": 5e-4},
-            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        return SGD(groups, lr=0.01, momentum=0.9, nesterov=True)
+        groups = parameter_groups(model, decay_all=False)
+        return SGD(groups, lr=0.01, momentum=0.9, weight_decay=5e-4, nesterov=True)
 
     def train_loader(self, epoch: int) -> Loader:
         """Apply Mosaic and MixUp, except in the last epochs."""

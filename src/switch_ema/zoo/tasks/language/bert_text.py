@@ -70,6 +70,7 @@ SCALES = {
             schedule="cosine",
             warmup_epochs=0.3,
             methods={"ema": {"decay": 0.984}, "switch-ema": {"decay": 0.984}},
+            revision=1,  # tensors without weight decay
         ),
     ),
     "paper": BertTextScale(
@@ -172,7 +173,9 @@ class BertText(Classifier):
             "weight_decay": self.scale.weight_decay,
         }
         decay = LAYER_DECAY if pretrained else None
-        return create_optimizer(Spec("adamw", options), model, layer_decay=decay)
+        return create_optimizer(
+            Spec("adamw", options), model, layer_decay=decay, decay_all=False
+        )
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the texts."""

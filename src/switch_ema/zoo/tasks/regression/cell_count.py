@@ -1,6 +1,7 @@
 """Counting red blood cells: a stand-in for age regression without faces."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ class CellCount(ScalarRegression):
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe, shared by all networks."""
-        return cls.recipe
+        # Revision 1: tensors of ConvNeXt without weight decay.
+        is_newer = options.get("network") == "convnext-t"
+        return replace(cls.recipe, revision=1) if is_newer else cls.recipe
 
     def __init__(
         self,

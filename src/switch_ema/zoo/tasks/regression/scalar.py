@@ -10,6 +10,7 @@ from torch.nn.functional import l1_loss
 from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice
+from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.task import Task
 from switch_ema.zoo.models import create_network
@@ -73,10 +74,14 @@ class ScalarRegression(Task):
         )
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Make AdamW with the settings of the paper's released configurations."""
+        """Make AdamW with the settings of the paper's released configurations.
+
+        In them every tensor of ResNets has weight decay.
+        """
+        groups = parameter_groups(model, decay_all=self.network != "convnext-t")
         if self.scale == "paper":
-            return AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-        return AdamW(model.parameters(), lr=self.small_lr)
+            return AdamW(groups, lr=1e-3, weight_decay=0.05)
+        return AdamW(groups, lr=self.small_lr)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean absolute error of the standardised targets."""

@@ -58,6 +58,7 @@ class MAE(Masked):
         epochs=15,
         schedule="cosine",
         methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+        revision=1,  # tensors without weight decay
     )
 
     def model(self) -> nn.Module:

@@ -26,6 +26,7 @@ class MoCoV3(TwoViews, SelfTeachingTask):
         schedule="cosine",
         warmup_epochs=1.0,
         methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+        revision=1,  # tensors without weight decay
     )
 
     def pool(self) -> str | None:

@@ -13,6 +13,7 @@ from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.vision import ImageFiles, Images
 from switch_ema.zoo.models.catalog import SCALES, create_network
@@ -87,6 +88,7 @@ class Pretraining(Task):
             warmup_epochs=cls.paper.warmup_epochs,
             clip=cls.paper.clip,
             methods=cls.paper.methods,
+            revision=1,  # MoCo v2 decays all tensors, the others fewer
         )
 
     def __init__(
@@ -171,8 +173,8 @@ class Pretraining(Task):
         """Make the method's optimizer, or AdamW at small scale."""
         if self.scale == "paper":
             return paper_optimizer(self.paper, model, self.batch)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        return AdamW(trained, lr=self.small_lr, weight_decay=1e-2)
+        groups = parameter_groups(model, decay_all=False)
+        return AdamW(groups, lr=self.small_lr, weight_decay=1e-2)
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images and transform them for the method."""

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch import nn
+from torch.optim import Optimizer
 
-from switch_ema.zoo.data.sources import need
+from switch_ema.bench.optimizers.catalog import create_optimizer
+from switch_ema.bench.spec import Spec
 from switch_ema.zoo.decays import DECAYS
 
 
@@ -86,24 +87,17 @@ SIMMIM = PaperSettings(
 
 
 def paper_optimizer(settings: PaperSettings, model: nn.Module, batch: int) -> Optimizer:
-    """Make the optimizer; vectors (biases, normalisation) get no weight decay.
+    """Make the optimizer; biases, norms, tokens and positions get no weight decay.
 
-    LARS does not adapt their rates either.
+    LARS does not adapt their rates either. Only MoCo v2's SGD decays every tensor.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": _of(parameters, vectors=False)},
-        {"params": _of(parameters, vectors=True), "weight_decay": 0.0},
-    ]
-    lr, decay = settings.lr * batch / settings.batch, settings.weight_decay
+    options: dict[str, Any] = {
+        "lr": settings.lr * batch / settings.batch,
+        "weight_decay": settings.weight_decay,
+    }
     if settings.optimizer == "adamw":
-        return AdamW(groups, lr=lr, betas=settings.betas, weight_decay=decay)
-    from torch.optim import SGD
-
-    make = SGD if settings.optimizer == "sgd" else need("timm.optim").Lars
-    optimizer: Optimizer = make(groups, lr=lr, momentum=0.9, weight_decay=decay)
-    return optimizer
-
-
-def _of(parameters: list[nn.Parameter], *, vectors: bool) -> list[Tensor]:
-    return [p for p in parameters if (p.ndim < 2) is vectors]
+        options["betas"] = settings.betas
+    else:
+        options["momentum"] = 0.9
+    spec = Spec(settings.optimizer, options)
+    return create_optimizer(spec, model, decay_all=settings.optimizer == "sgd")

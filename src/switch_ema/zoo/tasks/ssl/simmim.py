@@ -48,6 +48,7 @@ class SimMIM(Masked):
         epochs=12,
         schedule="cosine",
         methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+        revision=1,  # tensors without weight decay
     )
 
     def model(self) -> nn.Module:

@@ -65,6 +65,7 @@ class TwoViews(Pretraining):
         epochs=25,
         schedule="cosine",
         methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
+        revision=1,  # tensors without weight decay
     )
 
     def batches(self, epoch: int) -> Loader:
