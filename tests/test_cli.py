@@ -284,14 +284,6 @@ def test_options_of_a_task_and_of_a_method(folder, capsys):
     assert code == 0 and "No options" in out
 
 
-def test_a_missing_library_is_named(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tyro", None)
-    code, _, err = call(capsys, "tasks")
-    assert code == 2
-    sentence = 'the command line needs tyro: pip install "switch-ema[bench]".'
-    assert err == f"switch-ema: {sentence}\n"
-
-
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m switch_ema tasks | true"
     run = subprocess.run(command, shell=True, capture_output=True, text=True)

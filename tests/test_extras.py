@@ -70,7 +70,41 @@ def closure(wanted: list[str]) -> set[str]:
     return found
 
 
-DEMO = """
+PROJECT = tomllib.loads(
+    (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]
+EXTRA = PROJECT["optional-dependencies"]
+
+
+def wanted(extra: str) -> list[str]:
+    """Return the requirements of an extra, with those of extras that it includes."""
+    found = []
+    for text in EXTRA[extra]:
+        requirement = Requirement(text)
+        if requirement.name == "switch-ema":
+            found += [other for own in requirement.extras for other in wanted(own)]
+        else:
+            found.append(text)
+    return found
+
+
+def absent(*extras: str) -> set[str]:
+    """Return the modules of other extras that are missing with these alone."""
+    own = [text for extra in extras for text in wanted(extra)]
+    installed = closure([*PROJECT["dependencies"], *own])
+    named = {
+        canonicalize_name(Requirement(text).name)
+        for extra in EXTRA.values()
+        for text in extra
+    }
+    return {
+        module
+        for module, names in packages_distributions().items()
+        if set(map(canonicalize_name, names)) & (named - installed - {"switch-ema"})
+    }
+
+
+WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
 
@@ -85,28 +119,18 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 from switch_ema.cli import main
 main(sys.argv[1:])
 """
+SHORT = ("--epochs", "1", "--seeds", "2", "--executor", "inline", "--device", "cpu")
+
+
+def run_with(extras, folder, *arguments):
+    """Run a command where only these extras are installed."""
+    hidden = absent(*extras)
+    assert {"keras", "mypy", "ray"} <= hidden and "torch" not in hidden
+    command = [sys.executable, "-c", WITHOUT, ",".join(sorted(hidden)), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 def test_the_demo_needs_the_extra_bench_alone(tmp_path):
-    root = Path(__file__).parent.parent
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    own = [text for text in extras["bench"] if not text.startswith("switch-ema")]
-    installed = closure([*project["dependencies"], *own, *extras["files"]])
-    named = {
-        canonicalize_name(Requirement(text).name)
-        for extra in extras.values()
-        for text in extra
-    }
-    absent = {
-        module
-        for module, names in packages_distributions().items()
-        if set(map(canonicalize_name, names)) & (named - installed - {"switch-ema"})
-    }
-    assert {"keras", "mypy", "ray"} <= absent and "torch" not in absent
-    short = ["--epochs", "1", "--seeds", "2", "--executor", "inline", "--device", "cpu"]
-    command = [sys.executable, "-c", DEMO, ",".join(sorted(absent))]
-    command += ["compare", "noisy-digits", "digits", *short]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    run = run_with(["bench"], tmp_path, "compare", "noisy-digits", "digits", *SHORT)
     assert run.returncode == 0, run.stderr
     assert "report.html" in run.stdout

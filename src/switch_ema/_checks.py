@@ -1,4 +1,4 @@
-"""Argument checks; each error names the argument, the value and the valid range."""
+"""Argument checks and their messages: the argument, the value and the valid range."""
 
 import math
 from collections.abc import Sequence
@@ -51,8 +51,17 @@ def listed(names: Sequence[str], separator: str = ", ", most: int = 5) -> str:
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
-    shown = separator.join(names[:most])
+    shown = separator.join(map(printable, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def printable(text: str) -> str:
+    r"""Escape control characters, which could move a terminal's cursor.
+
+    >>> printable("loss is nan\x1b[2J")
+    'loss is nan\\x1b[2J'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _is_real(value: object) -> bool:

@@ -32,7 +32,7 @@ def needed(
         yield
     except ModuleNotFoundError as missing:
         name = (missing.name or "").split(".")[0]
-        if not name or library not in (None, name):
+        if name in ("", "switch_ema") or library not in (None, name):
             raise
         raised = error(missing_extra(name, extra, user))
         if isinstance(raised, ImportError):

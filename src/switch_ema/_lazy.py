@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class ClassSource:
     """The first line of its docstring."""
     attributes: dict[str, Any]
     """Class attributes whose values are literals."""
+    documented: dict[str, str]
+    """Docstrings below annotated attributes, each as one line."""
 
 
 @cache
@@ -65,7 +68,8 @@ def find_class(name: str) -> ClassSource | None:
     for node in _parse(_source(module)).body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            return ClassSource(summary, dict(_literals(node.body)))
+            literals, documented = _literals(node.body), _documented(node.body)
+            return ClassSource(summary, dict(literals), dict(documented))
     return None
 
 
@@ -117,3 +121,14 @@ def _literals(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
             # Other values are unknown without running the code.
             with suppress(ValueError):
                 yield node.targets[0].id, ast.literal_eval(node.value)
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield each annotated name that a docstring follows, with the docstring."""
+    for node, text in pairwise(body):
+        match node, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                yield name, " ".join(words.split())

@@ -11,15 +11,17 @@ import signal
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from switch_ema import __version__
-from switch_ema._extras import missing_extra
+from switch_ema._extras import needed
 from switch_ema._lazy import describe_named, load_named
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import printable, unknown
+from switch_ema.commands.output import open_console
 
 COMMANDS: dict[str, str] = {
     "compare": "switch_ema.commands.compare:Compare",
@@ -117,8 +119,6 @@ def parse(arguments: Sequence[str]) -> Callable[..., Any]:
 
     ``--help`` and invalid arguments print and raise SystemExit.
     """
-    import tyro
-
     name, *rest = arguments
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
@@ -126,19 +126,24 @@ def parse(arguments: Sequence[str]) -> Callable[..., Any]:
         from switch_ema.commands.compare import refuse_beside_config
 
         refuse_beside_config(arguments)
+    command: type[Callable[..., Any]] = load_named(COMMANDS[name])
+    prog = f"switch-ema {name}"
     with _wrapped() if {"-h", "--help"} & set(rest) else nullcontext():
+        try:
+            import tyro
+        except ModuleNotFoundError:
+            from switch_ema.commands.parsing import parse_plain
+
+            return parse_plain(command, prog, rest)
         parsed: Callable[..., Any] = tyro.cli(
-            load_named(COMMANDS[name]),
-            prog=f"switch-ema {name}",
-            args=rest,
-            config=(tyro.conf.OmitArgPrefixes,),
+            command, prog=prog, args=rest, config=(tyro.conf.OmitArgPrefixes,)
         )
     return parsed
 
 
 @contextmanager
 def _wrapped() -> Iterator[None]:
-    """Wrap the long lines that tyro prints."""
+    """Wrap the long lines of the help."""
     text = io.StringIO()
     try:
         with redirect_stdout(text):
@@ -160,16 +165,10 @@ def _run(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return
-    try:
-        command = parse(arguments)
-        from rich.console import Console
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("switch_ema"):
-            raise
-        raise UsageError(
-            missing_extra(error.name or "a library", "bench", "the command line")
-        ) from error
-    command(Console())
+    # With torch alone there is no NumPy, and torch warns when it is imported.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+    with needed(None, "cli", user=arguments[0], error=UsageError):
+        parse(arguments)(open_console())
 
 
 def _help() -> str:

@@ -35,6 +35,20 @@ def test_profiles(profile, call, steps, tmp_path):
     assert value == pytest.approx(middle, abs=0.1)
 
 
+def test_torch_files_and_values_that_are_not_finite(call, steps, tmp_path):
+    code, out, _ = call("merge", *steps, "--out", "m.pt")
+    assert code == 0 and "Merged: m.pt" in out
+    assert torch.load("m.pt", weights_only=True)["w"].tolist() == [1.0, 1.0]
+    code, _, err = call("merge", *steps, "--out", "m.bin")
+    assert code == 2 and "out must end in .safetensors, .pt or .pth for a file" in err
+    bad = tmp_path / "step-400.safetensors"
+    save_file({"w": torch.tensor([1.0, float("nan")])}, bad)
+    code, _, err = call("merge", *steps, bad, "--out", "n.pt")
+    assert code == 2 and "step-400.safetensors has NaN or infinite values in w;" in err
+    code, _, _ = call("merge", *steps, bad, "--out", "n.pt", "--allow-non-finite")
+    assert code == 0 and torch.load("n.pt")["w"][0] == 1
+
+
 def test_mistakes_are_one_sentence(call, steps, tmp_path):
     other = tmp_path / "other.safetensors"
     save_file({"w": torch.zeros(3)}, other)

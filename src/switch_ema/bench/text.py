@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from switch_ema._checks import printable as printable
 from switch_ema.bench.errors import UsageError
 
 
@@ -63,12 +64,3 @@ def read_json(text: str | bytes, where: str) -> Any:
         raise UsageError(f"{where} is nested too deeply.") from None
     except ValueError as error:  # includes numbers with thousands of digits
         raise UsageError(f"{where} is not JSON: {error}.") from None
-
-
-def printable(text: str) -> str:
-    r"""Escape control characters, which could move a terminal's cursor.
-
-    >>> printable("loss is nan\x1b[2J")
-    'loss is nan\\x1b[2J'
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,14 +1,20 @@
 """`switch-ema judge`: statistics of a comparison from existing log files."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import tyro
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import printable
+from switch_ema.commands.output import (
+    AnyConsole,
+    PlainConsole,
+    print_line,
+    print_table,
+)
+from switch_ema.commands.parsing import Positional, shown_as
+
+if TYPE_CHECKING:
+    from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 
 
 @dataclass(frozen=True)
@@ -26,9 +32,7 @@ class Judge:
     - switch-ema judge runs/NAME/trackers/digits-*
     """
 
-    logs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="LOG [LOG ...]")
-    ]
+    logs: Annotated[Positional[tuple[str, ...]], shown_as("LOG [LOG ...]")]
     """Files, folders or NAME=PATTERN."""
     metric: str | None = None
     """Column to compare; None: the only one common to all logs."""
@@ -47,12 +51,11 @@ class Judge:
     verbose: bool = False
     """Print every verdict, and how verdicts are reached."""
 
-    def __call__(self, console: Console) -> None:
+    def __call__(self, console: AnyConsole) -> None:
         """Read the logs and print the table."""
         from switch_ema.bench.judge import judge
         from switch_ema.bench.logs.naming import group_logs
         from switch_ema.bench.report.tables import FORMATS
-        from switch_ema.bench.report.terminal import print_comparison, print_findings
 
         if self.lower_is_better and self.higher_is_better:
             raise UsageError("give --lower-is-better or --higher-is-better, not both.")
@@ -67,13 +70,60 @@ class Judge:
         ).summary
         if self.format != "table":
             print(FORMATS[self.format](found), end="")
-        elif self.verbose:
-            print_comparison(found, console)
         else:
-            print_findings(found, console)
-            description = printable(found.tasks[0].description)
-            console.print(Text(f"{description}.", style="dim"))
+            _show(found, console, verbose=self.verbose)
         _check_complete(found.tasks[0].problems)
+
+
+def _show(found: "ComparisonSummary", console: AnyConsole, *, verbose: bool) -> None:
+    """Print the table, as a comparison does; without rich, as plain text."""
+    description = f"{printable(found.tasks[0].description)}."
+    if isinstance(console, PlainConsole):
+        _print_plain(found.tasks[0], console, verbose=verbose)
+        print_line(console, description)
+        return
+    from rich.text import Text
+
+    from switch_ema.bench.report.terminal import print_comparison, print_findings
+
+    if verbose:
+        print_comparison(found, console)
+    else:
+        print_findings(found, console)
+        console.print(Text(description, style="dim"))
+
+
+def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> None:
+    from switch_ema.bench.report.numbers import NONE, with_unit
+    from switch_ema.bench.report.rows import baseline_of, make_rows
+    from switch_ema.bench.report.verdict_text import (
+        RULE,
+        best_sentence,
+        direct_verdict,
+        skew_sentence,
+        verdicts,
+    )
+    from switch_ema.bench.stats.paired import CONFIDENCE
+
+    metric = task.metrics[0]
+    print_line(console, best_sentence(task))
+    baseline = baseline_of(task.results[metric.name])
+    shift = f"vs {baseline} [{CONFIDENCE} CI]"
+    rows = [
+        (
+            *(row.method, row.last),
+            NONE if row.interval == NONE else f"{row.difference} {row.interval}",
+            *(row.verdict, row.n),
+        )
+        for row in make_rows(task, metric)
+    ]
+    print_table(console, ("method", with_unit(metric), shift, "verdict", "n"), rows)
+    sentences = [text for _, text in direct_verdict(task)]
+    if verbose:
+        sentences = [*(text for _, text in verdicts(task)), RULE]
+    doubts = [] if verbose else [skew_sentence(task)]
+    for text in (*sentences, *filter(None, doubts), *task.problems):
+        print_line(console, text)
 
 
 def _check_complete(problems: list[str]) -> None:

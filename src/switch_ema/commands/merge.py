@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
-from rich.table import Table
-
 from switch_ema.bench.errors import UsageError
+from switch_ema.commands.output import (
+    AnyConsole,
+    print_line,
+    print_table,
+    show_progress,
+)
+from switch_ema.commands.parsing import Positional
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,18 @@ class Merge:
     """Average the checkpoints of one run on disk, of any size.
 
     Reads safetensors (files or shards), torch.distributed.checkpoint folders and
-    torch.save files; writes safetensors and a record of the inputs. Holds at most one
+    torch.save files; writes the average and a record of the inputs. Holds at most one
     tensor of each checkpoint in memory. See docs/merging.md.
 
     - switch-ema merge a.safetensors b.safetensors --out mean.safetensors
     - switch-ema merge step-100 step-200 step-300 --out merged --profile cosine
     """
 
-    checkpoints: tyro.conf.Positional[tuple[Path, ...]]
+    checkpoints: Positional[tuple[Path, ...]]
     """Checkpoints of one model, oldest first."""
     out: Path
-    """Output: one file if it ends in .safetensors, otherwise a folder of shards."""
+    """Output: a safetensors file if it ends in .safetensors, a torch.save file if it
+    ends in .pt or .pth (which has to fit into memory), otherwise a folder of shards."""
     profile: Literal["mean", "linear", "minus-sqrt", "cosine", "power"] = "mean"
     """mean, or the learning-rate decay to emulate (linear equals mean); power: the
     power-function average of width --sigma-rel."""
@@ -41,33 +43,30 @@ class Merge:
     """Width for --profile power, as a share of the checkpoints."""
     key: str = ""
     """Key of the checkpoint to merge, such as model."""
+    allow_non_finite: bool = False
+    """Merge NaN and infinities, too, instead of refusing them."""
 
-    def __call__(self, console: Console) -> None:
+    def __call__(self, console: AnyConsole) -> None:
         """Merge, and print what was written."""
         from switch_ema.averaging.offline.merge import merge_checkpoints
 
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("merging")
-
-            def advance(done: int, total: int) -> None:
-                progress.update(bar, completed=done, total=total)
-
+        with show_progress(console, "merging") as advance:
             try:
                 merged = merge_checkpoints(
                     self.checkpoints,
                     self.out,
                     self._coefficients(),
                     key=self.key,
+                    allow_non_finite=self.allow_non_finite,
                     progress=advance,
                 )
             except ValueError as error:
                 raise UsageError(str(error)) from error
-        table = Table("checkpoint", "weight")
-        for path, weight in zip(self.checkpoints, merged.coefficients, strict=True):
-            table.add_row(escape(str(path)), f"{weight:.6g}")
-        console.print(table)
-        console.print(f"Merged: {escape(str(merged.path))}", soft_wrap=True)
-        console.print(f"Record: {escape(str(merged.record))}", soft_wrap=True)
+        pairs = zip(self.checkpoints, merged.coefficients, strict=True)
+        rows = [(str(path), f"{weight:.6g}") for path, weight in pairs]
+        print_table(console, ("checkpoint", "weight"), rows)
+        print_line(console, f"Merged: {merged.path}")
+        print_line(console, f"Record: {merged.record}")
 
     def _coefficients(self) -> str | list[float]:
         from switch_ema.averaging.offline.merge import as_coefficients

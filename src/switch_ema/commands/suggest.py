@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.console import Console
-
 from switch_ema.bench.errors import UsageError
+from switch_ema.commands.output import AnyConsole
 
 
 @dataclass(frozen=True)
@@ -13,6 +12,8 @@ class Suggest:
     """Suggest method, decay and interval for a run, with reasons.
 
     See docs/choosing.md for the evidence and for cases in which this misleads.
+
+    - switch-ema suggest --steps-per-epoch 500 --epochs 90
     """
 
     steps_per_epoch: int
@@ -24,7 +25,7 @@ class Suggest:
     over_trains: bool = False
     """Whether plain training gets worse on held-out data before it ends."""
 
-    def __call__(self, console: Console) -> None:
+    def __call__(self, console: AnyConsole) -> None:
         """Print the suggestion."""
         from switch_ema.averaging.suggest import suggest
 

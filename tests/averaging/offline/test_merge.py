@@ -45,6 +45,7 @@ def state(seed, dtype=torch.float32):
 
 
 def saved(folder, states):
+    folder.mkdir(exist_ok=True)
     paths = []
     for i, one in enumerate(states):
         paths.append(folder / f"step-{i}.safetensors")
@@ -374,6 +375,78 @@ def test_a_weight_of_zero_leaves_infinities_out(tmp_path):
         out = tmp_path / f"{weights[0]}.safetensors"
         merge_checkpoints(saved(tmp_path, order), out, weights)
         assert torch.equal(files.load_file(out)["body.bias"], good["body.bias"])
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m"])
+def test_values_that_are_not_finite_are_refused_unless_allowed(name, tmp_path):
+    for value in (float("nan"), float("-inf")):
+        bad = state(1)
+        bad["body.weight"][6, 4] = value  # in the last block
+        paths = saved(tmp_path, [state(0), bad])
+        message = r"step-1.safetensors has NaN or infinite values in body.weight; leave"
+        with pytest.raises(ValueError, match=message):
+            merge_checkpoints(paths, tmp_path / name)
+        assert {file.name for file in tmp_path.iterdir()} == {p.name for p in paths}
+    out = tmp_path / "allowed.safetensors"
+    merge_checkpoints(paths, out, allow_non_finite=True)
+    assert files.load_file(out)["body.weight"][6, 4] == float("-inf")
+
+
+def test_large_numbers_are_finite_though_their_sum_is_not(tmp_path):
+    largest = {"w": torch.full((4,), 1.7e308, dtype=torch.float64)}
+    small = {"w": torch.tensor([2.0, 448.0]).to(torch.float8_e4m3fn)}
+    for number, one in enumerate((largest, small)):
+        out = tmp_path / f"m{number}.safetensors"
+        merge_checkpoints(saved(tmp_path, [one, one]), out)
+        assert torch.equal(files.load_file(out)["w"].double(), one["w"].double())
+    nan = {"w": torch.tensor([2.0, float("nan")]).to(torch.float8_e4m3fn)}
+    with pytest.raises(ValueError, match=r"step-0.safetensors has NaN"):
+        merge_checkpoints(saved(tmp_path, [nan, small]), tmp_path / "bad.safetensors")
+
+
+def test_the_ending_of_the_result_decides_its_format(tmp_path):
+    paths = saved(tmp_path, [state(0), state(1)])
+    expected = files.load_file(
+        merge_checkpoints(paths, tmp_path / "m.safetensors").path
+    )
+    for name in ("torch.pt", "torch.pth"):
+        merged = merge_checkpoints(paths, tmp_path / name)
+        assert_same(torch.load(merged.path, weights_only=True), expected)
+        assert merged.record == merged.path.with_suffix(".merge.json")
+        merged.record.unlink()
+    for name in ("merged", "llama-3.1", "qwen2.5-merged"):
+        assert merge_checkpoints(paths, tmp_path / name).path.is_dir()
+    for name in ("m.bin", "m.ckpt", "m.PT", "m.npz"):
+        with pytest.raises(ValueError, match=r"out must end in .*, got 'm\.\w+'\."):
+            merge_checkpoints(paths, tmp_path / name)
+
+
+def test_names_in_files_cannot_move_the_cursor(tmp_path):
+    clear = "\x1b[2Jw"
+    paths = saved(tmp_path, [{"w": torch.zeros(2)}, {clear: torch.zeros(2)}])
+    nan = saved(tmp_path / "more", [{clear: torch.tensor([float("nan")])}] * 2)
+    torch.save({"model": {"w": torch.zeros(2)}, clear: "text"}, tmp_path / "other.pt")
+    torch.save({"w": torch.zeros(2), "more": Named()}, tmp_path / "named.pt")
+    raw = paths[0].read_bytes().replace(b'"F32"', rb'"\u001b"')
+    raw = (len(raw) - 16).to_bytes(8, "little") + raw[8:]
+    (tmp_path / "dtype.safetensors").write_bytes(raw)
+    for wrong in (
+        paths,
+        nan,
+        [tmp_path / "other.pt"] * 2,
+        [tmp_path / "named.pt"] * 2,
+        [tmp_path / "dtype.safetensors"] * 2,
+    ):
+        with pytest.raises(ValueError) as raised:
+            merge_checkpoints(wrong, tmp_path / "m.safetensors")
+        assert str(raised.value).isprintable() and r"\x1b" in str(raised.value)
+
+
+class Named:
+    """A pickle that names a function with a control character."""
+
+    def __reduce__(self):
+        return eval, ("\x1b[2J",)
 
 
 def linked(folder):

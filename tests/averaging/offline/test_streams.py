@@ -1,12 +1,15 @@
-"""Numbers of double precision rounded once."""
+"""Numbers of double precision rounded once; headers checked as the library does."""
 
+import random
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
 import torch
 
 from switch_ema import merge_checkpoints, uniform_soup
-from switch_ema.averaging.offline.streams import round_once
+from switch_ema.averaging.offline.streams import read_header, round_once
 
 files = pytest.importorskip("safetensors.torch")
 
@@ -73,3 +76,78 @@ def test_a_merge_and_a_soup_round_once(tmp_path):
         out = tmp_path / f"{expected}.safetensors"
         merge_checkpoints(paths, out, [0.5 - shift, 0.5 + shift])
         assert files.load_file(out)["w"].item() == expected
+
+
+def headers(entry):
+    """Headers of a file with 8 bytes of data, whole and damaged."""
+    other = entry.replace("[0,8]", "[8,8]").replace("[2]", "[0]")
+    yield "{}"
+    yield f'{{"w":{entry}}}'
+    yield f'{{"w":{entry}}}    '
+    yield f' {{"w":{entry}}}'
+    yield f'{{"w":{entry},"v":{other}}}'
+    yield f'{{"w":{entry},"v":{entry}}}'
+    yield f'{{"__metadata__":{{"a":"b"}},"w":{entry}}}'
+    yield f'{{"w":{"[" * 100_000}}}'
+    for bad in ("F33", "", "f32"):
+        yield f'{{"w":{entry.replace("F32", bad)}}}'
+    shapes = ("[]", "[1]", "[3]", "[2,1]", "[1,2,1]", "[-2]", "[2.0]", "[true,2]")
+    huge = ("[4611686018427387904,4611686018427387904,0]", "2", "null", '["2"]')
+    for bad in (*shapes, *huge):
+        yield f'{{"w":{entry.replace("[2]", bad)}}}'
+    for bad in ("[0,4]", "[4,8]", "[8,0]", "[0,16]", "[-8,0]", "[0]", "[0,4,8]", "0"):
+        yield f'{{"w":{entry.replace("[0,8]", bad)}}}'
+    for cut in range(0, len(entry), 3):
+        yield f'{{"w":{entry[:cut]}'
+
+
+def test_headers_are_accepted_and_refused_as_by_the_library(tmp_path):
+    path = tmp_path / "c.safetensors"
+    entry = '{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+    whole = f'{{"w":{entry}}}'.encode()
+    raws = [len(h).to_bytes(8, "little") + h.encode() for h in headers(entry)]
+    raws = [raw + bytes(8) for raw in raws]
+    start = len(whole).to_bytes(8, "little")
+    raws += [b"", start, start + whole, start + whole + bytes(7)]
+    raws += [start + whole + bytes(9), b"\xff" * 8 + whole + bytes(8)]
+    generator = random.Random(0)
+    for _ in range(300):
+        raw = bytearray(start + whole + bytes(8))
+        for _ in range(generator.randint(1, 2)):
+            raw[generator.randrange(len(raw))] = generator.randrange(256)
+        raws.append(bytes(raw))
+    accepted = 0
+    for raw in raws:
+        path.write_bytes(raw)
+        try:
+            with files.safe_open(path, framework="pt") as opened:
+                names = list(opened.keys())
+                expected = {n: opened.get_slice(n).get_shape() for n in names}
+        except Exception:
+            with pytest.raises(ValueError, match="is not a whole safetensors file: "):
+                read_header(path)
+            continue
+        found = {name: list(t.info.shape) for name, t in read_header(path).items()}
+        assert found == expected
+        accepted += 1
+    assert 20 < accepted < len(raws) - 200
+    twice = whole[:-1] + b"," + whole[1:]  # the library takes one of them
+    path.write_bytes(len(twice).to_bytes(8, "little") + twice + bytes(8))
+    with pytest.raises(ValueError, match="a name occurs twice"):
+        read_header(path)
+
+
+def test_a_merge_needs_no_library(tmp_path):
+    for number in range(2):
+        file = tmp_path / f"{number}.safetensors"
+        files.save_file({"w": torch.full((3,), float(number))}, file)
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("numpy", "safetensors"))
+import switch_ema
+for out in ("m.safetensors", "m"):
+    switch_ema.merge_checkpoints(["0.safetensors", "1.safetensors"], out)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    for out in ("m.safetensors", "m/1.safetensors"):
+        assert files.load_file(tmp_path / out)["w"].tolist() == [0.5] * 3

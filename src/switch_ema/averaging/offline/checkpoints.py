@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from switch_ema._checks import listed
+from switch_ema._checks import listed, printable
 from switch_ema.averaging._torch import pickle_in
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.offline.confined import FileSection, locate, require_regular
@@ -40,8 +40,6 @@ from switch_ema.averaging.offline.streams import (
 
 INDEX = ".safetensors.index.json"
 """Suffix of the index file of shards."""
-
-USER = "Merging checkpoints"
 
 _DEEPEST = 100
 """Maximum nesting depth of dictionaries and tuples."""
@@ -114,7 +112,7 @@ def open_checkpoint(path: str | Path, key: str = "") -> Checkpoint:
     if start[:4] == b"PK\x03\x04":
         return _TorchFile(path, key)
     if start[8:] == b"{" or path.suffix == ".safetensors":
-        return _Safetensors(path, read_header(path, USER))
+        return _Safetensors(path, read_header(path))
     raise ValueError(
         f"{path} is neither a safetensors file nor a zip file of torch.save; other "
         "pickles are not read, because they can run code."
@@ -130,7 +128,7 @@ def _open_folder(path: Path, key: str) -> Checkpoint:
         return _Safetensors(path, _read_index(locate(path, indices[0].name)))
     if len(files) == 1 and not indices:
         file = locate(path, files[0].name)
-        return _Safetensors(path, read_header(file, USER))
+        return _Safetensors(path, read_header(file))
     raise ValueError(
         f"{path} is not a checkpoint: it has {len(files)} safetensors files, "
         f"{len(indices)} shard indices and no .metadata; pass one file, shards with "
@@ -168,7 +166,7 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
         is_index = False
     if not is_index:
         raise ValueError(f"{path} is not an index of safetensors shards.")
-    shards = {file: read_header(locate(path.parent, file), USER) for file in files}
+    shards = {file: read_header(locate(path.parent, file)) for file in files}
     missing = [name for name, file in places.items() if name not in shards[file]]
     if missing:
         raise ValueError(f"The shards of {path} lack {listed(missing)}.")
@@ -208,8 +206,8 @@ def _by_name(path: Path, content: Any, key: str) -> dict[str, Any]:
         for name, value in _flatten(content, "", Counter()):
             if name in result and _is_below(key, name):
                 raise ValueError(
-                    f"two values are named {name}: a dictionary is nested, and another "
-                    "one has names with dots"
+                    f"two values are named {printable(name)}: a dictionary is nested, "
+                    "and another one has names with dots"
                 )
             result[name] = value
     except ValueError as error:
@@ -294,7 +292,7 @@ def _read_metadata(path: Path) -> Contents:
         except Refused as error:
             raise ValueError(
                 f"{path / '.metadata'} is not from torch.distributed.checkpoint: "
-                f"{error}."
+                f"{printable(str(error))}."
             ) from error
 
 
@@ -307,7 +305,8 @@ def _refuse_truncated(path: Path, places: Iterable[Place]) -> None:
             sizes[place.file] = locate(path, place.file).stat().st_size
         if place.offset + place.length > sizes[place.file]:
             raise ValueError(
-                f"{path / place.file} is truncated: {place.name} is not in it."
+                f"{path / place.file} is truncated: {printable(place.name)} is not in "
+                "it."
             )
         used[place.file] += place.length
         if used[place.file] > sizes[place.file]:
@@ -318,6 +317,7 @@ def _check_chunks(
     path: Path, name: str, info: TensorInfo, chunks: Sequence[Chunk]
 ) -> None:
     """Refuse a tensor whose chunks do not cover it."""
+    name = printable(name)
     if not covers(info.shape, chunks):
         raise ValueError(
             f"The chunks of {name} in {path} do not cover each of its elements once."
@@ -341,12 +341,12 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
     with open(path / file, "rb") as whole:
         value = _load(
             io.BufferedReader(FileSection(whole, offset, length)),
-            f"{chunk.place.name} in {path / file}",
+            f"{printable(chunk.place.name)} in {path / file}",
         )
     if not (_is_dense(value) and value.dtype == dtype and value.shape == chunk.sizes):
         raise ValueError(
-            f"{chunk.place.name} in {path / file} does not match its description in "
-            "the metadata."
+            f"{printable(chunk.place.name)} in {path / file} does not match its "
+            "description in the metadata."
         )
     return value  # type: ignore[no-any-return]
 
@@ -367,7 +367,7 @@ def _load(file: Any, shown: object, **options: Any) -> Any:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
             f"{shown} is not a whole file that torch.load reads with "
-            f"weights_only=True: {reason}."
+            f"weights_only=True: {printable(reason)}."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Averages checkpoints of one run on disk, into a safetensors file or folder.
+"""Averages checkpoints of one run on disk, into a file or folder.
 
 Merging the last checkpoints of a run with a constant learning rate replaces a
 learning-rate decay (WSM, https://arxiv.org/abs/2507.17634; PMA,
@@ -8,6 +8,8 @@ that models larger than the memory can be merged.
 
 import json
 import os
+import re
+from cmath import isfinite
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from switch_ema import __version__
-from switch_ema._checks import check_choice
+from switch_ema._checks import check_choice, printable
 from switch_ema._files import (
     remove_leftovers,
     write_atomically,
@@ -27,7 +29,6 @@ from switch_ema._files import (
 )
 from switch_ema.averaging.offline.checkpoints import (
     INDEX,
-    USER,
     Checkpoint,
     open_checkpoint,
 )
@@ -48,11 +49,13 @@ from switch_ema.averaging.offline.soup import (
 from switch_ema.averaging.offline.streams import (
     Part,
     TensorInfo,
-    require_safetensors,
+    round_once,
     write_blocks,
 )
 
 _MEAN = "mean"
+_SAFETENSORS = ".safetensors"
+_TORCH = (".pt", ".pth")
 
 _MOST_THREADS = 4
 """More threads would wait for Python, which calls torch block by block; with at least
@@ -78,7 +81,7 @@ class Merged:
     """The result of :func:`merge_checkpoints`."""
 
     path: Path
-    """The safetensors file, or the folder of shards."""
+    """The file, or the folder of shards."""
     record: Path
     """The JSON file that records the inputs."""
     coefficients: tuple[float, ...]
@@ -91,6 +94,7 @@ def merge_checkpoints(
     weights: Weights = _MEAN,
     *,
     key: str = "",
+    allow_non_finite: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Merged:
     """Average checkpoints of one run on disk: ``sum(c_j * checkpoint_j)``.
@@ -105,30 +109,33 @@ def merge_checkpoints(
         checkpoints: from the oldest to the newest: safetensors files, folders or
             indices of safetensors shards, folders of torch.distributed.checkpoint, or
             files of ``torch.save`` (which are read with ``weights_only=True``).
-        out: a name that ends in ``.safetensors`` is one file; any other is a folder
-            with the shards, the index and the configuration of the last checkpoint.
+        out: a name that ends in ``.safetensors`` is one file. A name that ends in
+            ``.pt`` or ``.pth`` is a file of ``torch.save``, for which the result has to
+            fit into memory. Any other is a folder with the shards, the index and the
+            configuration of the last checkpoint.
         weights: ``"mean"``; ``"linear"`` (the same), ``"minus-sqrt"`` or ``"cosine"``,
             the decay of the learning rate that the merge stands for; a profile such as
             ``power_profile(0.1)``; or one number per checkpoint, such as
             ``decay_weights([0.8, 0.5, 0.1])`` returns.
         key: the part of the checkpoints that is merged, such as ``model``.
+        allow_non_finite: merge NaN and infinities, too, instead of refusing them.
         progress: called with the number of bytes written so far, and in total.
 
     Returns:
         What was written, with a record of what it was made from.
 
     Raises:
-        ValueError: a checkpoint is damaged or belongs to another model than the first
-            (the message names the tensors), or the weights do not fit.
+        ValueError: a checkpoint is damaged, belongs to another model than the first or
+            has values that are not finite (the message names the tensors), or the
+            weights do not fit.
         FileExistsError: ``out`` already exists.
         FileNotFoundError: a checkpoint or the parent folder of ``out`` is missing.
     """
-    require_safetensors(USER)
     if isinstance(checkpoints, (str, os.PathLike)) or not checkpoints:
         raise ValueError(f"checkpoints must be a list of paths, got {checkpoints!r}.")
     coefficients = as_coefficients(weights, len(checkpoints))
     out = Path(out)
-    is_file = out.suffix == ".safetensors"
+    is_file = _is_file(out)
     record = out.with_suffix(".merge.json") if is_file else out / "merge.json"
     for path in (out, record):
         if path.exists():
@@ -136,17 +143,34 @@ def merge_checkpoints(
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(2, "folder does not exist", str(out.parent))
     opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
-    merge = _Merge(opened, coefficients, key, progress)
+    merge = _Merge(opened, coefficients, key, allow_non_finite, progress)
     beside = [] if is_file else list(_beside(opened[-1]))
     for path in (out, record):
         remove_leftovers(path)
     description = json.dumps(_describe(merge, weights), indent=2) + "\n"
     if is_file:
-        write_atomically(out, partial(merge.write, names=list(merge.tensors)))
+        write = merge.write if out.suffix == _SAFETENSORS else merge.save
+        write_atomically(out, partial(write, names=list(merge.tensors)))
         write_atomically(record, description)
     else:
         write_folder_atomically(out, lambda to: merge.fill(to, description, beside))
     return Merged(out, record, tuple(coefficients))
+
+
+def _is_file(out: Path) -> bool:
+    """Whether the result is one file; refuse a name that may mean either.
+
+    >>> [_is_file(Path(name)) for name in ("m.safetensors", "m.pt", "m", "llama-3.1")]
+    [True, True, False, False]
+    """
+    if out.suffix in (_SAFETENSORS, *_TORCH):
+        return True
+    if re.fullmatch(r"\.[A-Za-z]\w*", out.suffix):
+        raise ValueError(
+            f"out must end in {_SAFETENSORS}, {' or '.join(_TORCH)} for a file, or be "
+            f"a folder without an ending, got {printable(out.name)!r}."
+        )
+    return False
 
 
 def as_coefficients(weights: Weights, count: int) -> list[float]:
@@ -174,9 +198,11 @@ class _Merge:
         checkpoints: Sequence[Checkpoint],
         coefficients: Sequence[float],
         key: str,
+        allow_non_finite: bool,
         progress: Callable[[int, int], object],
     ) -> None:
         self.checkpoints, self.coefficients = checkpoints, coefficients
+        self._allow_non_finite = allow_non_finite
         # Names in each checkpoint, by names in the result.
         self._names = [checkpoint.select(key) for checkpoint in checkpoints]
         tensors = [
@@ -197,7 +223,23 @@ class _Merge:
         ]
         if not is_averaged(self.tensors[part.name].dtype):
             return readers[-1]
-        return _weighted_sum(readers, self.coefficients)
+        doubt = partial(self._refuse_non_finite, part.name)
+        return _weighted_sum(readers, self.coefficients, doubt)
+
+    def _refuse_non_finite(self, name: str, blocks: Sequence[Tensor]) -> None:
+        """Name the checkpoint that has a NaN or an infinity, if it counts."""
+        if self._allow_non_finite:
+            return
+        for checkpoint, coefficient, block in zip(
+            self.checkpoints, self.coefficients, blocks, strict=True
+        ):
+            # In float64, because torch cannot test numbers of 8 bits.
+            if coefficient and not torch.isfinite(scaled(block, 1.0)).all():
+                raise ValueError(
+                    f"{checkpoint.path} has NaN or infinite values in "
+                    f"{printable(name)}; leave it out, or merge them as they are with "
+                    "allow_non_finite (--allow-non-finite)."
+                )
 
     def write(self, path: Path, names: Sequence[str]) -> None:
         """Write some of the tensors to one file."""
@@ -213,6 +255,20 @@ class _Merge:
         for count in written:
             self._done += count
             self._progress(self._done, self._total)
+
+    def save(self, path: Path, names: Sequence[str]) -> None:
+        """Write some of the tensors with ``torch.save``, as a state dict."""
+        state: dict[str, Tensor] = {}
+        for name in names:
+            info = self.tensors[name]
+            state[name] = torch.empty(info.shape, dtype=info.dtype)
+            flat, first = state[name].reshape(-1), 0
+            for block in self.blocks(Part(name, 0, info.elements)):
+                round_once(block, out=flat[first : first + block.numel()])
+                first += block.numel()
+            self._done += info.bytes
+            self._progress(self._done, self._total)
+        torch.save(state, path)
 
     def fill(
         self, folder: Path, record: str, beside: Sequence[tuple[Path, str]]
@@ -247,20 +303,29 @@ def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
 
 
 def _weighted_sum(
-    readers: Sequence[Iterator[Tensor]], coefficients: Sequence[float]
+    readers: Sequence[Iterator[Tensor]],
+    coefficients: Sequence[float],
+    doubt: Callable[[Sequence[Tensor]], object],
 ) -> Iterator[Tensor]:
-    """Sum blocks in memory that is reused for each block."""
-    first, *others = readers
-    pairs = list(zip(others, coefficients[1:], strict=True))
+    """Sum blocks in memory that is reused for each block.
+
+    Args:
+        readers: the blocks of each checkpoint.
+        coefficients: its factor.
+        doubt: called with blocks whose sum may not be finite.
+    """
     total = term = None
-    for block in first:
+    for blocks in zip(*readers, strict=True):
+        first, *others = blocks
         if total is None or term is None:  # the first block is the largest
-            total, term = exact_like(block), exact_like(block)
-        elif block.numel() < total.numel():
-            total, term = total[: block.numel()], term[: block.numel()]
-        scaled(block, coefficients[0], out=total)
-        for reader, coefficient in pairs:
-            total.add_(scaled(next(reader), coefficient, out=term))
+            total, term = exact_like(first), exact_like(first)
+        elif first.numel() < total.numel():
+            total, term = total[: first.numel()], term[: first.numel()]
+        scaled(first, coefficients[0], out=total)
+        for block, coefficient in zip(others, coefficients[1:], strict=True):
+            total.add_(scaled(block, coefficient, out=term))
+        if not isfinite(total.sum().item()):
+            doubt(blocks)
         yield total
 
 

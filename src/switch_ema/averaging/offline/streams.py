@@ -1,20 +1,22 @@
 """Reads and writes safetensors files in blocks of a few megabytes.
 
 The safetensors library holds a whole file in memory to write it, and maps all of it to
-read it. A file is a JSON header followed by the bytes of the tensors; the library
-checks the header, and this module reads and writes the bytes.
+read it. A file is a JSON header followed by the bytes of the tensors, so this module
+needs no library.
 """
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from switch_ema._checks import printable
 from switch_ema._extras import needed
 
 BLOCK = 1 << 15
@@ -45,6 +47,9 @@ DTYPES = {
 """The names of the format."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+_LONGEST_HEADER = 100_000_000
+"""In bytes, as the safetensors library has it."""
 
 
 class TensorInfo(NamedTuple):
@@ -80,6 +85,11 @@ class StoredTensor(NamedTuple):
     """Where its bytes begin."""
     info: TensorInfo
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts tensors as they follow each other, empty ones first."""
+        return self.start, self.info.bytes
+
     def blocks(self, first: int, count: int) -> Iterator[Tensor]:
         """Read elements as flat blocks of at most ``BLOCK``, in order.
 
@@ -103,35 +113,67 @@ def require_safetensors(user: str) -> Any:
     return safetensors.torch
 
 
-def read_header(path: Path, user: str) -> dict[str, StoredTensor]:
+def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file, which is not read further.
 
     Raises:
         ValueError: the file is truncated or damaged, or has a dtype that torch lacks.
     """
-    files = require_safetensors(user)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        raw = file.read(length) if length <= min(size, _LONGEST_HEADER) else b""
     try:
-        with files.safe_open(path, framework="pt"):
-            pass  # opening checks that the tensors cover the file without gaps
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
-    except OSError:
-        raise
-    except Exception as error:  # SafetensorError derives from Exception alone
-        raise ValueError(f"{path} is not a whole safetensors file: {error}.") from error
-    header.pop("__metadata__", None)
-    unknown = sorted({entry["dtype"] for entry in header.values()} - set(DTYPES))
-    if unknown:
-        raise ValueError(f"{path} has tensors of unknown dtypes: {', '.join(unknown)}.")
-    return {
-        name: StoredTensor(
-            path,
-            8 + length + entry["data_offsets"][0],
-            TensorInfo(DTYPES[entry["dtype"]], tuple(entry["shape"])),
+        if not raw or len(raw) < length:
+            raise ValueError("its header is incomplete")
+        header = json.loads(raw.decode(), object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            raise ValueError("its header is not an object")
+        header.pop("__metadata__", None)
+        stored = {
+            name: _stored(path, 8 + length, name, entry)
+            for name, entry in header.items()
+        }
+        # Tensors that overlap, or gaps between them, are signs of damage.
+        end = 8 + length
+        for name, tensor in sorted(stored.items(), key=lambda item: item[1].place):
+            if tensor.start != end:
+                raise ValueError(f"the data of {name} are not where they should be")
+            end += tensor.info.bytes
+        if end != size:
+            raise ValueError(f"its tensors end at byte {end}, the file at {size}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file: {printable(str(error))}."
+        ) from None
+    return stored
+
+
+def _stored(path: Path, first: int, name: str, entry: Any) -> StoredTensor:
+    """Check the entry of a tensor in a header."""
+    try:
+        dtype, shape, (start, end) = map(
+            entry.__getitem__, ("dtype", "shape", "data_offsets")
         )
-        for name, entry in header.items()
-    }
+        numbers = [start, end, *shape]
+        is_valid = isinstance(dtype, str) and all(type(n) is int for n in numbers)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid or min(numbers) < 0 or prod(filter(None, shape)) >= 1 << 62:
+        raise ValueError(f"the entry of {name} is invalid")
+    if dtype not in DTYPES:
+        raise ValueError(f"{name} has the unknown dtype {dtype}")
+    tensor = StoredTensor(path, first + start, TensorInfo(DTYPES[dtype], tuple(shape)))
+    if tensor.info.bytes != end - start:
+        raise ValueError(f"the size of {name} does not fit its shape")
+    return tensor
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice in its header")
+    return found
 
 
 def write_blocks(

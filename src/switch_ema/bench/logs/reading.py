@@ -15,7 +15,7 @@ from typing import Any
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import read_json, read_utf8
+from switch_ema.bench.text import printable, read_json, read_utf8
 
 Series = dict[str, list[float]]
 """Values by column, in file order, without empty cells."""
@@ -184,7 +184,9 @@ def _read_json(text: str, path: Path) -> Series:
 def _read_events(path: Path) -> Series:
     # It warns about a missing TensorFlow, which is irrelevant here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with needed("tensorboard", extra="bench", user=str(path), error=UsageError):
+    with needed(
+        "tensorboard", extra="tensorboard", user=printable(str(path)), error=UsageError
+    ):
         from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
             event_accumulator,
         )

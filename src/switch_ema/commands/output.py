@@ -1,0 +1,72 @@
+"""What commands print, with rich if it is installed and as plain text otherwise."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Union
+
+from switch_ema.bench.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Advance = Callable[[int, int], object]
+"""Called with the part of the work that is done, and all of it."""
+
+
+class PlainConsole:
+    """Stands for rich's console where rich is missing: no colours, no wrapping."""
+
+    def print(self, text: str = "", **style: object) -> None:
+        """Print a line; styles are ignored."""
+        print(text)
+
+
+AnyConsole = Union["Console", PlainConsole]
+
+
+def open_console() -> AnyConsole:
+    """Return rich's console, or the plain one."""
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return PlainConsole()
+    return Console()
+
+
+def print_line(console: AnyConsole, text: str) -> None:
+    """Print text of unknown origin as it is, without wrapping it."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(
+    console: AnyConsole, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Print a table of texts of unknown origin."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if isinstance(console, PlainConsole):
+        lines = [list(header), *cells]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            padded = map(str.ljust, line, widths)
+            console.print("  ".join(padded).rstrip())
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*map(escape, header))
+    for row in cells:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+@contextmanager
+def show_progress(console: AnyConsole, title: str) -> Iterator[Advance]:
+    """Show a bar that disappears at the end; without rich, nothing."""
+    if isinstance(console, PlainConsole):
+        yield lambda done, total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(title)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
