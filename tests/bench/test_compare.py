@@ -255,7 +255,7 @@ def test_a_run_of_other_settings_is_not_overwritten(config, tmp_path):
     path, _ = run(config, tmp_path, name="mine")
     before = table(path)
     with pytest.raises(UsageError, match="other settings; choose another --name"):
-        run(dataclasses.replace(config, seeds=1), tmp_path, name="mine")
+        run(dataclasses.replace(config, epochs=1), tmp_path, name="mine")
     assert table(path) == before
 
 

@@ -32,6 +32,7 @@ from switch_ema.bench.results.folder import (
     note_tuned,
     open_run,
     remove_leftovers,
+    run_folder,
     settle_arithmetic,
 )
 from switch_ema.bench.results.samples import save_samples
@@ -100,7 +101,8 @@ def run_comparison(
 ) -> Comparison:
     """Train the unfinished cells of a comparison and summarise all results.
 
-    A failed training does not stop the others, unless it is a script's and
+    If the run folder has fewer seeds, the others are added; if it has more, all are
+    kept. A failed training does not stop the others, unless it is a script's and
     ``options.keep_going`` is false. Failures and interrupts are returned in the result,
     together with the summary.
 
@@ -119,11 +121,13 @@ def run_comparison(
     """
     check_trackers(options.track)
     cells = plan_comparison(config) if cells is None else cells
-    folder = options.out / (options.name or config.default_name)
+    folder = run_folder(config, options.out, options.name)
     error: BaseException | None = None
     with locked(folder), closing(Results(folder / RESULTS, create=True)) as results:
         points = sweep_points(config)
-        claim(results, config, folder, points)
+        claimed = claim(results, config, folder, points)
+        if claimed != config:
+            config, cells = claimed, plan_comparison(claimed)
         remove_leftovers(folder)
         rest = _Runner(
             config,

@@ -93,7 +93,9 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
     cells: list[Cell] = []
     for task in config.tasks:
         candidates = _all_candidates(config, plan, task).values()
-        is_stacked = any(len(cell.seeds) > 1 for cell in plan if cell.task == task)
+        # Extensions must not change the trials, nor the settings chosen by them.
+        firsts = [cell for cell in plan if cell.seeds[0] in config.seeds_by_round[0]]
+        is_stacked = any(len(cell.seeds) > 1 for cell in firsts if cell.task == task)
         trial = replace(
             config,
             tasks=(task,),
@@ -101,6 +103,7 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
             tune=0,
             seeds=STACKED_SEEDS if is_stacked else SEEDS,
             first_seed=config.first_seed + _OFFSET,
+            rounds=(),
         )
         cells += (replace(cell, split="validation") for cell in make_plan(trial))
     return in_order(cells)

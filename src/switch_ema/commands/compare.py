@@ -76,6 +76,7 @@ class Compare:
             from switch_ema.bench.fingerprints import watched
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import time_from_history
+            from switch_ema.bench.results.folder import run_folder, stored_version
             from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.progress import TalkingBar
 
@@ -90,6 +91,9 @@ class Compare:
             self.run.workers_per_training > 1
         ):  # data-parallel trainings run one seed at a time
             settings = replace(settings, stack="off")
+        folder = run_folder(settings, self.run.out, self.run.name)
+        stored, given = stored_version(settings, folder), settings.seeds
+        settings = settings.extending(stored)
         cells = plan_comparison(settings)
         if self.config is None:
             _refuse_one_method(settings)
@@ -99,6 +103,8 @@ class Compare:
         if is_script(settings.tasks[0]):
             for sentence in watched(settings.tasks[0]):
                 console.print(Text(printable(sentence), style="dim"))
+        if stored is not None and stored.seeds != given:
+            console.print(_about_seeds(stored.seeds, given))
         console.print(_expected(time_from_history(cells, self.run.out)))
         if self.run.dry_run:
             return
@@ -123,6 +129,13 @@ def _refuse_one_method(settings: CompareConfig) -> None:
             f"{labels[0]} alone has nothing to be compared with; write --methods "
             f"{PLAIN} {shlex.quote(other)}."
         )
+
+
+def _about_seeds(stored: int, given: int) -> str:
+    """Say that seeds are added to a run, or that it has more than requested."""
+    if given < stored:
+        return f"The run already has {stored} seeds; all of them are kept and compared."
+    return f"The run has {stored} seeds so far; {given - stored} are added."
 
 
 def _expected(seconds: float | None) -> str:

@@ -16,6 +16,8 @@ from rich.table import Table
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.plan.config import MOST_SEEDS
+from switch_ema.bench.text import listed
 from switch_ema.paper.reproduce.presets import RowSettings
 
 if TYPE_CHECKING:
@@ -106,6 +108,11 @@ def _reproduce(
 
     plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
     _print_plan(flags, plans, console)
+    seeds = flags.settings.seeds or MOST_SEEDS
+    more = [p.row.name for p in plans if p.config.seeds > seeds and not p.table.seeds]
+    if more:
+        rows = f"{listed(more)} {'has' if len(more) == 1 else 'have'}"
+        console.print(escape(f"{rows} more than {seeds} seeds; all of them are kept."))
     if flags.run.dry_run:
         return
     stored = StoredRows(flags.run.out, flags.settings.scale)

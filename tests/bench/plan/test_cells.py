@@ -101,7 +101,8 @@ def test_cells_keep_the_names_that_stored_runs_know():
     names = [cell.id for cell in make_plan(config)]
     assert names[:3] == ["5d1a30a3b01d1616", "74050a8877f12eb4", "24eafebf46ac5f1b"]
     assert names[3:] == ["0e9900a4aeeb3fd5", "f31a2cb530a9d7a6", "0c93b95be1a8cd4e"]
-    assert config.default_name == "digits-moons-f12092"
+    assert config.earlier_name == "digits-moons-f12092"
+    assert config.default_name == "digits-moons-0acf4b"
     rarely = make_plan(dataclasses.replace(config, evaluate_every=2))
     assert not {cell.id for cell in rarely} & set(names)
 

@@ -58,9 +58,10 @@ def test_only_given_parts_of_a_recipe_are_replaced():
 
 
 def test_names_of_runs_follow_the_settings():
-    first, second = CompareConfig(), CompareConfig(seeds=4)
+    first, second = CompareConfig(), CompareConfig(epochs=4)
     assert first.default_name.startswith("noisy-digits-digits-")
     assert first.default_name == CompareConfig().default_name != second.default_name
+    assert CompareConfig(seeds=4).default_name == first.default_name
     odd = CompareConfig(tasks=("../my dir/file.py:Task:a=1",))
     assert "/" not in odd.default_name and " " not in odd.default_name
 

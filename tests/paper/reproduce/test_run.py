@@ -195,4 +195,22 @@ def test_a_row_that_fails_does_not_stop_the_others(tiny_rows, tmp_path):
 def test_other_settings_are_refused_before_anything_is_trained(tiny_rows, tmp_path):
     train_rows(plan(tmp_path, "swin-s", epochs=1), OPTIONS, quiet())
     with pytest.raises(UsageError, match="swin-s holds this row with other settings"):
-        plan(tmp_path, "swin-t", "swin-s", seeds=5)
+        plan(tmp_path, "swin-t", "swin-s", epochs=2)
+
+
+def test_seeds_are_added_to_a_row(tiny_rows, tmp_path, monkeypatch):
+    train_rows(plan(tmp_path, "swin-s", epochs=1), OPTIONS, quiet())
+    more = plan(tmp_path, "swin-s", epochs=1, seeds=4)
+    trained = []
+    original = loop.Training.run
+    monkeypatch.setattr(
+        loop.Training,
+        "run",
+        lambda t, *more: trained.append(t.cell.seeds) or original(t, *more),
+    )
+    train_rows(more, OPTIONS, quiet())
+    assert set(trained) == {(2,), (3,)}
+    (found,) = collect_rows(TABLE_3, tmp_path, "small")
+    assert found.config.seeds == 4
+    assert [len(seeds) for seeds in found.task.curves["error"].values()] == 3 * [4]
+    assert plan(tmp_path, "swin-s", epochs=1)[0].config.seeds == 4  # keeps them

@@ -33,6 +33,7 @@ from switch_ema.bench.loading import (
 from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.config import MOST_EPOCHS, CompareConfig
+from switch_ema.bench.results.folder import stored_version
 from switch_ema.bench.task import PlaneTask
 from switch_ema.bench.train.context import RunContext, using_threads
 from switch_ema.bench.train.loop import Training
@@ -113,8 +114,10 @@ def compare_boundaries(
         optimizer=optimizer,
         evaluate_every=evaluate_every,
     )
+    if folder is not None:
+        config = config.extending(stored_version(config, folder))
     cells = make_plan(config)
-    chosen = tuple(range(first_seed, first_seed + seeds))
+    chosen = tuple(range(first_seed, first_seed + config.seeds))
     data = cast(PlaneTask, create_task(task, chosen))
     x, y, x_test, y_test = (
         part.double().numpy() for part in (data.x, data.y, data.x_eval, data.y_eval)

@@ -129,23 +129,23 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
     methods = [method_of(label) for label in labels_of(config)]
     # A teacher's average affects the training, so methods cannot share one.
     groups = _groups(methods, alone=facts.teaches_itself)
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
-    together = _seeds_at_once(config, recipe, facts, methods)
-    if config.stack == "all" and together > 1 and not facts.is_stacked:
-        groups = _with_rates(groups)
     split = HELD_OUT if any(method.uses_held_out for method in methods) else "test"
-    for group in groups:
-        size = 1 if any(method.decides_by_seed for method in group) else together
-        for start in range(0, len(seeds), size):
-            yield Cell(
-                task,
-                config.optimizer,
-                recipe,
-                tuple(method.label for method in group),
-                tuple(seeds[start : start + size]),
-                split,
-                control_of=control_for(group[0], methods),
-            )
+    # Seeds are stacked round by round, so that an extension finds the stored cells.
+    for seeds in config.seeds_by_round:
+        together = _seeds_at_once(config, recipe, facts, methods, len(seeds))
+        merges = config.stack == "all" and together > 1 and not facts.is_stacked
+        for group in _with_rates(groups) if merges else groups:
+            size = 1 if any(method.decides_by_seed for method in group) else together
+            for start in range(0, len(seeds), size):
+                yield Cell(
+                    task,
+                    config.optimizer,
+                    recipe,
+                    tuple(method.label for method in group),
+                    tuple(seeds[start : start + size]),
+                    split,
+                    control_of=control_for(group[0], methods),
+                )
 
 
 def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
@@ -180,12 +180,16 @@ def _with_rates(groups: list[list[Method]]) -> list[list[Method]]:
 
 
 def _seeds_at_once(
-    config: CompareConfig, recipe: Recipe, facts: TaskFacts, methods: list[Method]
+    config: CompareConfig,
+    recipe: Recipe,
+    facts: TaskFacts,
+    methods: list[Method],
+    seeds: int,
 ) -> int:
     """Choose how many seeds to stack per training: see ``CompareConfig.stack``."""
     if facts.is_stacked:
         return SEEDS_AT_ONCE
-    if config.stack == "off" or config.seeds < _FEWEST_STACKED:
+    if config.stack == "off" or seeds < _FEWEST_STACKED:
         return 1
     if config.optimizer is not None:
         info = optimizer_info(parse_spec(config.optimizer).name)

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
@@ -29,6 +30,7 @@ from switch_ema.bench.spec import (
 )
 from switch_ema.bench.text import read_json
 
+_SEEDS = 8
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
 # Random generators take seeds below 2**32, and tuning uses seeds above these.
 _LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000))
@@ -59,8 +61,8 @@ class CompareConfig:
     learning rate; the first one is the baseline."""
     optimizer: str | None = None
     """Name with options, such as adamw:lr=1e-3; default: the task's own."""
-    seeds: int = 8
-    """Number of seeds; every method is trained with the same ones."""
+    seeds: int = _SEEDS
+    """Seeds of each method, the same ones for all; more than before extend a run."""
     first_seed: int = 0
     """First seed; the others follow it."""
     epochs: int | None = None
@@ -96,6 +98,13 @@ class CompareConfig:
     """Lower values of a script's metric are better; implied for losses and errors."""
     higher_is_better: bool = dataclasses.field(default=False, metadata=LATER)
     """Higher values of a script's metric are better; the default for other names."""
+    rounds: Annotated[tuple[int, ...], tyro.conf.Fixed, tyro.conf.Suppress] = (
+        dataclasses.field(default=(), metadata=LATER)
+    )
+    """Numbers of seeds that the run had before it was extended to ``seeds``.
+
+    Each extension stacks its own seeds, so the last bits of the values depend on it.
+    """
 
     def __post_init__(self) -> None:
         for name, least, most in _LIMITS:
@@ -114,6 +123,12 @@ class CompareConfig:
                 raise UsageError(
                     f"{name} must be at most {MOST_EPOCHS}, got {_short(value)}."
                 )
+        bounds = (0, *self.rounds, self.seeds)
+        if any(after <= before for before, after in pairwise(bounds)):
+            raise UsageError(
+                f"rounds must increase from 1 to less than seeds, {self.seeds}, got "
+                f"{_shown(self.rounds)}."
+            )
         if isinstance(self.tune, str) and self.tune != LEARNING_RATE:
             parse_variation(self.tune)
         if self.sweep is not None:
@@ -215,11 +230,40 @@ class CompareConfig:
     def default_name(self) -> str:
         """Name a run after its tasks and a hash, so that repeating it resumes it.
 
-        The hash covers the task files: an edited file is a different task.
+        The hash covers the task files: an edited file is a different task. It does not
+        cover the number of seeds, to which more can be added.
         """
-        slug = task_slug(*self.tasks)
-        text = self.to_json() + self.sources
-        return f"{slug}-{hashlib.sha1(text.encode()).hexdigest()[:6]}"
+        return self._name(self.identity)
+
+    @property
+    def earlier_name(self) -> str:
+        """Name given by 0.2.0 and earlier: its hash covers the number of seeds."""
+        return self._name(self.to_json())
+
+    def _name(self, settings: str) -> str:
+        text = settings + self.sources
+        digest = hashlib.sha1(text.encode()).hexdigest()
+        return f"{task_slug(*self.tasks)}-{digest[:6]}"
+
+    @property
+    def identity(self) -> str:
+        """All settings but the number of seeds; equal for runs that can be merged."""
+        return dataclasses.replace(self, seeds=_SEEDS, rounds=()).to_json()
+
+    def extending(self, stored: "CompareConfig | None") -> "CompareConfig":
+        """Add seeds to a stored configuration of the same identity; remove none."""
+        if stored is None:
+            return self
+        if self.seeds <= stored.seeds:
+            return stored
+        rounds = (*stored.rounds, stored.seeds)
+        return dataclasses.replace(stored, seeds=self.seeds, rounds=rounds)
+
+    @property
+    def seeds_by_round(self) -> list[range]:
+        """The seeds of the first run and of each extension."""
+        bounds = [self.first_seed + n for n in (0, *self.rounds, self.seeds)]
+        return [range(start, stop) for start, stop in pairwise(bounds)]
 
     @property
     def sources(self) -> str:
@@ -231,6 +275,16 @@ class CompareConfig:
         """Fingerprints of the scripts' other input files, as JSON."""
         seeds = range(self.first_seed, self.first_seed + self.seeds)
         return json.dumps(inputs_of(self.tasks, seeds), sort_keys=True)
+
+    def inputs_added_to(self, stored: str) -> str:
+        """Add the inputs of the last round's seeds to the stored ones.
+
+        Other new files are left out, as the script may have created them.
+        """
+        known = {**inputs_of(self.tasks, ()), **json.loads(stored)}
+        new = inputs_of(self.tasks, self.seeds_by_round[-1])
+        added = {name: digest for name, digest in new.items() if name not in known}
+        return json.dumps(json.loads(stored) | added, sort_keys=True)
 
 
 def _is_text(text: str) -> bool:
@@ -259,9 +313,10 @@ def _short(value: int) -> str:
 def _read(where: str, key: str, value: Any, hint: Any) -> Any:
     """Return a JSON value if it has the type of its field."""
     if get_origin(hint) is tuple:
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        kind, name = (int, "numbers") if int in get_args(hint) else (str, "texts")
+        if not isinstance(value, list) or not all(type(v) is kind for v in value):
             raise UsageError(
-                f"{where}: {key} must be a list of texts, got {_shown(value)}."
+                f"{where}: {key} must be a list of {name}, got {_shown(value)}."
             )
         return tuple(value)
     kinds = get_args(hint) or (hint,)

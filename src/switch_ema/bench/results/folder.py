@@ -26,7 +26,7 @@ from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts, retrained
 from switch_ema.bench.results.environment import describe_environment
 from switch_ema.bench.results.store import MEMORY, OF_STATE, Results
 from switch_ema.bench.spec import FOLDER
-from switch_ema.bench.text import listed
+from switch_ema.bench.text import listed, read_utf8
 from switch_ema.bench.train.context import check_kernels, kernels_here
 
 RESULTS, REPORT, CONFIG = "results.sqlite", "report.html", "config.json"
@@ -50,6 +50,27 @@ def open_run(folder: Path) -> tuple[CompareConfig, Results]:
         raise UsageError(f"{folder} has no configuration; was it ever started?")
     config = CompareConfig.from_json(stored, str(folder))
     return trained(config, load_points(meta)), results
+
+
+def run_folder(config: CompareConfig, out: Path, name: str | None = None) -> Path:
+    """Return the folder of a comparison, below ``out``."""
+    folder = out / (name or config.default_name)
+    if name is None and not folder.exists():
+        earlier = out / config.earlier_name
+        return earlier if earlier.exists() else folder
+    return folder
+
+
+def stored_version(config: CompareConfig, folder: Path) -> CompareConfig | None:
+    """Return a run's configuration, if it differs in nothing but its seeds.
+
+    Without a lock, so this serves only to show the plan; :func:`claim` decides.
+    """
+    try:
+        stored = CompareConfig.from_json(read_utf8(folder / CONFIG))
+    except (OSError, UsageError):  # none, or damaged; then the results decide
+        return None
+    return stored if stored.identity == config.identity else None
 
 
 @contextmanager
@@ -112,7 +133,7 @@ def claim(
     config: CompareConfig,
     folder: Path,
     points: Sequence[SweepPoint] = (),
-) -> None:
+) -> CompareConfig:
     """Claim a run folder for this comparison; refuse one of another comparison.
 
     Args:
@@ -120,13 +141,21 @@ def claim(
         config: configuration as given by the user.
         folder: the run folder.
         points: points of its sweep.
+
+    Returns:
+        The configuration of the run: with the stored seeds if they are more, else
+        extended to the given number.
     """
     stored = results.meta()
-    if stored.get("config", config.to_json()) != config.to_json():
-        raise UsageError(
-            f"{folder} has a comparison with other settings; choose another --name, or "
-            "delete the folder."
-        )
+    before = None
+    if "config" in stored:
+        before = CompareConfig.from_json(stored["config"], str(folder))
+        if before.identity != config.identity:
+            raise UsageError(
+                f"{folder} has a comparison with other settings; choose another "
+                "--name, or delete the folder."
+            )
+        config = config.extending(before)
     if stored.get("sources", config.sources) != config.sources:
         raise UsageError(
             f"the file of a task has changed since {folder} was started, and results "
@@ -149,6 +178,8 @@ def claim(
         results.set_meta(MEMORY, OF_STATE)
     if INPUTS not in stored:
         results.set_meta(INPUTS, config.inputs)
+    elif config != before:
+        results.set_meta(INPUTS, config.inputs_added_to(stored[INPUTS]))
     results.set_meta("config", config.to_json())
     results.set_meta("sources", config.sources)
     results.set_meta(FACTS, dump_facts(trained(config, points).tasks))
@@ -159,6 +190,7 @@ def claim(
     environment["date"] = stored.get("environment.date") or date.today().isoformat()
     for key, value in environment.items():
         results.set_meta(f"environment.{key}", value)
+    return config
 
 
 @dataclass(frozen=True)

@@ -97,14 +97,15 @@ def gpu_hours(plan: RowPlan) -> float | None:
     return sum(took[_kind(cell)] for cell in todo) * gpus / 3600
 
 
-def _kind(cell: Cell) -> tuple[str, tuple[str, ...]]:
-    """Return a key that is equal for cells differing only in seeds."""
-    return cell.task, cell.methods
+_Kind = tuple[str, tuple[str, ...], int]
 
 
-def _stored_seconds(
-    plan: RowPlan,
-) -> tuple[dict[tuple[str, tuple[str, ...]], float], list[Cell]]:
+def _kind(cell: Cell) -> _Kind:
+    """Return a key that is equal for cells differing only in which seeds they have."""
+    return cell.task, cell.methods, len(cell.seeds)
+
+
+def _stored_seconds(plan: RowPlan) -> tuple[dict[_Kind, float], list[Cell]]:
     """Return the times of finished trainings by kind, and the remaining cells."""
     cells = make_plan(plan.config)
     if not (plan.folder / RESULTS).is_file():
@@ -112,7 +113,7 @@ def _stored_seconds(
     with closing(Results(plan.folder / RESULTS)) as results:
         statuses = results.statuses()
         done = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
-        took: dict[tuple[str, tuple[str, ...]], float] = {}
+        took: dict[_Kind, float] = {}
         for cell in done:
             cost = results.cell(cell)
             took[_kind(cell)] = sum(

@@ -8,7 +8,7 @@ from pathlib import Path
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import CONFIG
-from switch_ema.bench.text import unknown
+from switch_ema.bench.text import read_utf8, unknown
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
 from switch_ema.paper.tables.table import PaperRow, PaperTable
@@ -72,17 +72,15 @@ def plan_rows(
 def plan_row(
     table: PaperTable, row: PaperRow, settings: RowSettings, out: Path
 ) -> RowPlan:
-    """Plan the comparison of one row; refuse a folder that holds another one."""
+    """Plan the comparison of one row; refuse a folder that holds another one.
+
+    A row that is stored with more seeds keeps them all.
+    """
     if table.seeds is not None:
         settings = replace(settings, seeds=table.seeds)
-    plan = RowPlan(
-        table=table,
-        row=row,
-        config=row_config(row, settings),
-        folder=row_folder(out, table, row, settings.scale),
-    )
-    _refuse_other_settings(plan)
-    return plan
+    folder = row_folder(out, table, row, settings.scale)
+    config = _with_stored(row_config(row, settings), folder)
+    return RowPlan(table=table, row=row, config=config, folder=folder)
 
 
 def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
@@ -96,12 +94,17 @@ def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
     return out / f"reproduce-{table.name}{'' if scale == 'small' else f'-{scale}'}"
 
 
-def _refuse_other_settings(plan: RowPlan) -> None:
-    stored = plan.folder / CONFIG
-    text = stored.read_bytes() if stored.is_file() else b""
+def _with_stored(config: CompareConfig, folder: Path) -> CompareConfig:
+    """Add the seeds that a row has already; refuse other settings."""
+    stored = folder / CONFIG
     # 0.1.0 left an empty file after a kill; then the results decide.
-    if text and text != plan.config.to_json().encode():
+    text = read_utf8(stored) if stored.is_file() else ""
+    if not text:
+        return config
+    before = CompareConfig.from_json(text, str(stored))
+    if before.identity != config.identity:
         raise UsageError(
-            f"{plan.folder} holds this row with other settings, such as seeds or data; "
+            f"{folder} holds this row with other settings, such as epochs or data; "
             "choose another --out or delete the folder."
         )
+    return config.extending(before)
