@@ -95,6 +95,25 @@ def test_bad_logs_are_one_sentence(logs, methods, metric, sentence):
         judge(logs(**methods), metric=metric)
 
 
+def test_columns_that_do_not_match_are_named(tmp_path):
+    names = {"plain": "epoch,acc,loss", "ema": "epoch,accuracy", "swa": "epoch,step"}
+    paths = {}
+    for method, header in names.items():
+        paths[method] = [tmp_path / f"{method}.csv"]
+        paths[method][0].write_text(header + "\n" + "1," * header.count(",") + "2\n")
+    with pytest.raises(UsageError) as told:
+        judge({"plain": paths["plain"], "ema": paths["ema"]})
+    text = str(told.value).replace(f"{tmp_path}/", "")
+    common = "the logs have no column in common: plain.csv has acc, loss; "
+    assert text == f"{common}ema.csv has accuracy."
+    with pytest.raises(UsageError, match=r"swa.csv has no metric; it has epoch, step"):
+        judge({"swa": paths["swa"], "ema": paths["ema"]})
+    with pytest.raises(UsageError, match=r"has no 'acc'; it has accuracy\."):
+        judge({"plain": paths["plain"], "ema": paths["ema"]}, metric="acc")
+    with pytest.raises(UsageError, match="there are no logs"):
+        judge({}, metric="acc")
+
+
 def test_logs_of_a_comparison_give_its_table(config, tmp_path):
     """TensorBoard keeps float32, so the last digits may differ, the cells may not."""
     options = RunOptions(

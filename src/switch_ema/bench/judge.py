@@ -8,10 +8,9 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.logs.naming import pair_logs
-from switch_ema.bench.logs.reading import Series, as_log, read_log
+from switch_ema.bench.logs.reading import Series, as_log, read_log, shown
 from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
 from switch_ema.bench.recipe import Metric, is_lower_better, is_usable
-from switch_ema.bench.report.numbers import shortened
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
@@ -100,6 +99,8 @@ def judge(
         method: [as_log(Path(path)) for path in own] for method, own in logs.items()
     }
     series = {path: read_log(path) for own in files.values() for path in own}
+    if not series:
+        raise UsageError("there are no logs; give those of two methods, one per seed.")
     chosen = metric or _only_metric(series)
     curves = _Curves.of(files, series, chosen)
     usual = PLAIN if PLAIN in curves.values else next(iter(curves.values))
@@ -166,10 +167,7 @@ def _values(
         if _metric_of(column) == metric
     ]
     if not found:
-        known = sorted({_metric_of(column) for column in series} - _AXES)
-        names = shortened(", ".join(known), 300)
-        there = f"it has {names}" if known else "it has no numbers"
-        raise UsageError(f"{path} has no {metric!r}; {there}.")
+        raise UsageError(f"{path} has no {metric!r}; it has {shown(_metrics(series))}.")
     return found
 
 
@@ -183,14 +181,29 @@ def _metric_of(column: str) -> str:
     return metric if re.split(r"[:@_]", method)[0] in DESCRIPTIONS else column
 
 
+def _metrics(series: Series) -> list[str]:
+    """List the metrics of a log; all columns if there is none."""
+    names = {_metric_of(column) for column in series}
+    return sorted(names - _AXES or names)
+
+
 def _only_metric(series: Mapping[Path, Series]) -> str:
-    names = [{_metric_of(column) for column in own} - _AXES for own in series.values()]
-    common = sorted(set.intersection(*names)) if names else []
-    if len(common) == 1:
-        return common[0]
+    (first, own), *others = series.items()
+    common = set(_metrics(own)) - _AXES
     if not common:
-        raise UsageError("the logs have no column in common; choose one with metric.")
-    raise UsageError(f"choose a metric; columns common to all logs: {listed(common)}.")
+        raise UsageError(f"{first} has no metric; it has {shown(_metrics(own))}.")
+    for path, other in others:
+        common &= set(_metrics(other))
+        if not common:
+            raise UsageError(
+                f"the logs have no column in common: {first} has "
+                f"{shown(_metrics(own))}; {path} has {shown(_metrics(other))}."
+            )
+    if len(common) == 1:
+        return common.pop()
+    raise UsageError(
+        f"choose a metric; columns common to all logs: {listed(sorted(common))}."
+    )
 
 
 def _summarized(

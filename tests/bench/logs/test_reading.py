@@ -58,6 +58,14 @@ def test_event_files_of_one_folder_are_one_training(tmp_path):
     ("name", "text", "sentence"),
     [
         ("a.log", "x", "as a log; it must be CSV, JSON lines"),
+        ("a.csv", "", "a.csv has no numbers: it is empty"),
+        ("a.csv", "epoch, acc\n", r"no numbers: its columns are epoch, acc\."),
+        ("a.csv", "epoch,acc\nfirst,good\n", r"its columns are epoch, acc\."),
+        ("a.jsonl", "", "a.jsonl has no numbers: it is empty"),
+        ("a.json", '{"acc": [], "loss": ["x"]}', r"its columns are acc, loss\."),
+        ("a.json", '[{"acc": "x"}]', r"its columns are acc\."),
+        ("a.csv", f"{'x' * 500}\n", r"its columns are x{39}…\.$"),
+        ("a.csv", "\x1b[2J\x00\n", r"its columns are \\x1b\[2J\\x00\.$"),
         ("a.jsonl", '{"a": 1}\nx\n{"a": 2}\n', "line 2 is not JSON"),
         ("a.jsonl", "[1]\n", "line 1 must be a JSON object"),
         ("a.json", "3", "must be a list of JSON objects"),
@@ -92,6 +100,17 @@ def test_event_files_of_one_folder_are_one_training(tmp_path):
 def test_what_is_no_log_is_one_sentence(tmp_path, name, text, sentence):
     with pytest.raises(UsageError, match=sentence):
         read_log(write(tmp_path / name, text))
+
+
+def test_binary_files_are_one_sentence(tmp_path):
+    for name in ("a.csv", "a.json", "a.jsonl", "events.out.tfevents.1"):
+        path = tmp_path / name
+        path.write_bytes(bytes(range(256)) * 4)
+        with pytest.raises(
+            UsageError, match=r"is not UTF-8 text|has no numbers"
+        ) as told:
+            read_log(path)
+        assert name in str(told.value)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])

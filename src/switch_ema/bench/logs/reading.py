@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from switch_ema._checks import listed
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import printable, read_json, read_utf8
@@ -27,6 +28,8 @@ _SUFFIXES = (*_TABLES, *_LINES, ".json")
 _KINDS = "CSV, JSON lines, JSON or a TensorBoard event file"
 _HISTORY = "log_history"
 """Key of the values in Transformers' trainer_state.json."""
+_LONGEST = 40
+"""Characters of a column's name in a message."""
 _DEEPEST = 50
 """Maximum nesting of objects in a row."""
 _NOT_LOGS = re.compile(
@@ -45,8 +48,28 @@ def read_log(path: Path) -> Series:
         path: a file, or a folder of event files, which are one training.
 
     Raises:
-        UsageError: the log cannot be read.
+        UsageError: the log cannot be read, or has no numbers.
     """
+    series = _read(path)
+    found = {name: values for name, values in series.items() if values}
+    if not found:
+        columns = f"its columns are {shown(series)}" if series else "it is empty"
+        raise UsageError(f"{printable(str(path))} has no numbers: {columns}.")
+    return found
+
+
+def shown(columns: Iterable[str]) -> str:
+    """List the first columns of a log for a message, none at full length.
+
+    >>> shown(["epoch", "loss " * 20])
+    'epoch, loss loss loss loss loss loss loss loss…'
+    """
+    names = [n if len(n) <= _LONGEST else f"{n[: _LONGEST - 1]}…" for n in columns]
+    return listed(names, most=10)
+
+
+def _read(path: Path) -> Series:
+    """Return the numbers by column; columns without a number are empty."""
     if path.is_dir() or _EVENTS in path.name:
         return _read_events(path)
     text = read_utf8(path)
@@ -125,6 +148,8 @@ def _lines(text: str) -> list[str]:
 def _table_rows(text: str, path: Path) -> Iterator[Row]:
     rows = csv.DictReader(_lines(text), delimiter=_TABLES[path.suffix])
     try:
+        # The names first, for the message about a table without rows.
+        yield str(path), {name.strip(): None for name in rows.fieldnames or () if name}
         for row in rows:
             cells = {name.strip(): cell for name, cell in row.items() if name}
             yield f"{path}, line {rows.line_num}", cells
@@ -230,13 +255,14 @@ def _columns(rows: Iterable[Row]) -> Series:
     series: Series = {}
     for where, row in rows:
         for name, cell in row.items():
+            values = series.setdefault(name, [])
             if isinstance(cell, str):
                 try:
                     cell = float(cell)
                 except ValueError:
                     continue
             if _is_number(cell):
-                series.setdefault(name, []).append(_as_float(cell, where, name))
+                values.append(_as_float(cell, where, name))
     return series
 
 
