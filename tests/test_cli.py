@@ -54,7 +54,7 @@ def test_compare_report_and_runs(folder, capsys):
     code, _, _ = call(capsys, "report", "runs/mine")
     assert code == 0 and page.exists()
     code, out, _ = call(capsys, "runs")
-    assert code == 0 and "mine" in out and "tiny.py:Tiny: too few seeds" in out
+    assert code == 0 and "mine" in out and "tiny.py:Tiny: undecided" in out
     code, out, _ = call(capsys, "report", "runs/mine", "--format", "csv")
     assert code == 0 and out.startswith("task,metric,") and out.count("\n") > 2
 
@@ -329,7 +329,7 @@ def test_a_file_with_one_task_is_compared_by_its_name(folder, capsys):
     code, out, _ = call(capsys, "compare", "tiny.py", *rest)
     assert code == 0 and (folder / "runs/mine/report.html").is_file()
     code, out, _ = call(capsys, "runs")
-    assert code == 0 and "tiny.py: too few seeds" in out
+    assert code == 0 and "tiny.py: undecided" in out
     rest = (*rest[:-1], "fails")
     code, _, err = call(capsys, "compare", "tiny.py:fail=True", *rest)
     assert code == 2 and "tiny.py, line 37: KeyError" in err

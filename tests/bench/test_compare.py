@@ -259,6 +259,23 @@ def test_a_run_of_other_settings_is_not_overwritten(config, tmp_path):
     assert table(path) == before
 
 
+def test_another_smallest_effect_judges_the_same_trainings_again(config, tmp_path):
+    path, _ = run(config, tmp_path)
+    (before,) = table(path)
+
+    def smallest(**chosen):
+        settings = dataclasses.replace(config, **chosen)
+        again, text = run(settings, tmp_path)
+        assert again == path and "6 of 6 trainings are already done" in text
+        ((curves, results, _),) = table(path)
+        assert curves == before[0]
+        return results["error"][1].difference.smallest_effect
+
+    own = smallest()
+    assert smallest(smallest_effect=7.5) == 7.5
+    assert smallest() == own != 7.5
+
+
 def test_diverged_cells_are_told_and_the_others_go_on(tiny, tmp_path):
     config = CompareConfig(
         tasks=(f"{tiny}:diverge=True", tiny), methods=("plain", "ema"), seeds=2

@@ -15,7 +15,7 @@ def logs(tmp_path):
 
 def test_it_prints_table_and_pairing(logs, call):
     code, out, _ = call("judge", "plain", "ema", "--metric", "acc")
-    assert code == 0 and "ema is best: +0.93" in out
+    assert code == 0 and "ema helps: +0.93" in out
     assert "6 logs with 2 values of acc each (higher is better), paired by the" in out
     code, out, _ = call("judge", "plain", "ema", "--metric", "loss", "--verbose")
     assert code == 0 and "lower is better" in out and "ema hurts" in out

@@ -15,6 +15,7 @@ from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import counted, listed
 
 _AXES = {"epoch", "step", "global_step", "iter", "iteration", "time", "timestamp"}
@@ -65,6 +66,7 @@ def judge(
     baseline: str | None = None,
     lower_is_better: bool | None = None,
     unit: str = "",
+    smallest_effect: float | None = None,
     name: str = "logs",
 ) -> Judgement:
     """Compare methods from the log files of their trainings, paired by seed.
@@ -83,6 +85,8 @@ def judge(
             the first.
         lower_is_better: by default True for names of losses and errors.
         unit: shown with the values, such as "%".
+        smallest_effect: smallest difference that matters, in the metric's unit; by
+            default 0.5 if the unit is "%", otherwise 1% of the baseline's value.
         name: title of the table.
 
     Returns:
@@ -116,9 +120,13 @@ def judge(
             "plain=logs/a*.csv ema=logs/b*.csv."
         )
     lower = is_lower_better(chosen) if lower_is_better is None else lower_is_better
-    task = _summarized(
-        curves, Metric(name=chosen, higher_is_better=not lower, unit=unit), wanted, name
+    measured = Metric(
+        name=chosen,
+        higher_is_better=not lower,
+        unit=unit,
+        smallest_effect=smallest_effect,
     )
+    task = _summarized(curves, measured, wanted, name)
     return Judgement(ComparisonSummary(name, [task], config="{}"))
 
 
@@ -227,7 +235,10 @@ def _summarized(
         curves={metric.name: ordered},
         results={
             metric.name: compare(
-                ordered, higher_is_better=metric.higher_is_better, baseline=baseline
+                ordered,
+                higher_is_better=metric.higher_is_better,
+                baseline=baseline,
+                smallest_effect=smallest_effect_of(metric),
             )
         },
         costs=[],

@@ -56,13 +56,18 @@ class Metric:
     """Shown after the value, such as "%"."""
     decimals: int | None = None
     """Decimals in tables; None: chosen from the width of the intervals."""
+    smallest_effect: float | None = None
+    """Smallest difference that matters, in the metric's unit; None: 0.5 for metrics in
+    %, otherwise 1% of the baseline's value."""
 
     def __post_init__(self) -> None:
-        if self.decimals is not None:
-            try:
+        try:
+            if self.decimals is not None:
                 check_count("decimals", self.decimals, least=0)
-            except ValueError as error:
-                raise UsageError(f"metric {self.name}: {error}") from None
+            if self.smallest_effect is not None:
+                check_positive("smallest_effect", self.smallest_effect)
+        except ValueError as error:
+            raise UsageError(f"metric {self.name}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

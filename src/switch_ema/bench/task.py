@@ -173,7 +173,9 @@ class Task(ABC):
 
         Either scores by metric (``{"mse": 29.0}``) or several named predictors
         (``{"mean image": {"mse": 29.0}, "last frame": {"mse": 41.5}}``); metrics may be
-        left out. Called once per task, with the first seed of the comparison.
+        left out. A baseline that is no better is reported as not having learned; names
+        that start with "floor" or "ideal" are bounds that need not be beaten. Called
+        once per task, with the first seed of the comparison.
         """
         return {}
 

@@ -267,7 +267,7 @@ class Runs:
             return
         table = Table(title=f"Runs in {escape(str(self.out))}")
         table.add_column("run", overflow="fold")
-        for name in ("last trained", "seeds", "state", "trained", "best"):
+        for name in ("last trained", "seeds", "state", "trained", "verdict"):
             table.add_column(name)
         for run in sorted(found, key=lambda run: run.time, reverse=True):
             when = datetime.fromtimestamp(run.time).strftime("%Y-%m-%d %H:%M")

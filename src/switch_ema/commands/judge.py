@@ -44,6 +44,10 @@ class Judge:
     """The opposite."""
     unit: str = ""
     """Unit of the metric, such as %."""
+    smallest_effect: float | None = None
+    """Smallest difference that matters, in the metric's unit: "no difference" needs an
+    interval between minus and plus this; None: 0.5 if the unit is %, otherwise 1% of
+    the baseline's value."""
     title: str = "logs"
     """Title of the table."""
     format: Literal["table", "md", "csv", "latex"] = "table"
@@ -66,6 +70,7 @@ class Judge:
             baseline=self.baseline,
             lower_is_better=self.lower_is_better if given else None,
             unit=self.unit,
+            smallest_effect=self.smallest_effect,
             name=self.title,
         ).summary
         if self.format != "table":

@@ -42,6 +42,8 @@ def test_json_that_is_wrong(text, message):
     [
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"methods": ()}, "methods must be given once each, got none"),
+        ({"smallest_effect": 0.0}, "smallest_effect must be a number above 0, got 0.0"),
+        ({"smallest_effect": float("nan")}, "smallest_effect must be a number above 0"),
         ({"tasks": ("moons", "moons")}, r"got \['moons'\] twice"),
     ],
 )

@@ -5,8 +5,9 @@ import math
 import random
 from dataclasses import replace
 
-from switch_ema.bench.stats.paired import Curves, compare
+from switch_ema.bench.stats.paired import Curves, MethodResult, compare
 from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.task import Metric
 
 SEEDS = range(8)
@@ -54,12 +55,18 @@ def make_task(name: str, gains: dict[str, float], noise: float = 0.4) -> TaskSum
         metrics=(ACCURACY, LOSS),
         curves={"accuracy": accuracy, "test loss": loss},
         results={
-            "accuracy": compare(accuracy, higher_is_better=True),
-            "test loss": compare(loss, higher_is_better=False),
+            "accuracy": judged(accuracy, ACCURACY),
+            "test loss": judged(loss, LOSS),
         },
         costs=costs,
         problems=[],
     )
+
+
+def judged(curves: Curves, metric: Metric) -> list[MethodResult]:
+    """Compare with plain, as a run does."""
+    better, smallest = metric.higher_is_better, smallest_effect_of(metric)
+    return compare(curves, higher_is_better=better, smallest_effect=smallest)
 
 
 def make_diverged_task() -> TaskSummary:
@@ -72,8 +79,7 @@ def make_diverged_task() -> TaskSummary:
         task,
         curves=curves,
         results={
-            m.name: compare(curves[m.name], higher_is_better=m.higher_is_better)
-            for m in task.metrics
+            metric.name: judged(curves[metric.name], metric) for metric in task.metrics
         },
         problems=["lookahead, seed 3: the loss became nan in epoch 18 [/dim] <b>."],
         missing=2,

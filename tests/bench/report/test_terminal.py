@@ -101,15 +101,15 @@ def test_no_column_vanishes_at_any_width(width: int) -> None:
 def test_below_the_width_of_the_table_there_is_a_block_per_method() -> None:
     text = shown(four_decimals(), 40)
     assert "switch-ema\n  accuracy (%), last epoch: " in text
-    assert re.search(r"^  verdict: no difference found\s*$", text, re.MULTILINE)
+    assert "  verdict: no difference larger than" in text
 
 
 def test_a_table_folds_its_verdicts_before_it_is_given_up() -> None:
     text = shown(four_decimals(), 84)
     assert "[best epoch]" in text  # as in the narrow table, which blocks are without
     table = text.partition("ema and switch-ema help")[0]
-    assert "no difference found" not in table
-    assert "difference" in table and "found" in table
+    assert "no difference" not in table
+    assert re.search(r" no .*\n.* difference", table)
 
 
 def test_names_are_shown_as_they_are() -> None:
@@ -128,7 +128,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 def test_verdicts_problems_and_missing_cells_are_told() -> None:
     text = " ".join(shown(make_summary()).split())
-    assert "ema and switch-ema help; lookahead hurts; no difference was found" in text
+    assert "ema and switch-ema help; lookahead hurts; no difference larger" in text
     assert "Problem: lookahead, seed 3" in text
     assert "2 trainings of this task have not been run yet" in text
     assert re.search(r"lookahead .* 7/8", text), "one seed diverged"
@@ -160,7 +160,7 @@ def test_one_seed_and_nothing_finished_can_be_printed() -> None:
     )
     task = replace(task, results={"accuracy": results})
     text = shown(replace(make_summary(), tasks=[task]))
-    assert "too few seeds" in text
+    assert "undecided" in text
     assert "nan" not in text.replace("baseline", "")
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import nct, skew, t, ttest_rel
 
-from switch_ema.bench.stats.paired import LEVEL, compare, head_to_head, holm
+from switch_ema.bench.stats.paired import LEVEL, compare, head_to_head, holm, leaders
 
 NAN, INF = math.nan, math.inf
-NOTHING = "no difference found"
+OPEN, SAME = "undecided", "no difference"
 
 
 def ends(*values):
@@ -19,9 +19,11 @@ def ends(*values):
     return {seed: [value] for seed, value in enumerate(values)}
 
 
-def against_plain(plain, method, higher_is_better=True):
+def against_plain(plain, method, higher_is_better=True, smallest_effect=0.01):
     curves = {"plain": plain, "ema": method}
-    return compare(curves, higher_is_better=higher_is_better)[1]
+    return compare(
+        curves, higher_is_better=higher_is_better, smallest_effect=smallest_effect
+    )[1]
 
 
 # Differences 1, 2, 3: mean 2, sd 1, error 1/sqrt(3), t = 3.4641 with 2 degrees of
@@ -36,7 +38,7 @@ def test_hand_worked_difference():
     assert (d.mean, d.sd, d.n) == (2.0, 1.0, 3)
     assert (d.low, d.high) == pytest.approx((-1.257859, 5.257859), abs=1e-6)
     assert d.p == d.p_holm == pytest.approx(0.074180, abs=1e-6)
-    assert result.verdict == NOTHING
+    assert result.verdict == OPEN
     assert (last.mean, last.sd, last.n) == (22.0, 11.0, 3)
     # Two seeds have a p: t = 3 with 1 degree of freedom, p = 1 - 2 / pi * atan(3).
     p = against_plain(ends(0.0, 0.137), ends(1.0, 2.137)).difference.p
@@ -68,9 +70,9 @@ def test_holm_worked_example():
 
 def test_correction_counts_only_the_methods_that_can_be_tested():
     curves = {"plain": WORKED[0], "ema": WORKED[1], "swa": ends(1.0)}
-    _, ema, swa = compare(curves, higher_is_better=True)
+    _, ema, swa = compare(curves, higher_is_better=True, smallest_effect=0.01)
     assert ema.difference == against_plain(*WORKED).difference
-    assert (swa.verdict, swa.difference) == ("too few seeds", None)
+    assert (swa.verdict, swa.difference) == (OPEN, None)
     assert (swa.last.mean, swa.last.sd, swa.speed_up.n) == (1.0, None, 1)
 
 
@@ -115,7 +117,8 @@ def test_a_seed_that_did_not_finish_is_left_out_of_its_pairs_only(bad, side):
     curves[side][7] = bad
     if bad is None:
         del curves[side][7]
-    results = {r.method: r for r in compare(curves, higher_is_better=True)}
+    found = compare(curves, higher_is_better=True, smallest_effect=0.01)
+    results = {result.method: result for result in found}
     assert results["ema"].difference == whole.difference
     assert results["ema"].speed_up == whole.speed_up
     assert results[side].last.n == 3
@@ -124,7 +127,7 @@ def test_a_seed_that_did_not_finish_is_left_out_of_its_pairs_only(bad, side):
 
 def test_nothing_finished():
     results = compare({"plain": {}, "ema": ends(NAN, NAN)}, higher_is_better=True)
-    assert [r.verdict for r in results] == ["baseline", "too few seeds"]
+    assert [r.verdict for r in results] == ["baseline", OPEN]
     assert math.isnan(results[1].best.mean) and results[1].speed_up is None
     with pytest.raises(ValueError, match=r"baseline must be in \['ema'\], got 'plain'"):
         compare({"ema": ends(1.0)}, higher_is_better=True)
@@ -132,7 +135,7 @@ def test_nothing_finished():
 
 def test_differences_without_spread():
     same = against_plain(WORKED[0], WORKED[0])
-    assert (same.difference.p, same.verdict) == (1.0, NOTHING)
+    assert (same.difference.p, same.verdict) == (1.0, OPEN)  # steps of 10, n = 3
     assert math.isnan(same.difference.detectable)
     # 0.1 more in every seed, but for rounding: the sign test, 2 * 0.5**8 = 0.0078125.
     plain = [0.1 * seed for seed in range(8)]
@@ -141,7 +144,7 @@ def test_differences_without_spread():
     result = against_plain(ends(*plain), ends(*shifted))
     assert (result.difference.p, result.difference.sd) == (0.0078125, 0)
     assert result.verdict == "helps"
-    assert against_plain(ends(*plain[:5]), ends(*shifted[:5])).verdict == NOTHING
+    assert against_plain(ends(*plain[:5]), ends(*shifted[:5])).verdict == OPEN
 
 
 @pytest.mark.parametrize("samples", [360, 1_000, 10_000])
@@ -156,7 +159,7 @@ def test_one_test_sample_more_in_each_seed_is_no_strong_evidence(samples, seeds)
     plain, ema = accuracy(hits), accuracy(hits + 1)
     result = against_plain(ends(*plain), ends(*ema))
     assert result.difference.p == 2 * 0.5**seeds
-    assert result.verdict == ("helps" if seeds == 8 else NOTHING)
+    assert result.verdict == ("helps" if seeds == 8 else OPEN)
     # One seed differs by two samples: still less spread than a sample.
     hits[0] -= 1
     result = against_plain(ends(*accuracy(hits)), ends(*ema))
@@ -167,7 +170,7 @@ def test_two_seeds_have_no_verdict():
     """It was "hurts, p < 0.0001" for one sample less in each of two seeds."""
     plain, worse = ends(97.22222, 96.66667), ends(96.944441, 96.388893)
     result = against_plain(plain, worse)
-    assert result.verdict == "too few seeds"
+    assert result.verdict == OPEN
     assert result.difference.mean == pytest.approx(-0.27778, abs=1e-4)
     assert result.difference.p == 0.5
 
@@ -195,7 +198,7 @@ def small_gains(rng, seeds=8):
 
 @pytest.mark.parametrize("value", [4321.0, 3e7, -3e7])
 def test_an_exploded_seed_of_one_method_changes_no_other_verdict(value):
-    """It was "no difference found" for everybody: the losses looked like ties."""
+    """It was "undecided" for everybody: the losses looked like ties."""
     curves = small_gains(np.random.default_rng(5))
     whole = compare(curves, higher_is_better=False)
     assert [r.verdict for r in whole[1:3]] == ["helps"] * 2
@@ -204,7 +207,7 @@ def test_an_exploded_seed_of_one_method_changes_no_other_verdict(value):
     assert [r.difference.p for r in results[1:3]] == [
         r.difference.p for r in whole[1:3]
     ]
-    assert [r.verdict for r in results[1:]] == ["helps", "helps", NOTHING]
+    assert [r.verdict for r in results[1:]] == ["helps", "helps", OPEN]
 
 
 @pytest.mark.parametrize("sides", [("plain", "ema"), ("ema", "plain")])
@@ -235,12 +238,12 @@ def test_an_exploded_seed_is_not_taken_for_the_step_of_its_own_metric(higher_is_
     ema[7] = -sign * 4321
     found = against_plain(ends(*plain), ends(*ema), higher_is_better)
     assert found.difference.sd > 700 and found.difference.mean < 0
-    assert found.verdict == NOTHING
+    assert found.verdict == OPEN
 
 
 @pytest.mark.parametrize("methods", [1, 2, 5])
 def test_an_interval_leaves_out_zero_if_and_only_if_there_is_a_verdict(methods):
-    """It was "no difference found" beside a 95% interval without zero."""
+    """It was undecided beside a 95% interval without zero."""
     rng = np.random.default_rng(methods)
     told = set()
     for _ in range(300):
@@ -249,7 +252,7 @@ def test_an_interval_leaves_out_zero_if_and_only_if_there_is_a_verdict(methods):
         curves |= {str(s): ends(*rng.normal(s, size=6)) for s in shifts}
         for result in compare(curves, higher_is_better=True)[1:]:
             d = result.difference
-            has_verdict = result.verdict != NOTHING
+            has_verdict = result.verdict not in (SAME, OPEN)
             assert (d.low > 0 or d.high < 0) == has_verdict
             told.add(has_verdict)
     assert told == {True, False}
@@ -269,7 +272,7 @@ def simulate(methods, shift, seed):
 
 @pytest.mark.parametrize("methods", [1, 5])
 def test_plain_against_plain_is_quiet_and_two_standard_deviations_are_found(methods):
-    quiet = [set(v) == {NOTHING} for v in simulate(methods, shift=0, seed=1)]
+    quiet = [set(v) <= {SAME, OPEN} for v in simulate(methods, shift=0, seed=1)]
     assert 950 <= sum(quiet) <= 990  # nor is the test so timid that it never speaks
     found = [v[0] == "helps" for v in simulate(methods, shift=2, seed=2)]
     assert sum(found) >= 900
@@ -318,7 +321,9 @@ def test_values_too_large_to_square_count_as_diverged():
 
 def test_head_to_head():
     curves = {"plain": ends(0.0), "ema": WORKED[0], "switch-ema": WORKED[1]}
-    first = head_to_head(curves, "switch-ema", "ema", higher_is_better=True)
+    first = head_to_head(
+        curves, "switch-ema", "ema", higher_is_better=True, smallest_effect=0.01
+    )
     assert first == against_plain(*WORKED).difference
     second = head_to_head(curves, "ema", "switch-ema", higher_is_better=True)
     assert (second.mean, second.p) == (-2.0, first.p)
@@ -380,7 +385,7 @@ def test_intervals_of_skewed_differences_fit_their_verdicts(methods):
             curves[str(shift)] = ends(*values + range(12))
         for result in compare(curves, higher_is_better=True)[1:]:
             d = result.difference
-            has_verdict = result.verdict != NOTHING
+            has_verdict = result.verdict not in (SAME, OPEN)
             assert (d.low > 0 or d.high < 0) == has_verdict
             assert not has_verdict or (d.mean > 0) == (result.verdict == "helps")
             if d.allows_for_skew:
@@ -405,4 +410,79 @@ def test_skewed_differences_without_a_mean_are_rarely_called_a_difference(
     found = [
         against_plain(plain, ends(*row + range(seeds))).verdict for row in differences
     ]
-    assert sum(verdict != NOTHING for verdict in found) <= most
+    assert sum(verdict not in (SAME, OPEN) for verdict in found) <= most
+
+
+# Differences 0.1, 0.2, 0.3, -0.1, -0.2 and -0.3 in two halves: mean 0, sd 0.2366.
+# With n = 6 and the level of 3% the half width is 0.2366 / sqrt(6) * 3.0029 = 0.290.
+SMALL = ends(*[90.0] * 6), ends(90.1, 90.2, 90.3, 89.9, 89.8, 89.7)
+
+
+def test_no_difference_needs_an_interval_within_the_smallest_effect():
+    result = against_plain(*SMALL)
+    assert result.difference.high == pytest.approx(0.290, abs=1e-3)
+    for smallest, verdict in ((0.5, SAME), (0.295, SAME), (0.285, OPEN)):
+        found = against_plain(*SMALL, smallest_effect=smallest)
+        assert found.verdict == verdict
+        assert found.difference.smallest_effect == smallest
+    # Only one end of the interval, from 0.11 to 0.69, need lie beyond it.
+    shifted = {seed: [value[0] + 0.2] for seed, value in SMALL[1].items()}
+    assert against_plain(SMALL[0], shifted, smallest_effect=0.45).verdict == OPEN
+
+
+def test_an_interval_without_zero_is_a_difference_however_small():
+    plain, ema = ends(90.0, 91.0, 92.0, 93.0), ends(90.01, 91.011, 92.012, 93.009)
+    assert against_plain(plain, ema, smallest_effect=5.0).verdict == "helps"
+    assert against_plain(ema, plain, smallest_effect=5.0).verdict == "hurts"
+
+
+def test_the_smallest_effect_is_one_percent_of_the_baseline_unless_given():
+    def smallest(*plain):
+        curves = {"plain": ends(*plain), "ema": ends(*plain)}
+        return compare(curves, higher_is_better=False)[1].difference.smallest_effect
+
+    assert smallest(2.0, 2.5, 3.0) == smallest(-2.0, -2.5, -3.0) == 0.025
+    assert smallest(2.0, 2.5, 3e9) == 0.025  # exploded: the mean would excuse anything
+    assert smallest(0.0, 0.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, OPEN), (12, SAME)])
+def test_ties_are_no_difference_once_a_step_cannot_hide_one(seeds, verdict):
+    """With n = 3, a spread of one sample of 360 gives an interval of +-0.9 points."""
+    values = ends(*(100 * (330 + seed % 7) / 360 for seed in range(seeds)))
+    found = against_plain(values, values, smallest_effect=0.5)
+    assert (found.difference.sd, found.verdict) == (0, verdict)
+
+
+def test_two_seeds_are_undecided_even_if_they_agree():
+    plain, ema = ends(90.0, 91.0), ends(90.001, 91.0015)
+    assert against_plain(plain, ema, smallest_effect=5.0).verdict == OPEN
+
+
+def test_the_best_leads_alone_only_if_it_beats_every_other():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(scale=0.1, size=(4, 8))
+    curves = {
+        "a": ends(*noise[0] + 3.0),
+        "b": ends(*noise[0] + 2.99 + noise[1] - noise[1].mean()),
+        "c": ends(*noise[2] + 1.0),
+        "d": ends(*noise[3]),
+    }
+
+    def leading(*methods):
+        gains = {m: np.mean([v[0] for v in curves[m].values()]) for m in methods}
+        return leaders(curves, gains, higher_is_better=True)
+
+    assert leading("c", "a", "b", "d") == ["a", "b"]
+    assert leading("d", "a", "c") == ["a"]
+    assert leading("c") == ["c"] and leading() == []
+
+
+def test_equal_methods_rarely_have_a_best():
+    """Choosing the best by its mean does not make it beat the others too often."""
+    rng, alone = np.random.default_rng(7), 0
+    for values in rng.normal(size=(1_000, 4, 8)):
+        curves = {str(i): ends(*row) for i, row in enumerate(values)}
+        gains = {str(i): row.mean() for i, row in enumerate(values)}
+        alone += len(leaders(curves, gains, higher_is_better=True)) == 1
+    assert alone <= 30

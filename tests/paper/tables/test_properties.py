@@ -57,7 +57,7 @@ def test_everything_is_measured_beside_the_ticks(short, tmp_path):
     assert [row[0] for row in properties.rows] == names
     assert gains.rows[1][1:4] == ["yes", "no", "no"]
     assert all(row[7] == "2" for row in gains.rows)
-    assert gains.rows[0][8] == "baseline" and gains.rows[7][8] == "too few seeds"
+    assert gains.rows[0][8] == "baseline" and gains.rows[7][8] == "undecided"
     # In model sizes: SAM keeps a copy, SASAM an average as well, Adan three states
     # and the last gradient where SGD has one.
     memory = {row[0]: float(row[3]) for row in properties.rows}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
+from switch_ema._checks import check_positive
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.fingerprints import fingerprint, inputs_of
 from switch_ema.bench.recipe import (
@@ -98,6 +99,10 @@ class CompareConfig:
     """Lower values of a script's metric are better; implied for losses and errors."""
     higher_is_better: bool = dataclasses.field(default=False, metadata=LATER)
     """Higher values of a script's metric are better; the default for other names."""
+    smallest_effect: float | None = dataclasses.field(default=None, metadata=LATER)
+    """Smallest difference that matters, in the unit of the metric that decides: "no
+    difference" needs an interval between minus and plus this. Default: the metric's
+    own, else 0.5 points for metrics in %, else 1% of the baseline's value."""
     rounds: Annotated[tuple[int, ...], tyro.conf.Fixed, tyro.conf.Suppress] = (
         dataclasses.field(default=(), metadata=LATER)
     )
@@ -136,6 +141,11 @@ class CompareConfig:
             if self.tune:
                 raise UsageError("sweep and tune cannot be combined; leave one out.")
         self._check_script()
+        if self.smallest_effect is not None:
+            try:
+                check_positive("smallest_effect", self.smallest_effect)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
         if self.stack not in ("auto", "all", "off"):
             raise UsageError(f"stack must be auto, all or off, got {self.stack!r}.")
         for name in ("tasks", "methods"):
@@ -231,14 +241,14 @@ class CompareConfig:
         """Name a run after its tasks and a hash, so that repeating it resumes it.
 
         The hash covers the task files: an edited file is a different task. It does not
-        cover the number of seeds, to which more can be added.
+        cover the number of seeds, to which more can be added, nor the smallest effect.
         """
         return self._name(self.identity)
 
     @property
     def earlier_name(self) -> str:
         """Name given by 0.2.0 and earlier: its hash covers the number of seeds."""
-        return self._name(self.to_json())
+        return self._name(dataclasses.replace(self, smallest_effect=None).to_json())
 
     def _name(self, settings: str) -> str:
         text = settings + self.sources
@@ -247,13 +257,21 @@ class CompareConfig:
 
     @property
     def identity(self) -> str:
-        """All settings but the number of seeds; equal for runs that can be merged."""
-        return dataclasses.replace(self, seeds=_SEEDS, rounds=()).to_json()
+        """The settings that every training depends on; equal for runs to be merged.
+
+        Not the number of seeds, nor the smallest effect, which only verdicts use.
+        """
+        own = dataclasses.replace(self, seeds=_SEEDS, rounds=(), smallest_effect=None)
+        return own.to_json()
 
     def extending(self, stored: "CompareConfig | None") -> "CompareConfig":
-        """Add seeds to a stored configuration of the same identity; remove none."""
+        """Add seeds to a stored configuration of the same identity; remove none.
+
+        The smallest effect is the new one.
+        """
         if stored is None:
             return self
+        stored = dataclasses.replace(stored, smallest_effect=self.smallest_effect)
         if self.seeds <= stored.seeds:
             return stored
         rounds = (*stored.rounds, stored.seeds)

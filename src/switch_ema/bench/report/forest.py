@@ -15,6 +15,7 @@ from switch_ema.bench.report.page_style import PageStyle
 from switch_ema.bench.report.rows import NEAR_TIES
 from switch_ema.bench.stats.paired import Difference, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.verdicts import Verdict
 
 _MARGIN = 0.04
 """Margin at both ends of the axis, as a share of its length."""
@@ -28,7 +29,7 @@ class ForestRow:
 
     method: str
     style: PageStyle
-    verdict: str
+    verdict: Verdict
     mean: float
     low: float
     high: float

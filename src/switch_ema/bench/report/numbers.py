@@ -10,19 +10,32 @@ from switch_ema.bench.stats.paired import MethodResult, Summary
 NONE = "-"
 """Placeholder for a missing number."""
 _MOST_DIGITS = 8
+_ERROR = 1e-12
+"""Rounding error of a difference of two float64 values of everyday size."""
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:
-    """Format a number with the given decimals; huge ones in scientific notation.
+    """Format a number with the given decimals, or more if it would look like zero.
+
+    Huge and tiny ones are in scientific notation.
 
     >>> fixed(-0.004, 2), fixed(0.5, 2, "+"), fixed(3.21e12, 2), fixed(math.nan, 2)
-    ('0.00', '+0.50', '3.21e+12', '-')
+    ('-0.004', '+0.50', '3.21e+12', '-')
+    >>> fixed(0.0, 1), fixed(1e-15, 1), fixed(3e-10, 1)
+    ('0.0', '0.0', '3e-10')
     """
     if not math.isfinite(value):
         return NONE
     if abs(value) >= 1e7:
         return f"{value:{sign}.3g}"
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # + 0.0: never "-0.00"
+    size = abs(value)
+    if size < _ERROR:  # zero, up to the rounding error of a difference
+        return f"{0.0:{sign}.{digits}f}"
+    if round(size, digits) == 0:
+        digits = math.ceil(-math.log10(size))
+        if digits > _MOST_DIGITS:
+            return f"{value:{sign}.0e}"
+    return f"{value:{sign}.{digits}f}"
 
 
 def digits_for(results: Iterable[MethodResult]) -> int:
@@ -103,6 +116,23 @@ def duration(value: float, none: str = "done") -> str:
     return f"{value / 3600:.1f} h"
 
 
+def significant(value: float, *, up: bool = False) -> str:
+    """Format a size with two significant digits; ``up`` never rounds it down.
+
+    >>> significant(37.4), significant(1234), significant(0.5), significant(0.0321)
+    ('37', '1234', '0.5', '0.032')
+    >>> significant(0.0321, up=True), significant(0.3, up=True)
+    ('0.033', '0.3')
+    """
+    if not value or not math.isfinite(value):
+        return fixed(value, 0)
+    digits = max(0, 1 - math.floor(math.log10(abs(value))))
+    if up and float(f"{value:.{digits}f}") < value * (1 - 1e-9):
+        value += 0.5 * 10.0**-digits
+    text = fixed(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
 def with_unit(metric: Metric) -> str:
     """Format a metric with its unit, for headings and axes."""
     return f"{metric.name} ({metric.unit})" if metric.unit else metric.name
@@ -115,6 +145,16 @@ def difference_unit(metric: Metric) -> str:
     'percentage points'
     """
     return "percentage points" if metric.unit == "%" else metric.unit
+
+
+def size_of(value: float, metric: Metric, *, up: bool = False) -> str:
+    """Format the size of a difference with its unit.
+
+    >>> size_of(0.5, Metric(name="accuracy", higher_is_better=True, unit="%"))
+    '0.5 points'
+    """
+    unit = "points" if metric.unit == "%" else metric.unit
+    return f"{significant(value, up=up)}{f' {unit}' if unit else ''}"
 
 
 def shortened(text: str, length: int) -> str:

@@ -58,6 +58,7 @@ from switch_ema.bench.report.verdict_text import (
 from switch_ema.bench.results.folder import CONFIG, REPORT
 from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import ComparisonSummary, Sweep, TaskSummary
+from switch_ema.bench.stats.verdicts import Verdict
 from switch_ema.bench.text import counted, printable
 
 
@@ -79,7 +80,7 @@ class Section:
     seeds: int
     best: str
     forest: Forest
-    verdicts: list[tuple[str, str]]
+    verdicts: list[tuple[Verdict, str]]
     baseline_sentence: str
     missing: str
     tables: list[MetricTable]
@@ -104,7 +105,7 @@ class _SweepPart:
 
     id: str
     title: str
-    sentences: list[tuple[str, str]]
+    sentences: list[tuple[Verdict, str]]
     sheets: list[Sheet]
     figure: Figure | None
 

@@ -1,6 +1,7 @@
 """The cells of a comparison's table, shared by all output formats."""
 
 from dataclasses import dataclass
+from math import isnan
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import (
@@ -9,9 +10,11 @@ from switch_ema.bench.report.numbers import (
     fixed,
     mean_and_spread,
     p_value,
+    size_of,
 )
-from switch_ema.bench.stats.paired import MethodResult, SpeedUp
+from switch_ema.bench.stats.paired import FEWEST, Difference, MethodResult, SpeedUp
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.verdicts import Verdict
 
 NEAR_TIES = "near ties"
 """Replaces the interval if the metric cannot resolve the differences between seeds."""
@@ -28,7 +31,9 @@ class Row:
     """Signed; positive is better."""
     interval: str
     p: str
-    verdict: str
+    verdict: Verdict
+    words: str
+    """The verdict with the size of what is excluded, or could be detected."""
     speed_up: str
     """Factor, epochs until the baseline's final value, and share of seeds."""
     n: str
@@ -40,7 +45,40 @@ def make_rows(task: TaskSummary, metric: Metric) -> list[Row]:
     results = task.results[metric.name]
     digits = digits_of(metric, results)
     seeds = number_of_seeds(task)
-    return [_row(result, digits, seeds) for result in results]
+    return [_row(result, metric, digits, seeds) for result in results]
+
+
+def interval_of(difference: Difference, digits: int) -> str:
+    """Format the ends of an interval.
+
+    An end that is not zero is never shown as zero.
+    """
+    low, high = (fixed(end, digits) for end in (difference.low, difference.high))
+    return f"[{low}, {high}]"
+
+
+def qualified(result: MethodResult, metric: Metric) -> str:
+    """Return a verdict with what it excludes, or what its seeds could detect."""
+    if result.verdict == "undecided":
+        return f"undecided ({detects(result.difference, metric)})"
+    if result.verdict == "no difference" and result.difference is not None:
+        smallest = result.difference.smallest_effect
+        return f"no difference larger than {size_of(smallest, metric, up=True)}"
+    return result.verdict
+
+
+def detects(difference: Difference | None, metric: Metric) -> str:
+    """Say what the seeds of an undecided difference could have detected."""
+    if difference is None:
+        return "too few seeds finished"
+    n = f"n = {difference.n}"
+    if difference.n < FEWEST:
+        return f"{n}, a verdict needs {FEWEST}"
+    if not difference.sd:
+        return f"{n}, {NEAR_TIES}"
+    if isnan(difference.detectable):
+        return n
+    return f"{n} can only detect {size_of(difference.detectable, metric)} or more"
 
 
 def number_of_seeds(task: TaskSummary) -> int:
@@ -57,13 +95,12 @@ def baseline_of(results: list[MethodResult]) -> str:
     return next(r.method for r in results if r.verdict == "baseline")
 
 
-def _row(result: MethodResult, digits: int, seeds: int) -> Row:
+def _row(result: MethodResult, metric: Metric, digits: int, seeds: int) -> Row:
     difference, n = result.difference, result.last.n
-    is_judged = result.verdict != "too few seeds"
+    is_judged = difference is not None and difference.n >= FEWEST
     interval = NONE
     if difference is not None and difference.sd:
-        low, high = (fixed(v, digits) for v in (difference.low, difference.high))
-        interval = f"[{low}, {high}]"
+        interval = interval_of(difference, digits)
     elif difference is not None and is_judged:
         interval = NEAR_TIES
     return Row(
@@ -74,6 +111,7 @@ def _row(result: MethodResult, digits: int, seeds: int) -> Row:
         interval=interval,
         p=p_value(difference.p_holm) if difference and is_judged else NONE,
         verdict=result.verdict,
+        words=qualified(result, metric),
         speed_up=_speed_up(result.speed_up),
         n=str(n) if n >= seeds else f"{n}/{seeds}",
     )

@@ -19,6 +19,7 @@ from switch_ema.bench.report.numbers import (
     typographic,
     with_unit,
 )
+from switch_ema.bench.report.rows import interval_of, qualified
 from switch_ema.bench.report.sections import Sheet
 from switch_ema.bench.report.verdict_text import Spell, headline
 from switch_ema.bench.spec import read_value
@@ -38,15 +39,16 @@ from switch_ema.bench.stats.sweeps import (
     result_of,
     survivals,
 )
+from switch_ema.bench.stats.verdicts import Verdict
 from switch_ema.bench.text import counted, printable
 
 BEST = "*"
 """Marks the best setting of a method."""
 
-_OUTCOMES = {
+_OUTCOMES: dict[str, tuple[Verdict, str]] = {
     "survives": ("helps", "The gain of {} survives tuning"),
     "does not survive": (
-        "no difference found",
+        "no difference",
         "The gain of {} does not survive tuning",
     ),
     "turns into a loss": ("hurts", "Tuning turns the gain of {} into a loss"),
@@ -54,8 +56,8 @@ _OUTCOMES = {
         "helps",
         "{} gains if every method is tuned; untuned, no gain was found",
     ),
-    "no gain": ("no difference found", "{} has no gain that could survive tuning"),
-    "too few seeds": ("too few seeds", "Too few seeds to say whether {} gains"),
+    "no gain": ("no difference", "{} has no gain that could survive tuning"),
+    "undecided": ("undecided", "Undecided whether {} gains if every method is tuned"),
 }
 """Verdict, which sets the colour, and wording of each outcome of tuning."""
 
@@ -112,11 +114,13 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     return sheets
 
 
-def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
+def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[Verdict, str]]:
     """Summarize the settings, or the effect of tuning, with verdicts."""
     if sweep.is_tuned:
         return [_told(survival, sweep, spell) for survival in survivals(sweep)]
-    lines = [("baseline", f"{p.point}: {headline(p, spell)}") for p in sweep.points]
+    lines: list[tuple[Verdict, str]] = [
+        ("baseline", f"{p.point}: {headline(p, spell)}") for p in sweep.points
+    ]
     if sweep.varies_task:
         return [(verdict, printable(text)) for verdict, text in lines]
     best = best_points(sweep)
@@ -131,7 +135,7 @@ def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[str, str]]:
                     f"{best[results[0].method].point} and {spell(result.method)} at "
                     f"{best[result.method].point}: "
                     f"{_difference(result.difference, digits)}"
-                    f"{_in_unit(metric)} ({result.verdict}).",
+                    f"{_in_unit(metric)}: {qualified(result, metric)}.",
                 )
             )
     if results[1:]:
@@ -219,7 +223,7 @@ def _tuned_sheet(sweep: Sweep, spell: Spell) -> Sheet:
     )
 
 
-def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[str, str]:
+def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[Verdict, str]:
     """State whether a gain survives tuning."""
     metric, digits = sweep.points[0].metrics[0], _digits(sweep)
     verdict, words = _OUTCOMES[survival.outcome]
@@ -263,8 +267,7 @@ def _difference(difference: Difference | None, digits: int) -> str:
     mean = fixed(difference.mean, digits, "+")
     if not difference.sd:
         return mean
-    low, high = (fixed(end, digits) for end in (difference.low, difference.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} {interval_of(difference, digits)}"
 
 
 def _in_unit(metric: Metric) -> str:

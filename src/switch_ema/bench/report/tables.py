@@ -17,6 +17,7 @@ from switch_ema.bench.text import printable
 _COLUMNS = (
     *("task", "metric", "unit", "higher_is_better", "method", "mean", "sd", "n"),
     *("difference", "low", "high", "p_holm", "verdict"),
+    *("smallest_effect", "detectable"),
 )
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -43,6 +44,7 @@ def _as_csv(summary: ComparisonSummary) -> str:
                         *(last.mean, "" if last.sd is None else last.sd, last.n),
                         *((d.mean, d.low, d.high, d.p_holm) if d else ("",) * 4),
                         result.verdict,
+                        *((d.smallest_effect, d.detectable) if d else ("",) * 2),
                     ]
                 )
     return text.getvalue()
@@ -91,7 +93,7 @@ def _table(task: TaskSummary, metric: Metric) -> tuple[list[str], list[list[str]
     shift = f"difference from {baseline}{f' ({unit})' if unit else ''}"
     header = ["method", with_unit(metric), shift, f"{CONFIDENCE} CI", "n", "verdict"]
     rows = [
-        [row.method, row.last, row.difference, row.interval, row.n, row.verdict]
+        [row.method, row.last, row.difference, row.interval, row.n, row.words]
         for row in make_rows(task, metric)
     ]
     return [printable(cell) for cell in header], [_without_hyphens(row) for row in rows]

@@ -45,18 +45,21 @@ from switch_ema.bench.stats.summary import (
     Sweep,
     TaskSummary,
 )
+from switch_ema.bench.stats.verdicts import Verdict
 from switch_ema.bench.text import counted, printable
 
-_COLOURS = {
+_COLOURS: dict[Verdict, str] = {
     "helps": "bold green",
     "hurts": "bold red",
-    "no difference found": "yellow",
-    "too few seeds": "magenta",
+    "no difference": "yellow",
+    "undecided": "magenta",
     "baseline": "dim",
 }
 # Below this width, the best epoch and the interval move under their neighbours.
 _WIDE = 100
 _LONG_NAME = 12
+_VERDICT = 21
+"""Width of the verdicts in the short table."""
 
 
 def print_findings(summary: ComparisonSummary, console: Console) -> None:
@@ -182,13 +185,13 @@ def _print_notes(task: TaskSummary, console: Console) -> None:
 
 def _print_trouble(task: TaskSummary, console: Console) -> None:
     """Print problems and the number of missing trainings."""
-    problems = [("hurts", f"Problem: {printable(text)}") for text in task.problems]
-    _print_lines(console, problems)
+    problems = [f"Problem: {printable(text)}" for text in task.problems]
+    _print_lines(console, [("hurts", text) for text in problems])
     if missing := missing_sentence(task):
-        _print_lines(console, [("too few seeds", missing)])
+        _print_lines(console, [("undecided", missing)])
 
 
-def _print_lines(console: Console, lines: list[tuple[str, str]]) -> None:
+def _print_lines(console: Console, lines: Sequence[tuple[Verdict, str]]) -> None:
     """Print sentences, each with a bullet in the colour of its verdict."""
     for verdict, text in lines:
         line = Table.grid(padding=(0, 1))
@@ -230,7 +233,7 @@ def _short_results(task: TaskSummary) -> Table:
     table.add_column(name, justify="right", no_wrap=True)
     heading = f"vs {baseline} [{CONFIDENCE} CI]"
     table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict", min_width=_VERDICT)
     table.add_column("n", justify="right", no_wrap=True)
     for row in make_rows(task, metric):
         shift = row.difference
@@ -240,7 +243,7 @@ def _short_results(task: TaskSummary) -> Table:
             Text(_broken(printable(row.method))),
             Text(row.last),
             Text(shift),
-            Text(row.verdict, _COLOURS[row.verdict]),
+            Text(textwrap.fill(row.words, _VERDICT), _COLOURS[row.verdict]),
             Text(row.n),
         )
     return table
@@ -259,7 +262,7 @@ def _print_results(task: TaskSummary, console: Console) -> None:
         facts: list[tuple[str, str | Text]] = [
             (f"{printable(with_unit(metric))}, last epoch", row.last),
             ("best epoch", row.best),
-            ("verdict", Text(row.verdict, style=_COLOURS[row.verdict])),
+            ("verdict", Text(row.words, style=_COLOURS[row.verdict])),
             ("n", row.n),
         ]
         if row.difference != NONE:
@@ -305,6 +308,7 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
     if row.interval != NONE:
         shift += f"{between}{row.interval}"
     cells = [Text(row.last), Text(row.best)]
+    verdict = textwrap.fill(row.words, 17) if wide else textwrap.fill(row.verdict, 10)
     if not wide:  # the best epoch does not decide: dimmed, below the last
         cells = [Text(row.last).append(f"\n[{row.best}]", style="dim")]
     return [
@@ -312,7 +316,7 @@ def _cells(row: Row, *, wide: bool, between: str) -> list[Text]:
         *cells,
         Text(shift),
         Text(row.p),
-        Text(textwrap.fill(row.verdict, 14 if wide else 10), _COLOURS[row.verdict]),
+        Text(verdict, _COLOURS[row.verdict]),
         Text(row.speed_up.replace(") ", ")\n")),
         Text(row.n),
     ]

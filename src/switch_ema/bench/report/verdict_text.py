@@ -9,9 +9,16 @@ from dataclasses import replace
 from math import floor, isnan, log10
 
 from switch_ema.bench.method_names import uses_held_out
-from switch_ema.bench.recipe import Metric
-from switch_ema.bench.report.numbers import difference_unit, digits_of, fixed
-from switch_ema.bench.report.rows import baseline_of
+from switch_ema.bench.recipe import Metric, is_usable
+from switch_ema.bench.report.numbers import (
+    NONE,
+    difference_unit,
+    digits_of,
+    fixed,
+    significant,
+    size_of,
+)
+from switch_ema.bench.report.rows import baseline_of, detects, interval_of
 from switch_ema.bench.spec import SHARE, parse_method_spec
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
@@ -21,27 +28,42 @@ from switch_ema.bench.stats.paired import (
     Difference,
     MethodResult,
     head_to_head,
+    leaders,
     verdict_of,
 )
 from switch_ema.bench.stats.skewed import ALLOWED_FROM
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.verdicts import (
+    DECIDED,
+    OF_BASELINE,
+    POINTS,
+    VERDICTS,
+    Verdict,
+    clause,
+    unbeaten,
+)
 from switch_ema.bench.text import counted, listed, printable
 
 Spell = Callable[[str], str]
-
-# Most important to the reader first; the baseline has no verdict.
-_ORDER = ("helps", "hurts", "no difference found", "too few seeds")
 
 RULE = (
     "How verdicts are reached: each method is compared with the baseline at the last "
     "epoch by a two-sided paired t-test over seeds; p-values are Holm-corrected over "
     f"the methods, and p < {LEVEL:g} with at least {FEWEST} pairs of seeds counts as a "
-    "difference. If the differences vary by less than the metric can resolve, such as "
+    "difference (helps or hurts). Otherwise there is no difference larger than X if "
+    "the interval lies between -X and +X, and the verdict is undecided if it does not, "
+    "or with fewer pairs; undecided verdicts come with the difference that this many "
+    f"seeds detect with {POWER:.0%} power. X, the smallest effect of interest, is "
+    "--smallest-effect, else what the task declares for its metric, else "
+    f"{POINTS:g} points for metrics in %, else {OF_BASELINE:.0%} of the baseline's "
+    "value. If the differences vary by less than the metric can resolve, such as "
     "one test sample, an exact sign test replaces the t-test; if there are at least "
     f"{ALLOWED_FROM} pairs and a long tail opposite in sign to the mean, the test is "
     "adjusted for skew (Hall's transformation). "
     f"Intervals are {CONFIDENCE} confidence intervals of the mean difference, "
-    "corrected like the p-values: an interval that excludes zero is a difference. The "
+    "corrected like the p-values: an interval that excludes zero is a difference. "
+    "A method is called best if paired tests, Holm-corrected, find it better than "
+    "every other method that helps. The "
     "head-to-head of Switch EMA and EMA is a separate test and is not corrected. "
     "Speed-up: epochs the baseline needed to reach its own final value, divided by "
     "the epochs the method needed to reach it; medians over the seeds that reached it "
@@ -50,104 +72,228 @@ RULE = (
 
 
 def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
-    """Return one sentence: which method is best, by how much, how certain.
+    """Say in one or two sentences which method is best, by how much, how certain.
 
-    If no method helps, the baseline is named as the best.
+    A baseline that has not learned comes first. If no method helps, the baseline is
+    named as the best, unless verdicts are undecided.
     """
     metric = task.metrics[0]
-    results = _spelled(task.results[metric.name], spell)
-    compared = [result for result in results if result.verdict in _ORDER]
+    results = task.results[metric.name]
+    compared = [result for result in results if result.verdict in VERDICTS]
     if not compared:
-        return headline(task)
-    baseline, digits = baseline_of(results), digits_of(metric, results)
-    best = _best(results)
-    rest = _clauses([result for result in compared if result is not best])
-    if best is not None:
-        gain = shift(best, metric, digits)
-        text = f"{best.method} is best: {gain} over {baseline}"
-        return printable(f"{text}{f'; {rest}' if rest else ''}.")
-    if all(result.verdict == "too few seeds" for result in compared):
-        return printable(f"{rest[0].upper()}{rest[1:]}.")
-    own = next(result for result in results if result.verdict == "baseline")
-    unit = f" {metric.unit}" if metric.unit else ""
-    value = f"{fixed(own.last.mean, digits)}{unit}, n = {own.last.n}"
-    return printable(f"Nothing beats {baseline} ({value}): {rest}.")
+        return headline(task, spell)
+    leaders = _leaders(task)
+    rest = _clauses([r for r in compared if r not in leaders], metric, spell)
+    if leaders:
+        text = _lead(leaders, task, spell)
+    elif any(result.verdict == "undecided" for result in compared):
+        text = _open_question(compared, metric, digits_of(metric, results), spell)
+        rest = _clauses([r for r in compared if r.verdict in DECIDED], metric, spell)
+    else:
+        own = next(result for result in results if result.verdict == "baseline")
+        unit = f" {metric.unit}" if metric.unit else ""
+        digits = digits_of(metric, results)
+        value = f"{fixed(own.last.mean, digits)}{unit}, n = {own.last.n}"
+        text, rest = f"Nothing beats {spell(own.method)} ({value}): {rest}", ""
+    text = f"{text}{f'; {rest}' if rest else ''}."
+    return printable(" ".join(filter(None, (_trouble(task, spell), text))))
 
 
 def best_of(task: TaskSummary) -> str:
-    """Name the best method; the baseline if nothing beats it."""
+    """Say in a few words which methods help, for lists of runs."""
     results = task.results[task.metrics[0].name]
-    best = _best(results)
-    if best is not None:
-        return printable(best.method)
-    judged = [r for r in results if r.verdict in _ORDER[:3]]
-    return printable(baseline_of(results)) if judged else "too few seeds"
+    leaders = [result.method for result in _leaders(task)]
+    compared = [result for result in results if result.verdict in VERDICTS]
+    if leaders:
+        helping = [r.method for r in results if r.verdict == "helps"]
+        is_best = len(leaders) == 1 < len(helping)
+        verb = "is best" if is_best else "helps" if len(leaders) == 1 else "help"
+        text = f"{listed(leaders)} {verb}"
+    elif any(result.verdict == "undecided" for result in compared):
+        text = "undecided"
+    else:
+        text = f"nothing beats {baseline_of(results)}" if compared else "baseline only"
+    has_learned = not _trouble(task)
+    return printable(text if has_learned else f"baseline did not learn; {text}")
 
 
-def _best(results: list[MethodResult]) -> MethodResult | None:
-    """Return the method with the largest gain among those that help."""
-    helps = [r for r in results if r.verdict == "helps" and r.difference is not None]
-    return max(
-        helps, key=lambda r: r.difference.mean if r.difference else 0.0, default=None
+def _leaders(task: TaskSummary) -> list[MethodResult]:
+    """Return the best of the methods that help and those it cannot be told from."""
+    metric = task.metrics[0]
+    helping = {
+        result.method: result
+        for result in task.results[metric.name]
+        if result.verdict == "helps"
+    }
+    names = leaders(
+        task.curves[metric.name],
+        {name: r.difference.mean for name, r in helping.items() if r.difference},
+        higher_is_better=metric.higher_is_better,
     )
+    return [helping[name] for name in names]
 
 
-def shift(result: MethodResult, metric: Metric, digits: int) -> str:
-    """Format a difference from the baseline with its interval and n."""
+def _trouble(task: TaskSummary, spell: Spell = str) -> str:
+    """Say that the baseline diverged or is no better than a trivial predictor."""
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    own = next(result for result in results if result.verdict == "baseline")
+    name = spell(own.method)
+    curves = task.curves[metric.name]
+    trained = curves.get(own.method, {}).values()
+    longest = max(
+        (len(c) for seeds in curves.values() for c in seeds.values()), default=0
+    )
+    lost = sum(len(c) < longest or not is_usable(c[-1]) for c in trained)
+    texts = []
+    if lost:
+        seeds = f"{lost} of {counted(len(trained), 'seed')}"
+        texts.append(f"{name} diverged or did not finish in {seeds}.")
+    predictor = unbeaten(task.trivial, metric, own.last.mean) if own.last.n else None
+    if predictor is not None:
+        unit = f" {metric.unit}" if metric.unit else ""
+        digits = digits_of(metric, results)
+        value, reached = (
+            f"{fixed(v, digits)}{unit}"
+            for v in (own.last.mean, task.trivial[predictor][metric.name])
+        )
+        texts.append(
+            f"{name} did not learn: {value} is no better than {predictor}, which "
+            f"needs no training ({reached})."
+        )
+    return printable(" ".join(texts))
+
+
+def _lead(leaders: list[MethodResult], task: TaskSummary, spell: Spell) -> str:
+    """Name the best method, or those that cannot be told apart, with their gains."""
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    digits, baseline = digits_of(metric, results), spell(baseline_of(results))
+    if len(leaders) > 1:
+        names = listed(spell(result.method) for result in leaders)
+        gains = listed(_brief(result, digits) for result in leaders)
+        others = [r for r in results if r.verdict == "helps" and r not in leaders]
+        unit = difference_unit(metric)
+        unit = f" {unit}" if unit else ""
+        return (
+            f"{names} help{' most' if others else ''}; they cannot be told apart: "
+            + (
+                f"{gains}{unit} {metric.name} over {baseline}"
+                if metric.higher_is_better
+                else f"{metric.name} lower than {baseline} by {gains}{unit}"
+            )
+        )
+    (best,) = leaders
+    is_best = any(r.verdict == "helps" for r in results if r is not best)
+    verb = "is best" if is_best else "helps"
+    gain = shift(best, metric, digits, baseline)
+    return f"{spell(best.method)} {verb}: {gain}"
+
+
+def _brief(result: MethodResult, digits: int) -> str:
+    """Format a difference and its interval, as short as possible."""
     difference = result.difference
-    assert difference is not None, "every compared method has a difference"
+    if difference is None:
+        return NONE
+    mean = fixed(difference.mean, digits, "+")
+    return f"{mean} {interval_of(difference, digits)}" if difference.sd else mean
+
+
+def _open_question(
+    compared: list[MethodResult], metric: Metric, digits: int, spell: Spell
+) -> str:
+    """Say that nothing is decided yet, and what could have been detected."""
+    undecided = [result for result in compared if result.verdict == "undecided"]
+    found = [result.difference for result in undecided if result.difference]
+    sizes = sorted(d.detectable for d in found if d.n >= FEWEST and d.detectable > 0)
+    n = sorted({d.n for d in found})
+    with_n = (
+        f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}" if n else "n = 0"
+    )
+    briefs = ", ".join(f"{spell(r.method)} {_brief(r, digits)}" for r in undecided)
+    if sizes:
+        least, most = (size_of(size, metric) for size in (sizes[0], sizes[-1]))
+        needed = most if least == most else f"{significant(sizes[0])} to {most}"
+        why = f"with {with_n} only differences of {needed} or more can be detected"
+    elif n and n[-1] >= FEWEST:
+        why = f"with {with_n} the seeds do not decide"
+    else:
+        why = f"with {with_n} there are too few seeds, and a verdict needs {FEWEST}"
+    sign = "" if metric.higher_is_better else f" (lower {metric.name} is positive)"
+    return f"Undecided: {why}; {briefs}{sign}"
+
+
+def shift(result: MethodResult, metric: Metric, digits: int, baseline: str) -> str:
+    """Format a difference from the baseline with its interval and n."""
+    d = result.difference
+    assert d is not None, "every compared method has a difference"
     unit = difference_unit(metric)
     unit = f" {unit}" if unit else ""
-    mean = fixed(difference.mean, digits, "+")
-    sure = f"n = {difference.n}"
-    if difference.sd:
-        low, high = (fixed(v, digits) for v in (difference.low, difference.high))
-        sure = f"{CONFIDENCE} CI {low} to {high}, {sure}"
-    return f"{mean}{unit} {metric.name} ({sure})"
+    low, high, sure = d.low, d.high, f"n = {d.n}"
+    if not metric.higher_is_better and d.mean < 0:
+        low, high = -high, -low
+    if d.sd:
+        interval = f"{fixed(low, digits)} to {fixed(high, digits)}"
+        sure = f"{CONFIDENCE} CI {interval}, {sure}"
+    if metric.higher_is_better:
+        mean = fixed(d.mean, digits, "+")
+        return f"{mean}{unit} {metric.name} ({sure}) over {baseline}"
+    direction = "lower" if d.mean >= 0 else "higher"
+    size = fixed(abs(d.mean), digits)
+    return f"{metric.name} {size}{unit} {direction} than {baseline} ({sure})"
 
 
 def headline(task: TaskSummary, spell: Spell = str) -> str:
     """Summarize in one sentence which methods help and which do not."""
-    text = _clauses(_spelled(task.results[task.metrics[0].name], spell))
-    if not text:
-        return "Nothing to compare: only the baseline was trained."
+    metric = task.metrics[0]
+    results = task.results[metric.name]
+    text = _clauses(results, metric, spell) or (
+        "nothing to compare: only the baseline was trained"
+    )
     # Do not capitalise method names: they are shown as typed.
-    first = text.partition(";")[0]
-    starts_with_name = first.endswith((" helps", " help", " hurts", " hurt"))
-    text = text if starts_with_name else text[0].upper() + text[1:]
-    return f"{printable(text)}."
+    if not text.startswith(tuple(spell(result.method) for result in results)):
+        text = text[0].upper() + text[1:]
+    trouble = _trouble(task, spell)
+    return printable(f"{f'{trouble} ' if trouble else ''}{text}.")
 
 
 def _spelled(results: list[MethodResult], spell: Spell) -> list[MethodResult]:
     return [replace(result, method=spell(result.method)) for result in results]
 
 
-def _clauses(results: list[MethodResult]) -> str:
+def _clauses(results: list[MethodResult], metric: Metric, spell: Spell) -> str:
     """Group methods by verdict, wins first."""
     parts = []
-    for verdict in _ORDER:
-        names = [result.method for result in results if result.verdict == verdict]
+    for verdict in VERDICTS:
+        own = [result for result in results if result.verdict == verdict]
+        names = [spell(result.method) for result in own]
         if names:
-            parts.append(_clause(verdict, names))
+            largest = (
+                max(r.difference.smallest_effect for r in own if r.difference)
+                if verdict == "no difference"
+                else 0.0
+            )
+            smallest = size_of(largest, metric, up=True)
+            parts.append(clause(verdict, names, listed(names), smallest))
     return "; ".join(parts)
 
 
-def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
+def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]:
     """Return verdict and sentence of every method but the baseline, wins first."""
     metric = task.metrics[0]
     results = _spelled(task.results[metric.name], spell)
     baseline = baseline_of(results)
     metric = replace(metric, unit=difference_unit(metric))
-    compared = [result for result in results if result.verdict in _ORDER]
-    compared.sort(key=lambda result: _ORDER.index(result.verdict))
-    sentences = [
+    compared = [result for result in results if result.verdict in VERDICTS]
+    compared.sort(key=lambda result: VERDICTS.index(result.verdict))
+    sentences: list[tuple[Verdict, str]] = [
         (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
         for r in compared
     ]
     return sentences + direct_verdict(task, spell)
 
 
-def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
+def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]:
     """Compare Switch EMA with EMA, the paper's central question.
 
     Also with EMA trained at lr * f, to see if a smaller rate explains the gain.
@@ -156,7 +302,7 @@ def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str
     return with_ema + _against(task, f"ema@lr*{SHARE}", spell)
 
 
-def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str]]:
+def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[Verdict, str]]:
     metric = task.metrics[0]
     metric = replace(metric, unit=difference_unit(metric))
     curves = task.curves[metric.name]
@@ -168,7 +314,14 @@ def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[str, str
     if baseline_of(task.results[metric.name]) in (first, second):
         return []  # already among the comparisons with the baseline
     better = metric.higher_is_better
-    difference = head_to_head(curves, first, second, higher_is_better=better)
+    known = [r.difference.smallest_effect for r in results.values() if r.difference]
+    difference = head_to_head(
+        curves,
+        first,
+        second,
+        higher_is_better=better,
+        smallest_effect=known[0] if known else None,
+    )
     if difference is None:
         return []
     verdict = verdict_of(difference)
@@ -285,16 +438,6 @@ def _sharing(task: TaskSummary, spell: Spell) -> str:
     return f"{text} Every other row is a separate training."
 
 
-def _clause(verdict: str, methods: list[str]) -> str:
-    names, one = listed(methods), len(methods) == 1
-    return {
-        "helps": f"{names} {'helps' if one else 'help'}",
-        "hurts": f"{names} {'hurts' if one else 'hurt'}",
-        "no difference found": f"no difference was found for {names}",
-        "too few seeds": f"too few seeds to judge {names}",
-    }[verdict]
-
-
 def sentence(
     result: MethodResult,
     *,
@@ -315,41 +458,47 @@ def sentence(
         spread = "" if last.sd is None else f"sd {last.sd:.2g}, "
         return f"{method} is the baseline: {value} ({spread}n = {last.n})."
     if d is None:
-        return f"Too few seeds finished to compare {method} with {baseline}."
+        return (
+            f"Undecided whether {method} helps: too few seeds finished to compare it "
+            f"with {baseline}."
+        )
     # Enough decimals for two significant digits of the interval's half width.
     width = (d.high - d.low) / 2 if d.sd else abs(d.mean) or 1.0
-    form = f".{max(0, 1 - floor(log10(width)))}f"
-    claim, seen = _evidence(d, metric, unit, baseline, form)
-    if result.verdict == "too few seeds":
+    digits = max(0, 1 - floor(log10(width)))
+    claim, seen = _evidence(d, metric, unit, baseline, digits)
+    if d.n < FEWEST:
         return (
-            f"Too few seeds to judge {method}: {claim} with n = {d.n}; a verdict needs "
-            f"at least {FEWEST}."
+            f"Undecided whether {method} helps: {claim} with n = {d.n}; a verdict "
+            f"needs at least {FEWEST}."
         )
     evidence = f"{claim} ({seen}, {_chance(d, corrected)})"
-    if result.verdict != "no difference found":
+    if result.verdict == "no difference":
+        smallest = size_of(d.smallest_effect, metric, up=True)
+        between = f"{method} and {baseline}"
+        return f"No difference larger than {smallest} between {between}: {evidence}."
+    if result.verdict != "undecided":
         return f"{method} {result.verdict}: {evidence}{_doubt(d)}."
-    text = f"No difference found between {method} and {baseline}: {evidence}"
+    text = f"Undecided whether {method} helps: {evidence}"
     if not isnan(d.detectable):
-        text += f"; n = {d.n} has {POWER:.0%} power only for differences of "
-        text += f"{d.detectable:{form}}{unit} or more"
+        text += f"; {detects(d, metric)} (with {POWER:.0%} power)"
     return f"{text}."
 
 
 def _evidence(
-    d: Difference, metric: Metric, unit: str, base: str, form: str
+    d: Difference, metric: Metric, unit: str, base: str, digits: int
 ) -> tuple[str, str]:
     """Return the difference and its interval, in words."""
     low, high, word = d.low, d.high, "over" if d.mean >= 0 else "vs"
-    claim = f"{d.mean:+{form}}{unit} {metric.name} {word} {base}"
+    claim = f"{fixed(d.mean, digits, '+')}{unit} {metric.name} {word} {base}"
     direction = ""
     if not metric.higher_is_better:
         word = "lower" if d.mean >= 0 else "higher"
         low, high = (low, high) if d.mean >= 0 else (-high, -low)
-        claim = f"{metric.name} {abs(d.mean):{form}}{unit} {word} than {base}"
+        claim = f"{metric.name} {fixed(abs(d.mean), digits)}{unit} {word} than {base}"
         direction = "lower is better; "
     if d.sd == 0:
         return claim, f"{direction}the same or nearly the same in all n = {d.n} seeds"
-    interval = f"{CONFIDENCE} CI {low:{form}} to {high:{form}}"
+    interval = f"{CONFIDENCE} CI {fixed(low, digits)} to {fixed(high, digits)}"
     return claim, f"{direction}{interval}, n = {d.n}"
 
 

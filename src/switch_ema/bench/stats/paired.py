@@ -1,13 +1,16 @@
 """Paired statistics, corrected over methods, with a rule fixed in advance.
 
 The rule: a two-sided paired t-test of the differences from the baseline at the last
-epoch, Holm's correction over the methods, and a verdict if p is below ``LEVEL`` with at
-least ``FEWEST`` pairs. Seeds whose curve is shorter than the longest, or whose last
+epoch, Holm's correction over the methods, and "helps" or "hurts" if p is below
+``LEVEL`` with at least ``FEWEST`` pairs; otherwise "no difference" if the interval lies
+within the smallest effect of interest (``verdicts.py``), else "undecided". Seeds whose
+curve is shorter than the longest, or whose last
 value is not usable (not finite, or astronomical), are excluded, which n shows.
 
 Near ties are no evidence. If the differences vary by less than the metric can resolve
 (one test sample, or float32 rounding), their standard deviation is meaningless and an
-exact sign test replaces the t-test.
+exact sign test replaces the t-test. Their interval, for "no difference", takes the
+resolution as the standard deviation.
 
 Skew is accounted for. If the differences have a long tail opposite in sign to their
 mean, p and interval also satisfy Hall's test (``skewed.py``) if there are enough seeds;
@@ -30,13 +33,14 @@ from switch_ema.bench.stats.skewed import (
     skewed_interval,
     skewed_p,
 )
+from switch_ema.bench.stats.verdicts import OF_BASELINE, Verdict
 
 Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]
 """Values of one metric per epoch, by method and seed."""
 
-# At 3%, 97% of plain-vs-plain comparisons report "no difference found", and with n = 8
-# and five methods the power for a difference of two standard deviations (of the paired
+# At 3%, 97% of plain-vs-plain comparisons find no help and no harm, and with n = 8 and
+# five methods the power for a difference of two standard deviations (of the paired
 # differences) is still 90%.
 LEVEL = 0.03
 CONFIDENCE = "97%"
@@ -84,6 +88,24 @@ class Difference:
     skew: float = 0.0
     """Skewness if the differences have a long tail opposite in sign to their mean, else
     0."""
+    resolution: float = 0.0
+    """If sd is 0, the spread that the metric cannot resolve."""
+    smallest_effect: float = 0.0
+    """Smallest difference that matters, in the metric's unit."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict, from the corrected p-value and the interval."""
+        if self.n < FEWEST:
+            return "undecided"
+        if self.p_holm < LEVEL:
+            return "helps" if self.mean > 0 else "hurts"
+        low, high = self.low, self.high
+        if not self.sd:
+            half = half_width(self.resolution, self.n, LEVEL / self._factor)
+            low, high = self.mean - half, self.mean + half
+        is_small = -self.smallest_effect <= low <= high <= self.smallest_effect
+        return "no difference" if is_small else "undecided"
 
     @property
     def allows_for_skew(self) -> bool:
@@ -133,21 +155,32 @@ class MethodResult:
     """At each seed's best epoch on the test data: optimistic, never decides."""
     difference: Difference | None
     """None for the baseline, and with fewer than two pairs."""
-    verdict: str
-    """helps, hurts, no difference found, baseline, or too few seeds."""
+    verdict: Verdict
     speed_up: SpeedUp | None
     """None for the baseline, and without pairs."""
 
 
 def compare(
-    curves: Curves, *, higher_is_better: bool, baseline: str = "plain"
+    curves: Curves,
+    *,
+    higher_is_better: bool,
+    baseline: str = "plain",
+    smallest_effect: float | None = None,
 ) -> list[MethodResult]:
     """Compare every method with the baseline, in the order of the curves.
+
+    Args:
+        curves: values by method and seed.
+        higher_is_better: the direction of the metric.
+        baseline: the method to compare with.
+        smallest_effect: smallest difference that matters; by default 1% of the
+            baseline's value, its median over seeds, which one exploded seed cannot
+            change.
 
     >>> plain, ema = {0: [1.0], 1: [2.0], 2: [3.5]}, {0: [1.5], 1: [2.7], 2: [3.0]}
     >>> results = compare({"plain": plain, "ema": ema}, higher_is_better=True)
     >>> [result.verdict for result in results]
-    ['baseline', 'no difference found']
+    ['baseline', 'undecided']
     """
     if baseline not in curves:
         raise ValueError(f"baseline must be in {[*curves]}, got {baseline!r}.")
@@ -158,8 +191,13 @@ def compare(
     paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
     found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
     corrected = holm([difference.p for difference in found.values()])
+    if smallest_effect is None and base:
+        smallest_effect = OF_BASELINE * median(abs(c[-1]) for c in base.values())
     for method, p_holm in zip(found, corrected, strict=True):
-        found[method] = _with_interval(replace(found[method], p_holm=p_holm))
+        found[method] = replace(
+            _with_interval(replace(found[method], p_holm=p_holm)),
+            smallest_effect=smallest_effect or 0.0,
+        )
     return [
         MethodResult(
             method=method,
@@ -174,15 +212,52 @@ def compare(
 
 
 def head_to_head(
-    curves: Curves, first: str, second: str, *, higher_is_better: bool
+    curves: Curves,
+    first: str,
+    second: str,
+    *,
+    higher_is_better: bool,
+    smallest_effect: float | None = None,
 ) -> Difference | None:
     """Compare two methods, positive if the first is better; p is not corrected.
 
     None with fewer than two pairs, or if one of the methods is missing.
     """
     two = {second: curves.get(second, {}), first: curves.get(first, {})}
-    results = compare(two, higher_is_better=higher_is_better, baseline=second)
+    results = compare(
+        two,
+        higher_is_better=higher_is_better,
+        baseline=second,
+        smallest_effect=smallest_effect,
+    )
     return results[-1].difference
+
+
+def leaders(
+    curves: Curves, gains: Mapping[str, float], *, higher_is_better: bool
+) -> list[str]:
+    """Return the method with the largest gain and those it cannot be told from.
+
+    It is tested against every other one, Holm-corrected over these tests, so a single
+    leader is better than all others at ``LEVEL``.
+
+    Args:
+        curves: values by method and seed.
+        gains: mean difference from the baseline, by method.
+        higher_is_better: the direction of the metric.
+    """
+    best, *others = sorted(gains, key=gains.__getitem__, reverse=True) or [""]
+    pairs = {
+        other: head_to_head(curves, best, other, higher_is_better=higher_is_better)
+        for other in others
+    }
+    corrected = holm([1.0 if d is None else d.p for d in pairs.values()])
+    ties = [
+        other
+        for (other, d), p in zip(pairs.items(), corrected, strict=True)
+        if d is None or d.n < FEWEST or p >= LEVEL or d.mean <= 0
+    ]
+    return [best, *ties] if best else []
 
 
 def paired_differences(
@@ -210,13 +285,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def verdict_of(difference: Difference | None) -> str:
-    """Return the verdict on a difference, from its corrected p-value."""
-    if difference is None or difference.n < FEWEST:
-        return "too few seeds"
-    if difference.p_holm >= LEVEL:
-        return "no difference found"
-    return "helps" if difference.mean > 0 else "hurts"
+def verdict_of(difference: Difference | None) -> Verdict:
+    """Return the verdict on a difference; undecided if there is none."""
+    return "undecided" if difference is None else difference.verdict
 
 
 def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
@@ -247,9 +318,10 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
     roundings = [_ROUNDING * max(map(abs, pair)) for pair in pairs]
     step = _resolution([value for pair in pairs for value in pair])
     # Slightly less than one step, because both are rounded.
-    if sd <= max(*roundings, 0.999 * step):
+    unresolved = max(*roundings, 0.999 * step)
+    if sd <= unresolved:
         p = _sign_test(differences, roundings)
-        return Difference(mean, 0.0, n, nan, nan, p, p, nan)
+        return Difference(mean, 0.0, n, nan, nan, p, p, nan, resolution=unresolved)
     p = 2 * t_sf(abs(mean) / sd * sqrt(n), n - 1)
     detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
     skew = skew_against(differences, mean, sd)

@@ -40,6 +40,7 @@ from switch_ema.bench.stats.summary import (
     Sweep,
     TaskSummary,
 )
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 
 _DAMAGED = suppress(AttributeError, TypeError, ValueError, RecursionError)
 """Errors from parsing a note in an unexpected format."""
@@ -144,7 +145,7 @@ def _summarize_task(
     config: CompareConfig, results: Results, facts: TaskFacts, cells: list[Cell]
 ) -> TaskSummary:
     task, labels = cells[0].task, labels_of(config)
-    facts = _with_reported(config, results, task, facts)
+    facts = _with_smallest_effect(config, _with_reported(config, results, task, facts))
     recipe = config.recipe_for(facts.recipe)
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
@@ -194,6 +195,15 @@ def _with_reported(
         return facts
     reported = json.loads(results.meta().get(f"{REPORTED} of {task}", "[]"))
     return replace(facts, metrics=config.metrics_of_script(reported))
+
+
+def _with_smallest_effect(config: CompareConfig, facts: TaskFacts) -> TaskFacts:
+    """Apply the chosen smallest effect to the metric that decides."""
+    if config.smallest_effect is None or not facts.metrics:
+        return facts
+    first, *others = facts.metrics
+    chosen = replace(first, smallest_effect=config.smallest_effect)
+    return replace(facts, metrics=(chosen, *others))
 
 
 def _lengths(curves: Mapping[str, Curves]) -> set[int]:
@@ -271,8 +281,12 @@ def _trivial(text: str) -> dict[str, dict[str, float]]:
 def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult]:
     if not curves.get(baseline):
         return []
-    better = metric.higher_is_better
-    return compare(curves, higher_is_better=better, baseline=baseline)
+    return compare(
+        curves,
+        higher_is_better=metric.higher_is_better,
+        baseline=baseline,
+        smallest_effect=smallest_effect_of(metric),
+    )
 
 
 def _curves(

@@ -10,6 +10,7 @@ from switch_ema.bench.stats.paired import (
     verdict_of,
 )
 from switch_ema.bench.stats.summary import Sweep, TaskSummary
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 
 
 def methods_of(sweep: Sweep) -> list[str]:
@@ -56,6 +57,7 @@ def compare_bests(sweep: Sweep) -> list[MethodResult]:
         {method: point.curves[metric.name][method] for method, point in best.items()},
         higher_is_better=metric.higher_is_better,
         baseline=baseline,
+        smallest_effect=smallest_effect_of(metric),
     )
 
 
@@ -73,18 +75,16 @@ class Survival:
         """Effect of tuning on a gain.
 
         One of: survives, does not survive, turns into a loss, appears, no gain,
-        too few seeds.
+        undecided.
         """
         before, after = verdict_of(self.untuned), verdict_of(self.tuned)
-        if "too few seeds" in (before, after):
-            return "too few seeds"
+        if after == "helps":
+            return "survives" if before == "helps" else "appears"
+        if after == "undecided":
+            return "undecided"
         if before == "helps":
-            return {
-                "helps": "survives",
-                "hurts": "turns into a loss",
-                "no difference found": "does not survive",
-            }[after]
-        return "appears" if after == "helps" else "no gain"
+            return "turns into a loss" if after == "hurts" else "does not survive"
+        return "no gain"
 
 
 def survivals(sweep: Sweep) -> list[Survival]:
@@ -110,6 +110,7 @@ def survivals(sweep: Sweep) -> list[Survival]:
                 first,
                 second,
                 higher_is_better=metric.higher_is_better,
+                smallest_effect=smallest_effect_of(metric),
             )
             for point in sweep.points
         )

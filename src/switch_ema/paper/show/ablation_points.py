@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
+from switch_ema.bench.stats.paired import FEWEST, Difference, head_to_head, verdict_of
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.paper.tables.ablations import Ablation
 
@@ -48,8 +48,8 @@ def points_of(
         for value, label in sorted(settings):
             last = results[label].last
             to_best = head_to_head(curves, best, label, higher_is_better=better)
-            verdict = verdict_of(to_best)
-            within = None if verdict == "too few seeds" else verdict != "helps"
+            is_judged = to_best is not None and to_best.n >= FEWEST
+            within = verdict_of(to_best) != "helps" if is_judged else None
             points.setdefault(name, []).append(
                 AblationPoint(
                     label=label,

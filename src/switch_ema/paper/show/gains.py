@@ -11,16 +11,9 @@ from switch_ema.bench.stats.paired import (
     head_to_head,
     verdict_of,
 )
+from switch_ema.bench.stats.verdicts import Verdict, smallest_effect_of
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.tables.table import PaperMetric
-
-VERDICTS = {
-    "helps": "better",
-    "hurts": "worse",
-    "no difference found": "undecided",
-    "too few seeds": "too few seeds",
-    "baseline": "baseline",
-}
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,7 @@ class Contrast:
 
     method: str
     over: str
-    verdict: str
-    """better, worse or undecided."""
+    verdict: Verdict
     ours: float
     """Positive is better, whatever the direction of the metric."""
     paper: float | None
@@ -107,12 +99,12 @@ def _contrasts(
     labels = {row.method_of(r.method): r.method for r in measured.results}
 
     def contrast(
-        method: str, over: str, verdict: str, difference: Difference
+        method: str, over: str, verdict: Verdict, difference: Difference
     ) -> Contrast:
         return Contrast(
             method,
             over,
-            VERDICTS[verdict],
+            verdict,
             measured.gain(difference)[0],
             printed.gain(method, over),
             printed.metric.name,
@@ -129,6 +121,7 @@ def _contrasts(
             labels["switch-ema"],
             labels["ema"],
             higher_is_better=metric.higher_is_better,
+            smallest_effect=smallest_effect_of(metric),
         )
         if difference is not None:
             verdict = verdict_of(difference)

@@ -19,9 +19,9 @@ from switch_ema.bench.results.kept_weights import load_kept
 from switch_ema.bench.stats.paired import CONFIDENCE, MethodResult, compare
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import listed
 from switch_ema.paper.reproduce.plan import row_folder
-from switch_ema.paper.show.gains import VERDICTS
 from switch_ema.paper.show.table_section import NOTHING
 from switch_ema.paper.tables.properties import Promise, PropertyTable
 
@@ -108,8 +108,12 @@ def _measure(
             if promise.label in own:
                 curves[promise.method] = own[promise.label]
                 trained.append(promise)
-    better = metric.higher_is_better
-    results = compare(curves, higher_is_better=better, baseline=PLAIN)
+    results = compare(
+        curves,
+        higher_is_better=metric.higher_is_better,
+        baseline=PLAIN,
+        smallest_effect=smallest_effect_of(metric),
+    )
     contestants = [Contestant(PLAIN, table.optimizers["sgd"], PLAIN)]
     contestants += [
         Contestant(p.method, table.optimizers[p.optimizer], p.label) for p in trained
@@ -183,7 +187,7 @@ def _gain_row(
         NONE if gain is None else fixed(gain.mean, digits, "+"),
         interval,
         str(result.last.n),
-        VERDICTS[result.verdict],
+        result.verdict,
         reached,
     ]
 

@@ -16,10 +16,10 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
+from switch_ema.bench.stats.verdicts import DECIDED, OF_BASELINE, POINTS, VERDICTS
 from switch_ema.bench.text import counted, listed, printable
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import (
-    VERDICTS,
     Contrast,
     MeasuredMetric,
     contrasts_of,
@@ -36,9 +36,11 @@ HOW = (
     "the row's baseline, which the paper shades grey: plain training, or EMA if EMA is "
     "part of the standard training. Positive gains are improvements, also if lower "
     f"values are better; intervals are {CONFIDENCE} confidence intervals of the paired "
-    "differences, corrected like p. Better or worse: a paired t-test that allows for "
-    f"skew, Holm-corrected over the row's methods, has p < {LEVEL:g}; otherwise "
-    "undecided. Switch EMA over EMA is a separate test."
+    "differences, corrected like p. Helps or hurts: a paired t-test that allows for "
+    f"skew, Holm-corrected over the row's methods, has p < {LEVEL:g}. No difference: "
+    f"the interval lies within {POINTS:g} points for metrics in %, or within "
+    f"{OF_BASELINE:.0%} of the baseline's value for others. Otherwise undecided. "
+    "Switch EMA over EMA is a separate test."
 )
 NOTHING = "No row of this table has been run with the current recipes."
 PERCENT = (
@@ -139,7 +141,7 @@ def _line(
     shown = interval if difference and difference.sd else ()
     ends = ", ".join(fixed(end, our_digits, "+") for end in shown)
     yield f"[{ends}]" if ends else NONE
-    yield VERDICTS[result.verdict]
+    yield result.verdict
     value = printed.value(method)
     yield NONE if value is None else fixed(value, printed.decimals)
     its = None if method == row.baseline else printed.gain(method, row.baseline)
@@ -166,7 +168,7 @@ def _signs(table: PaperTable, contrasts: Sequence[Contrast]) -> Sheet:
     return Sheet(
         caption="Wins and losses, and agreement of the signs of the gains",
         header=[
-            *("comparison", "rows", "ours: better / worse / undecided"),
+            *("comparison", "rows", f"ours: {' / '.join(VERDICTS)}"),
             *("paper: better / worse / equal", "same sign as the paper"),
             *("same sign, among decided", "our median gain", "the paper's"),
         ],
@@ -185,10 +187,10 @@ def _count(members: Sequence[Contrast]) -> Iterator[str]:
     verdicts = [contrast.verdict for contrast in members]
     paper = [contrast.paper for contrast in members if contrast.paper is not None]
     yield str(len(members))
-    yield " / ".join(str(verdicts.count(v)) for v in ("better", "worse", "undecided"))
+    yield " / ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)
     signs = (sum(g > 0 for g in paper), sum(g < 0 for g in paper), paper.count(0))
     yield " / ".join(map(str, signs))
-    for chosen in (members, [c for c in members if c.verdict != "undecided"]):
+    for chosen in (members, [c for c in members if c.verdict in DECIDED]):
         known = [c.agrees for c in chosen if c.agrees is not None]
         yield f"{known.count(True)} of {len(known)}"
     yield fixed(median(contrast.ours for contrast in members), 2, "+")
@@ -231,12 +233,9 @@ def headline(contrasts: Sequence[Contrast]) -> str:
         chosen = [c for c in contrasts if (c.method, c.over) == wanted and c.decides]
         if chosen:
             verdicts = [contrast.verdict for contrast in chosen]
-            counts = (f"{verdicts.count(v)} {v}" for v in ("better", "worse"))
-            parts.append(
-                f"Switch EMA over {name}, ours: {', '.join(counts)} and "
-                f"{verdicts.count('undecided')} undecided of "
-                f"{counted(len(chosen), 'row')}."
-            )
+            counts = listed(f"{v} in {verdicts.count(v)}" for v in VERDICTS)
+            rows = counted(len(chosen), "row")
+            parts.append(f"Switch EMA over {name}, ours: {counts} of {rows}.")
     return " ".join(parts)
 
 
