@@ -1,5 +1,7 @@
 """The procedures are those of the paper, and everything in them can be made."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -71,13 +73,39 @@ def test_ingredients_are_those_of_the_table(row):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_rows_that_are_alike_in_all_columns(name):
     procedure = PROCEDURES[name]()
-    assert procedure.schedule == "cosine"
     assert procedure.flip
     assert procedure.crop == "resized"
     assert procedure.rand_deviation == 0.5
     assert not (procedure.dropout or procedure.auto_augment or procedure.color_jitter)
     # Table A1.
     assert (procedure.ema_decay, procedure.switch_ema_decay) == (0.9999, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest"),
+    [
+        ("pytorch", 0.0),
+        ("deit", 1e-6),
+        ("convnext", 1e-5),
+        ("moganet", 1e-5),
+        ("rsb-a2", 1e-6),
+        ("rsb-a3", 1e-6),
+        ("adan", 1e-5),
+    ],
+)
+def test_cosines_end_at_the_minimum_rates_of_the_release(name, lowest):
+    procedure = PROCEDURES[name]()
+    spec = check_schedule(procedure.schedule)
+    assert spec.name == "cosine"
+    peak = parse_spec(procedure.optimizer).options["lr"]
+    assert peak * spec.options.get("final", 0.0) == pytest.approx(lowest)
+
+
+def test_moganet_is_trained_like_deit_with_more_stochastic_depth():
+    found, deit = PROCEDURES["moganet"](), PROCEDURES["deit"]()
+    assert (found.stochastic_depth, deit.stochastic_depth) == (0.2, 0.1)
+    same = {"schedule": deit.schedule, "stochastic_depth": deit.stochastic_depth}
+    assert replace(found, **same) == deit
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -170,9 +198,37 @@ def test_cifar_is_trained_for_200_epochs_with_the_decay_of_the_paper(network):
 def test_released_settings_of_cifar():
     assert "lr=0.03,momentum=0.9,weight_decay=1e-3" in cifar100("wrn28-10").optimizer
     assert "lr=0.1" in cifar100("resnet18").optimizer
-    assert "lr=5e-4" in cifar100("swin-t").optimizer
     depths = [cifar100(f"convnext-{size}").stochastic_depth for size in "ts"]
-    assert depths == [0.3, 0.5]
+    assert depths == [0.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    "network", ["deit-s", "mlp-mixer", "swin-t", "convnext-t", "convnext-s"]
+)
+def test_cifar_configurations_for_weight_averaging_blend_nothing(network):
+    """The numbers of the paper are those without Mixup, CutMix and erasing."""
+    found = cifar100(network)
+    assert not found.mixes
+    assert not found.erasing
+    assert (found.rand_magnitude, found.warmup_epochs) == (7, 5)
+    assert parse_spec(found.optimizer).options["lr"] == 1e-3
+    assert found.schedule == "cosine"
+    assert found.clip == (None if "convnext" in network else 5.0)
+
+
+@pytest.mark.parametrize(
+    ("network", "lr", "warmup", "magnitude", "erasing"),
+    [("swin-s", 5e-4, 20, 7, 0.0), ("moganet-s", 1e-3, 5, 9, 0.25)],
+)
+def test_cifar_configurations_with_advanced_augmentation(
+    network, lr, warmup, magnitude, erasing
+):
+    found = cifar100(network)
+    assert (found.mixup, found.cutmix, found.erasing) == (0.8, 1.0, erasing)
+    assert (found.rand_magnitude, found.warmup_epochs) == (magnitude, warmup)
+    assert parse_spec(found.optimizer).options["lr"] == lr
+    lowest = check_schedule(found.schedule).options.get("final", 0.0) * lr
+    assert lowest == pytest.approx(1e-6 if network == "swin-s" else 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,7 +261,7 @@ def test_small_deit_trains_for_longer_at_rates_of_its_own():
     [
         ("resnet50", "imagenet", "pytorch"),
         ("deit-b", "imagenet", "deit"),
-        ("moganet-b", "imagenet", "deit"),
+        ("moganet-b", "imagenet", "moganet"),
         ("swin-t", "imagenet", "convnext"),
         ("convnext-t", "imagenet", "convnext"),
         ("convnext-t", "cifar10", "cifar100"),

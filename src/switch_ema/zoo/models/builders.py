@@ -71,8 +71,13 @@ def patched(name: str, patch: int) -> Builder:
                 f"image_size must be a multiple of the patch's {patch} for {name}, "
                 f"got {shape.image_size}."
             )
+        more = {"dynamic_img_size": True} if shape.resizes else {}
         return _create(
-            name, shape, img_size=shape.image_size, drop_path_rate=shape.drop_path
+            name,
+            shape,
+            img_size=shape.image_size,
+            drop_path_rate=shape.drop_path,
+            **more,
         )
 
     return build

@@ -256,6 +256,7 @@ def create_network(
     in_channels: int = 3,
     drop_path: float = 0.0,
     stem: str | None = None,
+    resizes: bool = False,
     usual_weights: bool = False,
 ) -> nn.Module:
     """Make a classification network with new weights.
@@ -264,7 +265,7 @@ def create_network(
         name: A key of ``NETWORKS``.
         num_classes: Outputs.
         image_size: Height and width of the images. DeiT, MLP-Mixer and Swin accept
-            only this size.
+            only this size, unless ``resizes``.
         scale: ``paper`` for the paper's size, ``small`` for the version that trains on
             a CPU.
         in_channels: Channels of the images.
@@ -272,6 +273,8 @@ def create_network(
         stem: ``imagenet`` or ``cifar``, at the paper's scale. Default: the CIFAR stem,
             if the network has one, for images up to 64 pixels. Small networks have
             only one stem.
+        resizes: Whether a DeiT at the paper's scale resamples its positions to images
+            of another size.
         usual_weights: Whether to initialise a small transformer like a wide one instead
             of scaling its weights to its width.
 
@@ -290,6 +293,7 @@ def create_network(
         in_channels=in_channels,
         drop_path=drop_path,
         stem=_choose_stem(info, scale, image_size, stem),
+        resizes=resizes,
         usual_weights=usual_weights,
     )
     if drop_path and not info.residual:

@@ -22,6 +22,8 @@ class NetworkShape:
     """Maximum rate of stochastic depth, in [0, 1)."""
     stem: str = "imagenet"
     """``imagenet`` downsamples by four, ``cifar`` keeps the size."""
+    resizes: bool = False
+    """Whether a DeiT resamples its positions to images of another size."""
     usual_weights: bool = False
     """Whether to initialise a small transformer's weights like a wide one's."""
 

@@ -12,6 +12,7 @@ from switch_ema.zoo.procedures.imagenet import (
     convnext,
     deit,
     lars,
+    moganet,
     pytorch,
     rsb_a2,
     rsb_a3,
@@ -25,6 +26,7 @@ PROCEDURES: dict[str, Callable[[], TrainingProcedure]] = {
     "sam": sam,
     "deit": deit,
     "convnext": convnext,
+    "moganet": moganet,
     "rsb-a2": rsb_a2,
     "rsb-a3": rsb_a3,
     "adan": adan,
@@ -75,6 +77,6 @@ def default_procedure(network: str, dataset: str) -> str:
         return CIFAR
     if network.startswith(("swin", "convnext")):
         return "convnext"
-    # The paper gives none for MogaNet; the MogaNet paper follows DeiT.
-    modern = network.startswith(("deit", "moganet", "mlp-mixer"))
-    return "deit" if modern else "pytorch"
+    if network.startswith("moganet"):
+        return "moganet"
+    return "deit" if network.startswith(("deit", "mlp-mixer")) else "pytorch"

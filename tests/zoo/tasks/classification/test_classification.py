@@ -119,7 +119,7 @@ def test_recipe_is_that_of_the_procedure():
     task = "classification:network=deit-s,dataset=imagenet,scale=paper,batch=256"
     recipe = recipe_of(task)
     assert (recipe.epochs, recipe.warmup_epochs, recipe.clip) == (300, 5, 5.0)
-    assert recipe.schedule == "cosine"
+    assert recipe.schedule == "cosine:final=1e-3"
     assert recipe.accumulate == 1024 // 256
     assert recipe.methods["ema"] == {"decay": 0.9999}
     assert recipe.methods["switch-ema"] == {"decay": 0.999}
@@ -235,7 +235,7 @@ def test_plan_takes_the_recipe():
             "there must contain train/<class>/<image> .* found no train/ and no val/",
         ),
         (
-            "network=deit-s,scale=paper,batch=25",
+            "network=moganet-s,scale=paper,batch=25",
             "batch must be even and a divisor of the procedure's 100, got 25",
         ),
     ],
@@ -375,14 +375,33 @@ def test_classification_scale_trains_files_with_everything_on(fruit):
     assert test.shape[-2:] == (224, 224)
 
 
-@pytest.mark.parametrize("procedure", ["deit", "convnext", "rsb-a2", "adan", "lars"])
+@pytest.mark.parametrize("procedure", ["deit", "convnext", "rsb-a3", "adan", "lars"])
 def test_classification_size_networks_fit_their_procedures(procedure, fruit):
-    for network in ("resnet50", "deit-s"):
+    for network in ("resnet50", "deit-s", "swin-t"):
         options = {"dataset": "imagenet", "folder": fruit, "network": network}
         task = Classification(0, **options, scale="paper", procedure=procedure)
         with torch.device("meta"):
             model = task.model()
-            side = task.train_resolution
-            assert model(torch.empty(2, 3, side, side)).shape == (2, 2)
-        # Patches fit one size, so training and tests share it.
-        assert network == "resnet50" or side == task.test_resolution == 224
+            sides = task.train_resolution, task.test_resolution
+            for side in sides:
+                assert model(torch.empty(2, 3, side, side)).shape == (2, 2)
+        # Table A3: RSB A3 and LARS train at 160 pixels and test at 224; the windows of
+        # Swin fit one size, so there training and tests share it.
+        small = procedure in ("rsb-a3", "lars") and network != "swin-t"
+        assert sides == (160 if small else 224, 224)
+
+
+def test_a_deit_has_the_positions_of_its_test_images(fruit):
+    """As released: 14 by 14 positions, resampled to 10 by 10 at 160 pixels."""
+    options = {"dataset": "imagenet", "folder": fruit, "network": "deit-t"}
+    torch.manual_seed(0)
+    model = Classification(0, **options, scale="paper", procedure="rsb-a3").model()
+    assert model.pos_embed.shape == (1, 1 + 14 * 14, 192)
+    plain = Classification(0, **options, scale="paper", procedure="deit").model()
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), plain.eval()(x))
+        assert model(x[..., :160, :160]).shape == (1, 2)
+    with pytest.raises(AssertionError):  # without resampling, 224 is the only size
+        plain(x[..., :160, :160])

@@ -208,19 +208,25 @@ class Classification(Classifier):
             own = min(max(own, least), most)
         train = image_size or procedure.train_resolution or own
         test = image_size or procedure.test_resolution or own
-        # Patch networks have one fixed size: that of the tests.
+        # Networks of patches have one size, that of the tests; DeiT can resample it.
         patched = self.network.family in ("transformer", "mlp")
-        return test if patched else train, test
+        is_fixed = patched and not (self.scale == "paper" and self._is_deit)
+        return test if is_fixed else train, test
+
+    @property
+    def _is_deit(self) -> bool:
+        return self.network.name.startswith("deit")
 
     def model(self) -> nn.Module:
         """Make the network, with the procedure's dropout and stochastic depth."""
         model = create_network(
             self.network.name,
             num_classes=self.data.classes,
-            image_size=self.train_resolution,
+            image_size=self.test_resolution if self._is_deit else self.train_resolution,
             scale="paper" if self.scale == "paper" else "small",
             in_channels=len(self.data.mean),
             drop_path=self.procedure.stochastic_depth if self.network.residual else 0.0,
+            resizes=self._is_deit and self.train_resolution != self.test_resolution,
         )
         if self.procedure.dropout:
             _drop_inputs_of_classifier(model, self.procedure.dropout)
