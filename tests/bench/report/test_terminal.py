@@ -198,7 +198,11 @@ def test_verdicts_that_skew_makes_doubtful_are_named() -> None:
     task = make_task("digits", {"plain": 0.0})
     results = compare(curves, higher_is_better=True)
     assert [r.verdict for r in results[1:]] == ["helps", "helps"]
-    task = replace(task, results={**task.results, "accuracy": results})
+    task = replace(
+        task,
+        curves={**task.curves, "accuracy": curves},
+        results={**task.results, "accuracy": results},
+    )
     console = Console(width=200, file=io.StringIO())
     print_findings(ComparisonSummary("run", [task], "{}"), console)
     assert (

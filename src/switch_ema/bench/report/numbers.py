@@ -169,10 +169,13 @@ def typographic(text: str) -> str:
 
     >>> typographic("switch-ema: -0.2 (95% CI -0.3 to -0.1, n = 8)")
     'switch-ema: \u22120.2 (95% CI \u22120.3 to \u22120.1, n\xa0=\xa08)'
+    >>> typographic("+1.2 [0.3, 2.1]")
+    '+1.2 [0.3,\xa02.1]'
     """
     if text == NONE:
         return "\N{EN DASH}"
     text = re.sub(r"(?:(?<=[\s(\[])|^)-(?=\d)", "\N{MINUS SIGN}", text)
+    text = re.sub(r"(?<=\[)(\S+,) (?=\S+\])", "\\1\N{NO-BREAK SPACE}", text)
     return re.sub(
         r"\b([np]) ([=<]) (?=\d)", "\\1\N{NO-BREAK SPACE}\\2\N{NO-BREAK SPACE}", text
     )

@@ -21,6 +21,7 @@ from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, PageStyles
+from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.forest import Forest, forests
 from switch_ema.bench.report.numbers import (
     difference_unit,
@@ -80,6 +81,7 @@ class Section:
     seeds: int
     best: str
     forest: Forest
+    answers: list[tuple[Verdict, str]]
     verdicts: list[tuple[Verdict, str]]
     baseline_sentence: str
     missing: str
@@ -221,6 +223,7 @@ def _section(
         seeds=number_of_seeds(task),
         best=best_sentence(task, display_name),
         forest=forest,
+        answers=first_screen(task, display_name),
         verdicts=verdicts(task, display_name),
         baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.narrow_tables import fits, print_block
 from switch_ema.bench.report.numbers import (
     NONE,
@@ -28,7 +29,6 @@ from switch_ema.bench.report.verdict_text import (
     RULE,
     baseline_sentence,
     best_sentence,
-    direct_verdict,
     headline,
     missing_sentence,
     share_sentences,
@@ -75,7 +75,7 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
             console.print(table)
         else:
             _print_results(task, console)
-        _print_lines(console, direct_verdict(task))
+        _print_lines(console, first_screen(task))
         if doubt := skew_sentence(task):
             _print_lines(console, [("baseline", doubt)])
         _print_notes(task, console)
@@ -167,6 +167,7 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     console.print(Text(_conditions(task), style="dim"))
     _print_results(task, console)
     console.print(Text(headline(task), style="bold"))
+    _print_lines(console, first_screen(task))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
     _print_notes(task, console)

@@ -82,7 +82,7 @@ def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
     compared = [result for result in results if result.verdict in VERDICTS]
     if not compared:
         return headline(task, spell)
-    leaders = _leaders(task)
+    leaders = leaders_of(task)
     rest = _clauses([r for r in compared if r not in leaders], metric, spell)
     if leaders:
         text = _lead(leaders, task, spell)
@@ -96,13 +96,13 @@ def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
         value = f"{fixed(own.last.mean, digits)}{unit}, n = {own.last.n}"
         text, rest = f"Nothing beats {spell(own.method)} ({value}): {rest}", ""
     text = f"{text}{f'; {rest}' if rest else ''}."
-    return printable(" ".join(filter(None, (_trouble(task, spell), text))))
+    return printable(" ".join(filter(None, (trouble_sentence(task, spell), text))))
 
 
 def best_of(task: TaskSummary) -> str:
     """Say in a few words which methods help, for lists of runs."""
     results = task.results[task.metrics[0].name]
-    leaders = [result.method for result in _leaders(task)]
+    leaders = [result.method for result in leaders_of(task)]
     compared = [result for result in results if result.verdict in VERDICTS]
     if leaders:
         helping = [r.method for r in results if r.verdict == "helps"]
@@ -113,11 +113,11 @@ def best_of(task: TaskSummary) -> str:
         text = "undecided"
     else:
         text = f"nothing beats {baseline_of(results)}" if compared else "baseline only"
-    has_learned = not _trouble(task)
+    has_learned = not trouble_sentence(task)
     return printable(text if has_learned else f"baseline did not learn; {text}")
 
 
-def _leaders(task: TaskSummary) -> list[MethodResult]:
+def leaders_of(task: TaskSummary) -> list[MethodResult]:
     """Return the best of the methods that help and those it cannot be told from."""
     metric = task.metrics[0]
     helping = {
@@ -133,7 +133,7 @@ def _leaders(task: TaskSummary) -> list[MethodResult]:
     return [helping[name] for name in names]
 
 
-def _trouble(task: TaskSummary, spell: Spell = str) -> str:
+def trouble_sentence(task: TaskSummary, spell: Spell = str) -> str:
     """Say that the baseline diverged or is no better than a trivial predictor."""
     metric = task.metrics[0]
     results = task.results[metric.name]
@@ -253,7 +253,7 @@ def headline(task: TaskSummary, spell: Spell = str) -> str:
     # Do not capitalise method names: they are shown as typed.
     if not text.startswith(tuple(spell(result.method) for result in results)):
         text = text[0].upper() + text[1:]
-    trouble = _trouble(task, spell)
+    trouble = trouble_sentence(task, spell)
     return printable(f"{f'{trouble} ' if trouble else ''}{text}.")
 
 
@@ -294,44 +294,49 @@ def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]
 
 
 def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]:
+    """Compare Switch EMA with EMA, in sentences."""
+    metric = replace(task.metrics[0], unit=difference_unit(task.metrics[0]))
+    results = {result.method: result for result in task.results[metric.name]}
+    found: list[tuple[Verdict, str]] = []
+    for first, second, difference in direct_pairs(task):
+        verdict = verdict_of(difference)
+        result = replace(
+            results[first], method=spell(first), difference=difference, verdict=verdict
+        )
+        text = sentence(result, metric=metric, baseline=spell(second), corrected=False)
+        if not text.startswith(result.method):  # names are shown as typed
+            text = text[0].lower() + text[1:]
+        found.append((verdict, printable(f"Head to head: {text}")))
+    return found
+
+
+def direct_pairs(task: TaskSummary) -> list[tuple[str, str, Difference]]:
     """Compare Switch EMA with EMA, the paper's central question.
 
-    Also with EMA trained at lr * f, to see if a smaller rate explains the gain.
+    Also with EMA trained at lr * f, to see if a smaller rate explains the gain. Pairs
+    with the baseline are among the other comparisons already.
     """
-    with_ema = _against(task, "ema", spell)
-    return with_ema + _against(task, f"ema@lr*{SHARE}", spell)
-
-
-def _against(task: TaskSummary, other: str, spell: Spell) -> list[tuple[Verdict, str]]:
     metric = task.metrics[0]
-    metric = replace(metric, unit=difference_unit(metric))
-    curves = task.curves[metric.name]
-    results = {result.method: result for result in task.results[metric.name]}
-    first, second = (
-        next((method for method in results if method.partition(":")[0] == name), "")
-        for name in ("switch-ema", other)
-    )
-    if baseline_of(task.results[metric.name]) in (first, second):
-        return []  # already among the comparisons with the baseline
-    better = metric.higher_is_better
-    known = [r.difference.smallest_effect for r in results.values() if r.difference]
-    difference = head_to_head(
-        curves,
-        first,
-        second,
-        higher_is_better=better,
-        smallest_effect=known[0] if known else None,
-    )
-    if difference is None:
-        return []
-    verdict = verdict_of(difference)
-    result = replace(
-        results[first], method=spell(first), difference=difference, verdict=verdict
-    )
-    text = sentence(result, metric=metric, baseline=spell(second), corrected=False)
-    if not text.startswith(result.method):  # names are shown as typed
-        text = text[0].lower() + text[1:]
-    return [(verdict, printable(f"Head to head: {text}"))]
+    results = task.results[metric.name]
+    found = []
+    for other in ("ema", f"ema@lr*{SHARE}"):
+        first, second = (
+            next((r.method for r in results if r.method.partition(":")[0] == name), "")
+            for name in ("switch-ema", other)
+        )
+        if baseline_of(results) in (first, second):
+            continue
+        known = [r.difference.smallest_effect for r in results if r.difference]
+        difference = head_to_head(
+            task.curves[metric.name],
+            first,
+            second,
+            higher_is_better=metric.higher_is_better,
+            smallest_effect=known[0] if known else None,
+        )
+        if difference is not None:
+            found.append((first, second, difference))
+    return found
 
 
 def baseline_sentence(task: TaskSummary, spell: Spell = str) -> str:

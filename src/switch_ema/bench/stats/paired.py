@@ -185,7 +185,7 @@ def compare(
     if baseline not in curves:
         raise ValueError(f"baseline must be in {[*curves]}, got {baseline!r}.")
     sign = 1 if higher_is_better else -1
-    finished = _finished(curves, sign)
+    finished = finished_curves(curves, sign)
     base = finished[baseline]
     others = {method: own for method, own in finished.items() if method != baseline}
     paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
@@ -267,7 +267,7 @@ def paired_differences(
 
     Excluded seeds are omitted; positive means that the method is better.
     """
-    finished = _finished(curves, 1 if higher_is_better else -1)
+    finished = finished_curves(curves, 1 if higher_is_better else -1)
     return _differences(finished[method], finished[baseline])
 
 
@@ -290,7 +290,7 @@ def verdict_of(difference: Difference | None) -> Verdict:
     return "undecided" if difference is None else difference.verdict
 
 
-def _finished(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
+def finished_curves(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
     """Keep the finished curves, with the sign flipped if lower is better."""
     epochs = max((len(c) for own in curves.values() for c in own.values()), default=0)
     return {
