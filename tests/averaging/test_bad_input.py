@@ -106,3 +106,17 @@ def test_unknown_methods_list_the_known_ones():
 def test_swa_budgets_out_of_range(arguments):
     with pytest.raises(ValueError, match="must be"):
         swa_budget(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "advice"),
+    [
+        (EMA, 0.999, r"write EMA\(model, decay=0.999\)"),
+        (EMA, "auto", r"write EMA\(model, decay='auto'\)"),
+        (SwitchEMA, 0.99, r"write SwitchEMA\(model, decay=0.99\)"),
+        (SWA, 5, r"write SWA\(model, option=...\)"),
+    ],
+)
+def test_an_option_in_the_place_of_the_optimizer_is_named(method, value, advice):
+    with pytest.raises(TypeError, match=advice):
+        method(network(), value)

@@ -84,6 +84,11 @@ class Attached:
         self._epochs = epochs
         self._loader = loader
 
+    def __repr__(self) -> str:
+        """Return the averager and the kind of the loader."""
+        kind = "None" if self._loader is None else type(self._loader).__name__
+        return f"Attached({self.averager!r}, loader={kind})"
+
     @property
     def averager(self) -> Averager:
         """The averager, which has the average, the counters and the state."""

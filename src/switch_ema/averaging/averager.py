@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from switch_ema._checks import check_count
 from switch_ema.averaging._signals import Uninterrupted
@@ -48,6 +49,7 @@ from switch_ema.averaging.step.hooks import (
     check_parameters,
 )
 from switch_ema.averaging.step.rounds import Count, as_counting
+from switch_ema.averaging.step.untold import MANY, UntoldSteps
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.norms import Watched, counting_layers
 from switch_ema.averaging.view.parametrized import Parametrized
@@ -79,6 +81,17 @@ _MISSED_ROUNDS = (
 _UNEVEN_STEPS = (
     "With DDP's join() each rank averages only its own steps, so the averages differ "
     "between ranks; save the one of a rank with the most batches."
+)
+
+_EMPTY_EPOCH = (
+    "end_epoch() was called again without a step since its last call, so it counted an "
+    "empty epoch; call it once per epoch."
+)
+
+_NEVER_UPDATED = (
+    f"An optimizer has made {MANY} steps or more, but update() was never called, so "
+    "the average is still the initial weights; pass the optimizer to the averager, or "
+    "call update() after each step."
 )
 
 _TRAINED_NORM = (
@@ -154,6 +167,7 @@ class Averager(ABC):
         if steps_per_epoch is not None:
             check_count("steps_per_epoch", steps_per_epoch)
         refuse_fsdp1(model)
+        self._refuse_option(optimizer)
         optimizers = as_optimizers(optimizer)
         self._counting = as_counting(count, optimizers)
         storage = as_storage(buffers, dtype, device, flat)
@@ -172,6 +186,7 @@ class Averager(ABC):
         self._ranks: Ranks | None = Ranks(self.name, model)
         self._compared_at = 0
         self._has_warned_of_join = self._has_warned_of_norm = False
+        self._has_warned_of_empty_epoch = False
         self._counters = Counters(steps_per_epoch=steps_per_epoch)
         self._has_started = False
         # The reason why this average cannot be used after a failed switch.
@@ -183,15 +198,20 @@ class Averager(ABC):
         self._hook: StepHook | None = None
         if optimizers:
             self._connect(optimizers)
-        # Without an optimizer, only this hook tells loaded weights from a step.
-        self._loads = [] if optimizers else on_load(self._model, self._follow_load)
+        # Removed at the first update. Without an optimizer, only a hook tells loaded
+        # weights from a step.
+        self._until_started: list[RemovableHandle | UntoldSteps] = []
+        if not optimizers:
+            self._until_started += on_load(self._model, self._follow_load)
+            if self.needs_steps:
+                self._until_started.append(UntoldSteps(self._model.parameters()))
 
     def __repr__(self) -> str:
-        """Return the method, its decay and its counters."""
-        return (
-            f"{type(self).__name__}(decay={self.current_decay:.6g}, "
-            f"steps={self.steps}, epochs={self.epochs}, switches={self.switches})"
-        )
+        """Return the method, its configured and current decay, and its counters."""
+        parts = [f"{name}={value!r}" for name, value in self._configured().items()]
+        parts += [f"current_decay={self.current_decay:.6g}", f"steps={self.steps}"]
+        parts += [f"epochs={self.epochs}", f"switches={self.switches}"]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy everything except the connection to the optimizer.
@@ -202,14 +222,15 @@ class Averager(ABC):
         self._refuse_while_shown("Pickling or copying an averager")
         state = vars(self).copy()
         state["_ranks"] = None
-        for name in ("_hook", "_loads", "_stage", "_open_blocks", "_replica"):
+        for name in ("_hook", "_stage", "_open_blocks", "_replica"):
             del state[name]
+        del state["_until_started"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what ``__getstate__`` returned."""
         vars(self).update(state)
-        self._hook, self._loads, self._open_blocks = None, [], []
+        self._hook, self._until_started, self._open_blocks = None, [], []
         self._stage = stage_of(self._model)
         # A model that holds this averager may be only half unpickled here, so its
         # modules cannot be searched for a DDP wrapper.
@@ -218,6 +239,16 @@ class Averager(ABC):
         self._replica = None
         if isinstance(wrapped, DistributedDataParallel) and shares:
             self._replica = wrapped
+
+    def _refuse_option(self, optimizer: object) -> None:
+        """Raise if an option was given in the place of the optimizer."""
+        if isinstance(optimizer, (int, float, str)):
+            option = f"decay={optimizer!r}" if hasattr(self, "_decay") else "option=..."
+            raise TypeError(
+                f"optimizer must be a torch.optim.Optimizer (or several), got "
+                f"{optimizer!r}; options need their name: write "
+                f"{type(self).__name__}(model, {option})."
+            )
 
     # To be defined by methods.
 
@@ -242,6 +273,10 @@ class Averager(ABC):
     def has_average(self) -> bool:
         """Whether there is an average yet; until then the live weights are shown."""
         return True
+
+    def _configured(self) -> dict[str, Any]:
+        """Return the options that the method's text shows, such as its decay."""
+        return {}
 
     def _shadows(self) -> dict[str, Shadow]:
         """Return all averaged copies by their name in the state dict."""
@@ -310,20 +345,28 @@ class Averager(ABC):
             self._count_step()
         self._compare_ranks("end_epoch()")
         self._start()
-        has_missed_steps = (
-            self.needs_steps
-            and self.position.step_in_epoch == 0
-            and self._mark is not None
-            and not self._mark.equals(self._shadow.mark())
-        )
+        is_empty = self.position.step_in_epoch == 0 and self._mark is not None
+        has_changed = is_empty and not self._is_at_mark()
+        has_missed_steps = self.needs_steps and has_changed
         if has_missed_steps:
             waits_for = None if self._hook is None else self._hook.missing()
             advice = _MISSED_ROUNDS.format(waits_for) if waits_for else _MISSED_STEPS
             warnings.warn(f"{_NO_STEPS} {advice}", stacklevel=2)
+        elif is_empty and not has_changed and self.steps:
+            self._warn_of_empty_epoch()
         with self._counters.end_epoch():
             has_written = not has_missed_steps and self._after_epoch()
         self._mark = self._shadow.mark()
         return has_written
+
+    def _is_at_mark(self) -> bool:
+        """Whether the parameters are as they were at the end of the last epoch."""
+        return self._mark is not None and self._mark.equals(self._shadow.mark())
+
+    def _warn_of_empty_epoch(self) -> None:
+        if not self._has_warned_of_empty_epoch:
+            self._has_warned_of_empty_epoch = True
+            warnings.warn(_EMPTY_EPOCH, stacklevel=3)
 
     def attach_to(self, optimizer: Optimizers, count: Count | None = None) -> None:
         """Run ``update`` after each step of another optimizer from now on.
@@ -376,9 +419,9 @@ class Averager(ABC):
     def _start(self) -> None:
         """Stop following the live weights: from now on the average is separate."""
         self._has_started = True
-        for handle in self._loads:
+        for handle in self._until_started:
             handle.remove()
-        self._loads = []
+        self._until_started = []
 
     def _write_live(
         self, live_share: float = 0.0, reset_optimizer: bool = False
@@ -470,7 +513,16 @@ class Averager(ABC):
         with self.averaged():
             return copy.deepcopy(self._model)
 
+    def _check_use(self) -> None:
+        """Warn once if the average is read but training does not reach it."""
+        for handle in self._until_started:
+            if isinstance(handle, UntoldSteps) and handle.are_many:
+                self._until_started.remove(handle)
+                warnings.warn(_NEVER_UPDATED, stacklevel=4)
+                break
+
     def _shown(self) -> Shown | None:
+        self._check_use()
         self._check_structure()
         self._follow_until_first_step()
         return self._view if self.has_average else self._live_view
@@ -629,6 +681,7 @@ class Averager(ABC):
         It contains only numbers, strings and tensors, so ``torch.load`` reads it with
         ``weights_only=True``. It is a copy that later steps do not change.
         """
+        self._check_use()
         self._follow_until_first_step()
         state: dict[str, Any] = {"method": self.name} | self._counters.state()
         state["waiting_for"] = self._hook.waiting_for if self._hook else []

@@ -118,6 +118,15 @@ class Best:
         self._own: set[_File] = set()
         _EXISTING.add(self)
 
+    def __repr__(self) -> str:
+        """Return the best and the last score, and which average is shown."""
+        scores = ""
+        if self._best is not None:
+            best, last = self.scores[self._best - 1], self.scores[-1]
+            shown = "best" if self.is_better_than_last else "last"
+            scores = f", best={best:.6g}, last={last:.6g}, shown={shown!r}"
+        return f"Best({self.averager.name!r}, best_epoch={self._best}{scores})"
+
     def __getstate__(self) -> dict[str, Any]:
         """Copy everything but the ownership of the original's files."""
         return vars(self) | {"_run": "", "_own": set(), "_saved": []}

@@ -302,12 +302,12 @@ def _dtype(name: str) -> Any:
 
 
 def _spelled(value: Any) -> str:
-    """Format an option's value, without the underscore of private classes.
+    """Format an option's value.
 
     >>> _spelled(0.999), _spelled(constant(0.9)), _spelled(Steps(100))
-    ('0.999', 'Constant(decay=0.9)', 'Steps(n=100)')
+    ('0.999', 'constant(0.9)', 'Steps(n=100)')
     """
-    return str(value).removeprefix("_")
+    return str(value)
 
 
 def _patterns(value: Any) -> Any:

@@ -93,6 +93,12 @@ def test_a_decay_that_looks_inverted_warns():
         EMA(scalar_model(), decay=0.001)
 
 
+def test_a_decay_of_zero_is_not_taken_for_one():
+    with pytest.warns(UserWarning, match="0 averages nothing") as found:
+        EMA(scalar_model(), decay=0)
+    assert "Did you mean" not in str(found[0].message)
+
+
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 5, "ratio": 0}])
 def test_warmups_check_their_arguments(options):
     with pytest.raises(ValueError, match="warm-up"):

@@ -31,6 +31,9 @@ def due(schedule, steps_per_epoch, epochs, known=True):
         (1.5, [(1, 5), (2, None)]),
         (0.6, [(0, 6), (1, 2), (1, 8), (2, 4), (2, None)]),
         (Steps(7), [(0, 7), (1, 4), (2, 1), (2, 8)]),
+        ("7it", [(0, 7), (1, 4), (2, 1), (2, 8)]),
+        ("0.6ep", [(0, 6), (1, 2), (1, 8), (2, 4), (2, None)]),
+        ("2 ep", [(1, None)]),
         (lambda epoch: epoch == 2, [(1, None)]),
     ],
 )
@@ -57,7 +60,7 @@ def test_start_and_stop_bound_every_schedule():
 
 @pytest.mark.parametrize("bad", [0, -1, float("inf"), float("nan"), None, "1"])
 def test_intervals_out_of_range(bad):
-    with pytest.raises(ValueError, match=r"switch_every must be a number above 0"):
+    with pytest.raises(ValueError, match=r"switch_every must be a number"):
         SwitchEMA(scalar_model(), switch_every=bad)
 
 
@@ -105,3 +108,9 @@ def test_no_fraction_of_an_epoch_is_lost_at_its_end(interval, length, epochs):
         position = Position((epoch + 1) * length, epoch + 1, 0, length)
         acted += schedule.due_after_epoch(position)
     assert acted == int(epochs / interval + 1e-9)
+
+
+@pytest.mark.parametrize("bad", ["100", "0it", "1.5it", "0ep", "10%", "soon", ""])
+def test_other_texts_are_refused(bad):
+    with pytest.raises(ValueError, match="switch_every must be a number of epochs, or"):
+        SwitchEMA(scalar_model(), switch_every=bad)

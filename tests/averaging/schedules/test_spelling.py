@@ -40,6 +40,28 @@ def test_a_text_calls_a_schedule_by_name(text, schedule):
     assert as_schedule(text) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "constant(0.99)",
+        "count_warmup(0.999)",
+        "power_warmup(0.9999, power=0.75, inv_gamma=2)",
+        "linear_warmup(0.99, steps=10, ratio=0.5)",
+        "exponential_warmup(0.99, steps=10, ratio=0.5)",
+        "constant_warmup(0.99, steps=10, ratio=0.5)",
+        "cosine(0.9, steps=4, final=1)",
+        "half_life(500it)",
+        "half_life(0.1ep)",
+        "half_life(5000000 samples, samples_per_step=256)",
+        "fraction(0.05)",
+        "power(0.1)",
+    ],
+)
+def test_the_text_of_a_schedule_is_the_call_that_makes_it(text):
+    assert repr(as_schedule(text)) == text
+    assert text.split("(")[0] in SPELLED
+
+
 @pytest.mark.parametrize("bad", ["car", "banana(0.5)", "0.9", "fraction(0.05", ""])
 def test_other_texts_are_refused_with_the_allowed_ones(bad):
     with pytest.raises(

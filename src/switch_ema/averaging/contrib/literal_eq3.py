@@ -1,5 +1,7 @@
 """Equation 3 of the Switch EMA paper, taken literally; for study, not for use."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -81,6 +83,9 @@ class LiteralEq3(Averager):
             steps_per_epoch=steps_per_epoch,
             count=count,
         )
+
+    def _configured(self) -> dict[str, Any]:
+        return {"decay": self._decay}
 
     @property
     def current_decay(self) -> float:

@@ -1,5 +1,7 @@
 """A mixture of the live weights and their average."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -75,6 +77,9 @@ class TailEMA(Derived):
             count=count,
         )
         self._keep_average()
+
+    def _configured(self) -> dict[str, Any]:
+        return {"decay": self._decay, "share": self._share}
 
     @property
     def current_decay(self) -> float:

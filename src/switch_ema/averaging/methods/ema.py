@@ -99,6 +99,9 @@ class EMA(Averager):
         if self._hook is not None:
             self._hook.offer(self._next_average)
 
+    def _configured(self) -> dict[str, Any]:
+        return {"decay": self._decay}
+
     @property
     def current_decay(self) -> float:
         """The decay ``d`` of the latest step; before any step, that of the first.

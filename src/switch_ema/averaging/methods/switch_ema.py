@@ -35,6 +35,9 @@ LEAST_KEPT = 0.1
 _LEAST_LAG = 8
 """Steps a switch must go back for the next step to show whether it was undone."""
 
+_MANY_STEPS = 10_000
+"""Steps without an epoch after which a schedule that counts epochs warns."""
+
 _UNDONE = (
     "The step after the last switch continued from the weights before it, which undid "
     "the switch: the optimizer keeps float32 copies of the weights and writes them "
@@ -57,9 +60,9 @@ class SwitchEMA(EMA):
             ``1 - 5 / n`` with n steps between two switches, which keeps 80% of the
             progress; the first epoch shows how long an epoch is. It needs n > 5.
         update_every: average only every k-th step, with ``d ** k``.
-        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, a callable
-            of the number of finished epochs that returns whether to switch, or the
-            experimental ``contrib.Adaptive(probe)``.
+        switch_every: T in epochs (0.5 is twice per epoch), ``Steps(n)``, text such as
+            "100it" (steps) or "2ep", a callable of the number of finished epochs that
+            returns whether to switch, or the experimental ``contrib.Adaptive(probe)``.
         switch_start: switching starts after this, in the unit of ``switch_every``.
         switch_stop: switching stops after this.
         live_share: ``b`` in [0, 1) for ``live = b * live + (1 - b) * shadow``.
@@ -120,7 +123,7 @@ class SwitchEMA(EMA):
         self._live_share = check_range("live_share", live_share, 0, 1)
         self._resets = check_optimizer_state(optimizer_state, optimizer)
         self._last_switch: int | None = 0
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_epochs = False
         self._kept: float | None = None
         # A parameter, and its values before and after the last switch.
         self._switched: tuple[Slot, Tensor, Tensor] | None = None
@@ -150,6 +153,23 @@ class SwitchEMA(EMA):
             undone = (live - before.double()).abs().sum()
             if undone < (after.double() - before.double()).abs().sum() / 3:
                 raise RuntimeError(_UNDONE)
+
+    def _check_use(self) -> None:
+        super()._check_use()
+        length = self._counters.steps_per_epoch
+        if (
+            not (self.epochs or self.switches or self._has_warned_of_epochs)
+            and self.steps >= (_MANY_STEPS if length is None else 2 * length)
+            and self._schedule.steps_between(None) is None  # counts epochs
+        ):
+            self._has_warned_of_epochs = True
+            warnings.warn(
+                f"SwitchEMA has not switched in {self.steps} steps, because "
+                "end_epoch() was never called; call it after each epoch, pass "
+                "switch_every='1000it' to count steps, or steps_per_epoch if an "
+                "epoch is longer.",
+                stacklevel=4,
+            )
 
     def switch(self) -> None:
         """Continue training from the average, now.

@@ -64,6 +64,10 @@ class SwitchAuto(DecaySchedule):
     schedule: Schedule
     """Decides when to switch."""
 
+    def __repr__(self) -> str:
+        """Return the text that stands for it."""
+        return "'auto'"
+
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         """Return the decay; 0 for the first five steps."""
         between = self.schedule.steps_between(steps_per_epoch)

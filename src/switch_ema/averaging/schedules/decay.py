@@ -1,7 +1,8 @@
 """Decay schedules: the weight of the old shadow at the n-th optimizer step.
 
 ``shadow = d(n) * shadow + (1 - d(n)) * live``, with ``n = 0`` at the first step.
-Schedules are frozen dataclasses; the functions below are the public way to create them.
+Schedules are frozen dataclasses; the functions below are the public way to create them,
+and a schedule's text is the call that creates it.
 :mod:`.windows` has those defined by a time span, and :mod:`.spelling` converts numbers
 and strings.
 """
@@ -167,10 +168,11 @@ def cosine(decay: float, *, steps: int, final: float = 1.0) -> DecaySchedule:
 def _final(decay: float) -> float:
     decay = check_range("decay", decay, 0, 1)
     if decay < 0.5:
+        advice = f"Did you mean {1 - decay:g}?" if decay > 0 else "0 averages nothing."
         warnings.warn(
             f"decay={decay} keeps less than half of the old shadow at every step; "
             "decay weights the old shadow, so the usual values are 0.9 to 0.9999. "
-            f"Did you mean {1 - decay:g}?",
+            f"{advice}",
             stacklevel=3,
         )
     return decay
@@ -187,6 +189,9 @@ def _warmup(steps: int, ratio: float) -> tuple[int, float]:
 class _Constant(DecaySchedule):
     decay: float
 
+    def __repr__(self) -> str:
+        return f"constant({self.decay:.12g})"
+
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         return self.decay
 
@@ -194,6 +199,9 @@ class _Constant(DecaySchedule):
 @dataclass(frozen=True)
 class _CountWarmup(DecaySchedule):
     decay: float
+
+    def __repr__(self) -> str:
+        return f"count_warmup({self.decay:.12g})"
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         return min(self.decay, (1 + n) / (10 + n))
@@ -204,6 +212,10 @@ class _PowerWarmup(DecaySchedule):
     decay: float
     power: float
     inv_gamma: float
+
+    def __repr__(self) -> str:
+        values = f"power={self.power:.12g}, inv_gamma={self.inv_gamma:.12g}"
+        return f"power_warmup({self.decay:.12g}, {values})"
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         return min(self.decay, 1 - math.pow(1 + n / self.inv_gamma, -self.power))
@@ -217,6 +229,10 @@ class _RatioWarmup(DecaySchedule):
     steps: int
     ratio: float
     shape: str
+
+    def __repr__(self) -> str:
+        values = f"steps={self.steps:.12g}, ratio={self.ratio:.12g}"
+        return f"{self.shape}_warmup({self.decay:.12g}, {values})"
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         if n > self.steps:
@@ -235,6 +251,10 @@ class _Cosine(DecaySchedule):
     steps: int
     final: float
 
+    def __repr__(self) -> str:
+        values = f"steps={self.steps:.12g}, final={self.final:.12g}"
+        return f"cosine({self.decay:.12g}, {values})"
+
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         share = (1 + math.cos(math.pi * min(n / self.steps, 1))) / 2
         return self.final - (self.final - self.decay) * share
@@ -245,6 +265,10 @@ class Custom(DecaySchedule):
     """A user's function of the step."""
 
     function: Callable[[int], float]
+
+    def __repr__(self) -> str:
+        """Return the function's name."""
+        return getattr(self.function, "__name__", repr(self.function))
 
     def at(self, n: int, steps_per_epoch: int | None) -> float:
         """Call the function."""

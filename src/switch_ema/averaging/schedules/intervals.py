@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Union
 
 from switch_ema._checks import check_count, check_positive
-from switch_ema.averaging.schedules.progress import Position
+from switch_ema.averaging.schedules.progress import Position, read_span
 
 
 class Schedule(ABC):
@@ -178,7 +178,7 @@ class Window(Schedule):
         return self.start < progress and (self.stop is None or progress <= self.stop)
 
 
-ScheduleLike = Union[float, Schedule, Callable[[int], bool]]
+ScheduleLike = Union[float, str, Schedule, Callable[[int], bool]]
 
 
 def as_schedule(
@@ -188,15 +188,26 @@ def as_schedule(
     start: float = 0,
     stop: float | None = None,
 ) -> Schedule:
-    """Convert a number of epochs, a schedule or a rule to a schedule with a window."""
+    """Convert a number of epochs, text, a schedule or a rule to a schedule.
+
+    >>> as_schedule("100it"), as_schedule("0.5ep"), as_schedule(2)
+    (Steps(n=100), Epochs(interval=0.5), Epochs(interval=2))
+    """
     if isinstance(every, Schedule):
         schedule = every
+    elif isinstance(every, str):
+        schedule = _read(every, name)
     elif callable(every):
         schedule = When(every)
     else:
         check_positive(name, every)
         schedule = Epochs(every)
     stem = name.removesuffix("every")
+    for end, value in (("start", start), ("stop", stop)):
+        if isinstance(value, str):
+            raise ValueError(
+                f"{stem}{end} must be a number, in the unit of {name}, got {value!r}."
+            )
     if not start >= 0:
         raise ValueError(f"{stem}start must be at least 0, got {start!r}.")
     if stop is not None and not stop > start:
@@ -204,3 +215,15 @@ def as_schedule(
             f"{stem}stop must be None or above {stem}start={start!r}, got {stop!r}."
         )
     return Window(schedule, start, stop) if start > 0 or stop is not None else schedule
+
+
+def _read(text: str, name: str) -> Schedule:
+    number, unit = read_span(text) or (0.0, "")
+    if unit == "ep" and number > 0:
+        return Epochs(int(number) if number.is_integer() else number)
+    if unit == "it" and number >= 1 and number.is_integer():
+        return Steps(int(number))
+    raise ValueError(
+        f"{name} must be a number of epochs, or text such as '100it' (steps) or '2ep' "
+        f"(epochs), got {text!r}."
+    )

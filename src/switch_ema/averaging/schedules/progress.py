@@ -1,9 +1,26 @@
 """Progress of training: an averager's counters, and the position given to schedules."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+_SPAN = re.compile(r"\s*([0-9.eE+-]+?)\s*([kMB]?)\s*(ep|it|%|samples|tokens)\s*")
+_FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
+
+
+def read_span(text: str) -> tuple[float, str] | None:
+    """Read a number with a unit: epochs, steps, per cent, samples or tokens.
+
+    >>> read_span("0.1ep"), read_span("5k it"), read_span("soon")
+    ((0.1, 'ep'), (5000.0, 'it'), None)
+    """
+    match = _SPAN.fullmatch(text)
+    try:
+        return (float(match[1]) * _FACTORS[match[2]], match[3]) if match else None
+    except ValueError:  # such as "1..2ep", which the pattern lets through
+        return None
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ class Teacher:
         self._averages = averages
         self._training = training
 
+    def __repr__(self) -> str:
+        """Return the kind of the model and the mode in which it runs."""
+        return f"Teacher({type(self._model).__name__}, training={self._training})"
+
     @torch.no_grad()
     def __call__(self, *inputs: Any, part: str = "", **keywords: Any) -> Any:
         """Run the module named ``part``, or the whole model.
