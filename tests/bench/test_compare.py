@@ -288,7 +288,9 @@ def test_diverged_cells_are_told_and_the_others_go_on(tiny, tmp_path):
 
 
 def test_an_error_in_the_users_task_is_one_line(tiny, tmp_path):
-    config = CompareConfig(tasks=(f"{tiny}:fail=True",), methods=("plain",), seeds=2)
+    config = CompareConfig(
+        tasks=(f"{tiny}:fail=True",), methods=("plain", "ema"), seeds=2
+    )
     with pytest.raises(UsageError, match=r"tiny\.py, line \d+: KeyError: 'lost key'"):
         run(config, tmp_path)
 
@@ -370,7 +372,7 @@ def test_a_sweep_is_resumed_and_shows_every_value(tiny, tmp_path, monkeypatch):
     monkeypatch.undo()
     killed, _ = run(config, tmp_path / "killed")
     assert table(killed) == table(whole)
-    own = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=3)
+    own = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), seeds=3)
     at_own_rate = table(whole)[1][0]["error"]["plain"]
     assert at_own_rate == table(run(own, tmp_path)[0])[0][0]["error"]["plain"]
 

@@ -58,7 +58,7 @@ def test_without_runs_the_papers_own_are_trained(call, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("landscapes",), "unknown figure 'landscapes'; choose from convergence"),
+        (("landscapes",), "unknown figure 'landscapes'; did you mean landscape?"),
         (("plane", "--methods", "ema"), "name the run folders"),
         (("convergence", "nowhere"), "does not exist"),
         (("gains",), "gains draws finished runs; name folders"),
@@ -97,5 +97,21 @@ def test_gains_are_the_intervals_of_the_report(call, finished, monkeypatch):
         ]
         assert list(panel.gains) == ["switch-ema"]
         assert panel.gains["switch-ema"].mean == found.mean
-    code, _, err = call("figure", "gains", finished, "--methods", "swa")
+    code, _, err = call("figure", "gains", finished, "--methods", "swa", "--force")
     assert code == 2 and "these methods have no paired seeds" in err
+
+
+def test_a_figure_is_not_overwritten_unless_told(call, finished, tmp_path):
+    picture = tmp_path / "runs/figure-gains/figures/gains.svg"
+    assert call("figure", "gains", finished)[0] == 0
+    picture.write_text("precious")
+    code, _, err = call("figure", "gains", finished, "--methods", "switch-ema")
+    assert code == 2 and picture.read_text() == "precious"
+    assert err == (
+        "switch-ema: runs/figure-gains has a figure already; --force replaces it, and "
+        "another --out keeps both.\n"
+    )
+    assert call("figure", "gains", finished, "--out", "other")[0] == 0
+    assert picture.read_text() == "precious"
+    assert call("figure", "gains", finished, "--force")[0] == 0
+    assert picture.read_text() != "precious"

@@ -1,14 +1,19 @@
 """`switch-ema landscape` on a finished comparison, and on what is not one."""
 
+import io
+import re
 import shutil
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
+from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.compare import summarize_run
 from switch_ema.bench.report.page import write_run_page
 from switch_ema.bench.train.checkpoints import read, save
+from switch_ema.commands.landscape import Landscape
 from tests.bench.conftest import TINY_TASK
 
 QUICK = ("--points", 5, "--side", 4, "--batches", 2)
@@ -38,6 +43,25 @@ def test_pictures_tables_and_a_section_of_the_report(run, call):
     assert (
         "lawa" not in page.rpartition(">Landscape of digits")[2].partition("Made by")[0]
     )
+
+
+def test_each_part_is_named_and_counted_before_it_is_measured(run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    settings = LandscapeSettings(points=3, side=4, batches=1)
+    Landscape(run, methods=("plain", "switch-ema"), settings=settings)(console)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    for task in ("digits:size=200", "moons"):
+        parts = re.findall(rf"{task}: ([^━]*?) *━[━╺╸ ]* (\d)/7", shown)
+        assert list(dict.fromkeys(parts)) == [
+            ("a random line", "0"),
+            ("the line between two methods", "1"),
+            ("the plane of the trajectories", "2"),
+            ("sharpness of plain", "3"),
+            ("sharpness of Switch EMA", "4"),
+            ("calibration of plain", "5"),
+            ("calibration of Switch EMA", "6"),
+        ]
 
 
 def test_the_report_can_be_written_again_with_its_sections(run, call):
@@ -82,7 +106,7 @@ def test_a_loss_of_training_mode_alone_is_told_in_one_sentence(call, tmp_path):
     assert code == 0, err
     assert "tiny.py:Tiny has a loss in training mode only" in out
     assert "Landscape of moons" in out
-    call("compare", "tiny.py:Tiny", "--methods", "plain", *options[:-1], "one")
+    call("compare", "tiny.py:Tiny", "--methods", "plain", "ema", *options[:-1], "one")
     code, out, err = call("landscape", "runs/one", *QUICK)
     assert code == 2 and "tiny.py:Tiny has a loss in training mode only" in err
     assert "Traceback" not in err

@@ -1,6 +1,11 @@
 """`switch-ema theory`: what it prints is what was computed."""
 
+import io
 import re
+
+from rich.console import Console
+
+from switch_ema.commands.theory import Theory
 
 
 def test_table_pictures_and_page(call, tmp_path):
@@ -19,3 +24,16 @@ def test_table_pictures_and_page(call, tmp_path):
 def test_too_few_chains_are_one_sentence(call):
     code, _, err = call("theory", "--chains", 1)
     assert code == 2 and "chains must be at least 2" in err and "Traceback" not in err
+
+
+def test_simulations_and_figures_are_counted_as_they_are_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    Theory(chains=2, out=tmp_path)(console)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    counts = re.findall(r"(simulations|figures)\D*(\d+)/(\d+)", shown)
+    done = [int(number) for name, number, _ in counts if name == "simulations"]
+    total = {int(total) for name, _, total in counts if name == "simulations"}
+    assert {done[-1]} == total and set(done) >= set(range(1, done[-1] + 1))
+    figures = [(int(n), int(of)) for name, n, of in counts if name == "figures"]
+    assert {(n, 4) for n in range(5)} == set(figures)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.text import unknown
 from switch_ema.commands.reproduce import Reproduce
 from switch_ema.paper.show.figures import FIGURES
 
@@ -42,6 +43,8 @@ class FigureCommand:
     """Methods to draw; default: those of the paper."""
     out: Path = Path("runs")
     """Parent folder of the figure's folder."""
+    force: bool = False
+    """Replace a figure that was drawn before; otherwise it is left alone."""
 
     def __call__(self, console: Console) -> None:
         """Draw it."""
@@ -49,9 +52,7 @@ class FigureCommand:
             _list(console)
             return
         if self.name not in FIGURES:
-            raise UsageError(
-                f"unknown figure {self.name!r}; choose from {', '.join(FIGURES)}."
-            )
+            raise unknown("figure", self.name, FIGURES)
         if self.runs:
             self._draw(self.name, console)
         elif self.methods:
@@ -67,12 +68,18 @@ class FigureCommand:
             Reproduce(tables=tables, run=RunOptions(out=self.out))(console)
 
     def _draw(self, name: str, console: Console) -> None:
+        from switch_ema.bench.report.sections import FIGURES as PICTURES
         from switch_ema.bench.report.sections import AnalysisSection
         from switch_ema.commands.show_section import publish
         from switch_ema.paper.show.figures.figure import DrawnRun
         from switch_ema.paper.show.sections import draw_section
 
         kind, folder = FIGURES[name], self.out / f"figure-{name}"
+        if not self.force and any((folder / PICTURES).glob("*")):
+            raise UsageError(
+                f"{folder} has a figure already; --force replaces it, and another "
+                "--out keeps both."
+            )
         command = ["switch-ema", "figure", name, *map(str, self.runs)]
         if self.methods:
             command += ["--methods", *self.methods]

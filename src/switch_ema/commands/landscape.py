@@ -2,14 +2,12 @@
 
 import shlex
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
 
 from switch_ema._extras import needed
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
@@ -43,15 +41,19 @@ class Landscape:
 
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
-        with needed(None, "bench,analysis", error=UsageError):
+        with (
+            needed(None, "bench,analysis", error=UsageError),
+            console.status("Loading torch"),
+        ):
             from switch_ema.bench.compare import summarize_run
             from switch_ema.bench.report.landscapes import landscape_section
             from switch_ema.bench.report.page import write_run_page
             from switch_ema.bench.report.sections import save_section
             from switch_ema.bench.results.kept_weights import load_kept
+            from switch_ema.commands.progress import parts_bar
 
         command = shlex.join(["switch-ema", "landscape", str(self.run)])
-        with Progress(console=console, transient=True) as progress:
+        with parts_bar(console) as show:
             kept = load_kept(self.run, self.methods, self.device)
             if all(task.task.loss_in_training_only for task in kept):
                 raise UsageError(_no_loss(kept[0].name))
@@ -59,20 +61,20 @@ class Landscape:
                 if task.task.loss_in_training_only:
                     console.print(escape(_no_loss(task.name)), soft_wrap=True)
                     continue
-                bar = progress.add_task(escape(task.name))
                 section = landscape_section(
                     task,
                     self.settings,
                     self.run,
                     key=f"landscape-{number}",
                     command=command,
-                    progress=partial(_advance, progress, bar),
+                    progress=show,
                 )
                 save_section(section, self.run)
                 console.print(f"\n[bold]{escape(section.title)}")
                 for sheet in section.sheets:
                     print_sheet(sheet, console)
-        page = write_run_page(summarize_run(self.run), self.run)
+        with console.status("Writing the page"):
+            page = write_run_page(summarize_run(self.run), self.run)
         name_files(self.run, page, console)
 
 
@@ -81,7 +83,3 @@ def _no_loss(task: str) -> str:
         f"{task} has a loss in training mode only, so its evaluated weights have no "
         "loss landscape."
     )
-
-
-def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:
-    progress.update(bar, completed=done, total=total)

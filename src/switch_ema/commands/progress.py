@@ -1,6 +1,6 @@
 """Progress bars of a running comparison."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
@@ -74,6 +74,30 @@ class Bar(Watcher):
     def _now(self, cell: Cell, latest: Latest | None) -> str:
         """Return the line below the bar after an epoch of this training."""
         return ""
+
+
+@contextmanager
+def parts_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar during an analysis; yield what names its part, done and total."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("loading", total=None)
+
+        def show(part: str, done: int, total: int) -> None:
+            progress.update(
+                bar,
+                description=escape(printable(part)),
+                completed=done,
+                total=total,
+                refresh=True,
+            )
+
+        yield show
 
 
 class TwoBars:

@@ -44,7 +44,8 @@ def publish(
     from switch_ema.bench.report.page import write_analysis_page
 
     save_section(section, folder)
-    page = write_analysis_page(title, load_sections(folder), folder / "report.html")
+    with console.status("Writing the page"):
+        page = write_analysis_page(title, load_sections(folder), folder / "report.html")
     for sheet in section.sheets:
         if sheet.is_folded:
             rows = counted(len(sheet.rows), "row")

@@ -1,10 +1,10 @@
 """`switch-ema theory`: the noisy quadratic model, computed and checked."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
@@ -33,18 +33,18 @@ class Theory:
 
     def __call__(self, console: Console) -> None:
         """Compute, draw and write."""
-        with needed(None, "bench,analysis", error=UsageError):
+        with (
+            needed(None, "bench,analysis", error=UsageError),
+            console.status("Loading torch"),
+        ):
+            from switch_ema.commands.progress import parts_bar
             from switch_ema.paper.show.theory_section import theory_section
             from switch_ema.theory.checks import Grid, check_grid
 
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("simulations")
-
-            def advance(done: int, total: int) -> None:
-                progress.update(bar, completed=done, total=total)
-
-            checks = check_grid(Grid(chains=self.chains, seed=self.seed), advance)
-            progress.update(bar, description="figures")
-            folder = self.out / "theory"
-            section = theory_section(checks, folder, f"--chains {self.chains}")
+        folder = self.out / "theory"
+        with parts_bar(console) as show:
+            grid = Grid(chains=self.chains, seed=self.seed)
+            checks = check_grid(grid, partial(show, "simulations"))
+            flags = f"--chains {self.chains}"
+            section = theory_section(checks, folder, flags, partial(show, "figures"))
         publish(section, folder, "The noisy quadratic model", console)

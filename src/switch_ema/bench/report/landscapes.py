@@ -25,7 +25,7 @@ def landscape_section(
     *,
     key: str,
     command: str,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> AnalysisSection:
     """Measure and draw the landscape of one task; return its section.
 
@@ -35,40 +35,46 @@ def landscape_section(
         folder: the run's folder; pictures go to its folder of figures.
         key: prefix of the file names.
         command: the command that reproduces the section.
-        progress: called with the number of parts done and the total.
+        progress: called before each part with its name, the number of parts done, and
+            the total.
     """
     landscape, methods = TaskLandscape(kept, settings), list(kept.weights)
     healthy = [method for method in methods if kept.is_finite(method)]
-    total, done = 3 + 2 * len(healthy), 0
+    measured = healthy if settings.sharpness else []
+    total = 2 + (len(methods) > 1) + len(measured) + len(healthy)
+    done = 0
 
-    def step() -> None:
+    def begin(part: str) -> None:
         nonlocal done
+        progress(f"{kept.name}: {part}", done, total)
         done += 1
-        progress(done, total)
 
-    pictures = _Pictures(folder / FIGURES, key, step)
+    pictures = _Pictures(folder / FIGURES, key)
+    begin("a random line")
     line = landscape.random_line()
     pictures.add("line", draw_line(line), caption(line))
     if len(methods) > 1:
+        begin("the line between two methods")
         between = landscape.line_to(methods[-1])
         pictures.add("between", draw_line(between), caption(between))
+    begin("the plane of the trajectories")
     plane = landscape.plane()
     if plane is not None and plane.gaps < plane.values["loss"].size:
         pictures.add("plane", draw_surfaces(plane), caption(plane))
     sheets = []
-    if settings.sharpness and healthy:
+    if measured:
         sharp = {}
-        for method in healthy:
+        for method in measured:
+            begin(f"sharpness of {display_name(method)}")
             sharp[method] = landscape.sharpness(method)
-            step()
         sheets.append(_sharpness_sheet(sharp))
         pictures.add("sharpness", _sharpness_figure(sharp), _SHARPNESS)
     trust = {}
     for method in healthy:
+        begin(f"calibration of {display_name(method)}")
         found = landscape.calibration(method)
         if found is not None:
             trust[method] = found
-        step()
     if trust:
         sheets.append(_calibration_sheet(trust))
         bins = {method: bins for method, (_, bins) in trust.items()}
@@ -107,9 +113,9 @@ _ALTERNATIVES = {
 class _Pictures:
     """Saves figures and collects their captions."""
 
-    def __init__(self, folder: Path, key: str, step: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, key: str) -> None:
         self.made: list[Picture] = []
-        self._folder, self._key, self._step = folder, key, step
+        self._folder, self._key = folder, key
 
     def add(self, kind: str, figure: Figure, words: str) -> None:
         name = f"{self._key}-{kind}"
@@ -117,7 +123,6 @@ class _Pictures:
         self.made.append(
             Picture(name=name, caption=words, alternative=_ALTERNATIVES[kind])
         )
-        self._step()
 
 
 def _introduction(kept: KeptTask, no_trajectory: bool) -> str:

@@ -1,6 +1,6 @@
 """Report section that compares theory and simulations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +31,26 @@ _CAPTIONS = {
 
 
 def theory_section(
-    checks: Sequence[Check], folder: Path, flags: str
+    checks: Sequence[Check],
+    folder: Path,
+    flags: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AnalysisSection:
-    """Draw the figures and build the tables; pictures are saved in the folder."""
-    pictures = []
+    """Draw the figures and build the tables; pictures are saved in the folder.
+
+    Args:
+        checks: the closed forms and their simulations.
+        folder: where pictures are saved.
+        flags: options of the command that reproduces the section.
+        progress: called with done and total before and after each figure.
+    """
+    pictures: list[Picture] = []
+    progress(0, len(_CAPTIONS))
     for name, figure in gallery():
         save_figure(figure, folder / FIGURES, name)
         words = _CAPTIONS[name]
         pictures.append(Picture(name=name, caption=words, alternative=words))
+        progress(len(pictures), len(_CAPTIONS))
     beyond = [check for check in checks if abs(check.deviation) > 3]
     summary = (
         f"{len(checks)} numbers compared: {len(beyond)} differ by more than 3 standard "
