@@ -57,6 +57,15 @@ def test_compare_report_and_runs(folder, capsys):
     assert code == 0 and "mine" in out and "tiny.py:Tiny: undecided" in out
     code, out, _ = call(capsys, "report", "runs/mine", "--format", "csv")
     assert code == 0 and out.startswith("task,metric,") and out.count("\n") > 2
+    code, out, _ = call(capsys, "report", "runs/mine", "--methods-paragraph")
+    assert code == 0 and out.startswith("We compared EMA (Polyak and Juditsky, 1992)")
+    assert "the same 2 seeds (0 to 1)" in " ".join(out.split())
+    latex = ("--methods-paragraph", "--format", "latex")
+    code, out, _ = call(capsys, "report", "runs/mine", *latex)
+    assert code == 0 and out.startswith("We compared EMA \\citep{polyak1992averaging}")
+    csv = ("--methods-paragraph", "--format", "csv")
+    code, _, err = call(capsys, "report", "runs/mine", *csv)
+    assert code == 2 and "--methods-paragraph is text; drop --format csv." in err
 
 
 def test_a_stored_configuration_is_repeated(folder, capsys):
@@ -93,6 +102,7 @@ def test_every_command_works_on_an_ascii_terminal(folder, monkeypatch):
         (*TINY, "--methods", "plain", "ema", "--name", "mine"),
         (*TINY, "--methods", "plain", "ema", "--name", "told", "--verbose"),
         *(("report", "runs/mine", "--format", kind) for kind in ("md", "csv", "latex")),
+        ("report", "runs/mine", "--methods-paragraph"),
         *(("runs",), ("tasks",), ("methods",), ("optimizers",), ("data",), ("--help",)),
         ("tasks", "moons"),
         ("methods", "ema"),

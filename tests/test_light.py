@@ -78,7 +78,8 @@ def test_judge(light, tmp_path, kind):
             (tmp_path / method / f"seed-{seed}.{kind}").write_text(text)
     code, out, err = light("judge", "plain", "ema")
     assert (code, err) == (0, "")
-    assert "ema is best: +0.95" in out and "[97% CI]" in out and "helps" in out
+    assert "ema helps: +0.95" in out and "[97% CI]" in out
+    assert "Next: use ema." in out
     assert "8 logs with 2 values of acc each (higher is better), paired by" in out
     if kind == "csv":
         code, out, err = light("judge", "plain", "ema", "--verbose")

@@ -222,12 +222,16 @@ class Report:
     """Print a stored run's results; write a page, Markdown, CSV, LaTeX.
 
     With --format md, csv or latex, prints to standard output and writes no page.
+    --methods-paragraph prints a paragraph for a paper and its references; with --format
+    latex, it cites their BibTeX keys.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/NAME."""
     format: Literal["page", "md", "csv", "latex"] = "page"
     """Output format."""
+    methods_paragraph: bool = False
+    """Print how the comparison was done as the methods section of a paper would."""
     verbose: bool = False
     """Print every verdict, the cost, and how verdicts are reached."""
 
@@ -236,8 +240,18 @@ class Report:
         from switch_ema.bench.compare import summarize_run
         from switch_ema.bench.report.tables import FORMATS
 
+        if self.methods_paragraph and self.format == "csv":
+            raise UsageError("--methods-paragraph is text; drop --format csv.")
         summary = summarize_run(self.run)
-        if self.format == "page":
+        if self.methods_paragraph:
+            from switch_ema.bench.report.methods_paragraph import methods_paragraph
+
+            if not summary.tasks:
+                raise UsageError(
+                    f"{self.run} has no finished baseline to describe yet."
+                )
+            print(methods_paragraph(summary, latex=self.format == "latex"), end="")
+        elif self.format == "page":
             _show(summary, self.run, console, verbose=self.verbose)
         else:
             print(FORMATS[self.format](summary), end="")

@@ -99,12 +99,12 @@ def _show(found: "ComparisonSummary", console: AnyConsole, *, verbose: bool) -> 
 
 
 def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> None:
+    from switch_ema.bench.report.first_screen import first_screen
     from switch_ema.bench.report.numbers import NONE, with_unit
     from switch_ema.bench.report.rows import baseline_of, make_rows
     from switch_ema.bench.report.verdict_text import (
         RULE,
         best_sentence,
-        direct_verdict,
         skew_sentence,
         verdicts,
     )
@@ -118,14 +118,14 @@ def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> 
         (
             *(row.method, row.last),
             NONE if row.interval == NONE else f"{row.difference} {row.interval}",
-            *(row.verdict, row.n),
+            *(row.words, row.n),
         )
         for row in make_rows(task, metric)
     ]
     print_table(console, ("method", with_unit(metric), shift, "verdict", "n"), rows)
-    sentences = [text for _, text in direct_verdict(task)]
+    sentences = [text for _, text in first_screen(task)]
     if verbose:
-        sentences = [*(text for _, text in verdicts(task)), RULE]
+        sentences += [*(text for _, text in verdicts(task)), RULE]
     doubts = [] if verbose else [skew_sentence(task)]
     for text in (*sentences, *filter(None, doubts), *task.problems):
         print_line(console, text)

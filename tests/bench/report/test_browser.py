@@ -292,7 +292,7 @@ def test_the_contents_lead_to_every_part(browser: Any, address: str) -> None:
         "document.querySelector('.contents').open = true;"
         "return [...document.querySelectorAll('.contents a')].map(a => a.hash)"
     )
-    assert links == ["#task-1", "#task-2", "#reproduce"]
+    assert links == ["#task-1", "#task-2", "#decided", "#reproduce"]
     for link in links:
         browser.execute_script(
             "document.querySelector(`.contents a[href='${arguments[0]}']`).click()",

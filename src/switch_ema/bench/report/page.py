@@ -19,6 +19,7 @@ from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
+from switch_ema.bench.report.decided import decision
 from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, PageStyles
 from switch_ema.bench.report.first_screen import first_screen
@@ -199,6 +200,7 @@ def render_page(
         sweeps=parts,
         analyses=analyses,
         styles=styles,
+        decision=decision(summary, display_name),
         rule=RULE,
         confidence=CONFIDENCE,
         command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),

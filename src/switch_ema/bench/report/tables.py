@@ -69,7 +69,9 @@ def _as_latex(summary: ComparisonSummary) -> str:
     for task in summary.tasks:
         header, lines = _table(task, task.metrics[0])
         columns = f"l{'r' * (len(header) - 2)}l"
-        rows = [r" & ".join(map(_escaped, row)) + r" \\" for row in [header, *lines]]
+        rows = [
+            r" & ".join(map(latex_escaped, row)) + r" \\" for row in [header, *lines]
+        ]
         body = "\n".join(rows[1:])
         parts.append(
             f"% {printable(task.title)}: {best_sentence(task)}\n"
@@ -119,10 +121,10 @@ def _without_hyphens(row: Sequence[str]) -> list[str]:
     return ["" if cell == NONE else printable(cell) for cell in row]
 
 
-def _escaped(text: str) -> str:
+def latex_escaped(text: str) -> str:
     r"""Escape a text for LaTeX, with proper minus signs.
 
-    >>> _escaped("50% of a_b: -0.5 ± 1")
+    >>> latex_escaped("50% of a_b: -0.5 ± 1")
     '50\\% of a\\_b: $-$0.5 $\\pm$ 1'
     """
     spelled = "".join(_LATEX.get(character, character) for character in text)

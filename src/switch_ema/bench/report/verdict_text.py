@@ -290,10 +290,12 @@ def verdicts(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]
         (r.verdict, printable(sentence(r, metric=metric, baseline=baseline)))
         for r in compared
     ]
-    return sentences + direct_verdict(task, spell)
+    return sentences + _direct_verdicts(task, spell)
 
 
-def direct_verdict(task: TaskSummary, spell: Spell = str) -> list[tuple[Verdict, str]]:
+def _direct_verdicts(
+    task: TaskSummary, spell: Spell = str
+) -> list[tuple[Verdict, str]]:
     """Compare Switch EMA with EMA, in sentences."""
     metric = replace(task.metrics[0], unit=difference_unit(task.metrics[0]))
     results = {result.method: result for result in task.results[metric.name]}

@@ -100,12 +100,17 @@ class Difference:
             return "undecided"
         if self.p_holm < LEVEL:
             return "helps" if self.mean > 0 else "hurts"
-        low, high = self.low, self.high
-        if not self.sd:
-            half = half_width(self.resolution, self.n, LEVEL / self._factor)
-            low, high = self.mean - half, self.mean + half
+        low, high = self.bounds
         is_small = -self.smallest_effect <= low <= high <= self.smallest_effect
         return "no difference" if is_small else "undecided"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; near ties have one as if they varied by the resolution."""
+        if self.sd:
+            return self.low, self.high
+        half = half_width(self.resolution, self.n, LEVEL / self._factor)
+        return self.mean - half, self.mean + half
 
     @property
     def allows_for_skew(self) -> bool:

@@ -43,9 +43,10 @@ def without_one_seed(
             baseline=baseline,
             smallest_effect=effects[0] if effects else None,
         )
-        for before, after in zip(results, again, strict=True):
-            if before.verdict != after.verdict:
-                changed[before.method][left_out] = after.verdict
+        verdicts = {result.method: result.verdict for result in again}
+        for result in results:
+            if verdicts[result.method] != result.verdict:
+                changed[result.method][left_out] = verdicts[result.method]
     return changed
 
 
