@@ -44,6 +44,16 @@ def test_learns_and_measures(name):
 
 
 @pytest.mark.parametrize("name", TASKS)
+def test_classifiers_know_the_accuracy_of_chance(name):
+    """So that a training that learned nothing is named before any verdict."""
+    task = small_task(name)
+    if task.metrics[0].name == "accuracy":
+        ((predictor, values),) = task.trivial().items()
+        assert predictor == "always predicting the most frequent class"
+        assert list(values) == ["accuracy"] and 5 < values["accuracy"] < 80
+
+
+@pytest.mark.parametrize("name", TASKS)
 def test_seed_decides_data_batches_and_weights(name):
     def everything(seed, noise):
         torch.manual_seed(noise)  # what came before must not matter

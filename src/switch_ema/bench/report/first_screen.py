@@ -15,7 +15,7 @@ from switch_ema.bench.report.verdict_text import (
     Spell,
     direct_pairs,
     leaders_of,
-    trouble_sentence,
+    troubles_of,
 )
 from switch_ema.bench.spec import is_script, parse_method_spec
 from switch_ema.bench.stats.course import (
@@ -190,7 +190,7 @@ def _direct_lines(
 
 def _next(task: TaskSummary, own: Course | None, spell: Spell) -> str:
     """Recommend what to do next, the most important first."""
-    if trouble_sentence(task):
+    if troubles_of(task):
         return "make the baseline learn first (learning rate, epochs)"
     steps = [*_more_seeds(task, spell), *_other_settings(task, own)]
     if steps:

@@ -58,8 +58,8 @@ _COLOURS: dict[Verdict, str] = {
 # Below this width, the best epoch and the interval move under their neighbours.
 _WIDE = 100
 _LONG_NAME = 12
-_VERDICT = 21
-"""Width of the verdicts in the short table."""
+_VERDICTS = (26, 21)
+"""Widths of the verdicts in the short table, the widest that fits."""
 
 
 def print_findings(summary: ComparisonSummary, console: Console) -> None:
@@ -70,15 +70,15 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         console.print()
         console.print(Text(printable(task.task), style="bold"))
         console.print(Text(best_sentence(task)))
-        table = _short_results(task)
-        if fits(table, console):
+        tables = (_short_results(task, width) for width in _VERDICTS)
+        if table := next((table for table in tables if fits(table, console)), None):
             console.print(table)
         else:
             _print_results(task, console)
         _print_lines(console, first_screen(task))
         if doubt := skew_sentence(task):
             _print_lines(console, [("baseline", doubt)])
-        _print_notes(task, console)
+        _print_notes(task, console, share_sentences(task))
         if task.origin:
             _print_lines(console, [("baseline", _origin(task))])
 
@@ -170,16 +170,15 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     _print_lines(console, first_screen(task))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
-    _print_notes(task, console)
+    _print_notes(task, console, [*share_sentences(task), trivial_sentence(task)])
     if task.costs:
         console.print()
         _print_costs(task, console)
         console.print(Text(shared_cost_sentence(task), style="dim"))
 
 
-def _print_notes(task: TaskSummary, console: Console) -> None:
+def _print_notes(task: TaskSummary, console: Console, notes: Sequence[str]) -> None:
     """Print further notes, problems and missing trainings."""
-    notes = [*share_sentences(task), trivial_sentence(task)]
     _print_lines(console, [("baseline", text) for text in notes if text])
     _print_trouble(task, console)
 
@@ -225,7 +224,8 @@ def _table() -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
 
 
-def _short_results(task: TaskSummary) -> Table:
+def _short_results(task: TaskSummary, width: int) -> Table:
+    """Make the short table with verdicts of at most the given width."""
     metric = task.metrics[0]
     baseline = shortened(printable(baseline_of(task.results[metric.name])), 14)
     table = _table()
@@ -234,7 +234,7 @@ def _short_results(task: TaskSummary) -> Table:
     table.add_column(name, justify="right", no_wrap=True)
     heading = f"vs {baseline} [{CONFIDENCE} CI]"
     table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", min_width=_VERDICT)
+    table.add_column("verdict", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True)
     for row in make_rows(task, metric):
         shift = row.difference
@@ -244,7 +244,7 @@ def _short_results(task: TaskSummary) -> Table:
             Text(_broken(printable(row.method))),
             Text(row.last),
             Text(shift),
-            Text(textwrap.fill(row.words, _VERDICT), _COLOURS[row.verdict]),
+            Text(textwrap.fill(row.words, width), _COLOURS[row.verdict]),
             Text(row.n),
         )
     return table

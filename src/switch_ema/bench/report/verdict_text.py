@@ -95,8 +95,7 @@ def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
         digits = digits_of(metric, results)
         value = f"{fixed(own.last.mean, digits)}{unit}, n = {own.last.n}"
         text, rest = f"Nothing beats {spell(own.method)} ({value}): {rest}", ""
-    text = f"{text}{f'; {rest}' if rest else ''}."
-    return printable(" ".join(filter(None, (trouble_sentence(task, spell), text))))
+    return _after_trouble(task, spell, f"{text}{f'; {rest}' if rest else ''}.")
 
 
 def best_of(task: TaskSummary) -> str:
@@ -113,8 +112,7 @@ def best_of(task: TaskSummary) -> str:
         text = "undecided"
     else:
         text = f"nothing beats {baseline_of(results)}" if compared else "baseline only"
-    has_learned = not trouble_sentence(task)
-    return printable(text if has_learned else f"baseline did not learn; {text}")
+    return printable("; ".join([*(word for word, _ in troubles_of(task)), text]))
 
 
 def leaders_of(task: TaskSummary) -> list[MethodResult]:
@@ -133,22 +131,27 @@ def leaders_of(task: TaskSummary) -> list[MethodResult]:
     return [helping[name] for name in names]
 
 
-def trouble_sentence(task: TaskSummary, spell: Spell = str) -> str:
-    """Say that the baseline diverged or is no better than a trivial predictor."""
+def troubles_of(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
+    """Say that the baseline diverged or is no better than a trivial predictor.
+
+    Returns:
+        A few words and a sentence each.
+    """
     metric = task.metrics[0]
     results = task.results[metric.name]
     own = next(result for result in results if result.verdict == "baseline")
     name = spell(own.method)
     curves = task.curves[metric.name]
     trained = curves.get(own.method, {}).values()
-    longest = max(
-        (len(c) for seeds in curves.values() for c in seeds.values()), default=0
-    )
+    longest = max(len(c) for seeds in curves.values() for c in seeds.values())
     lost = sum(len(c) < longest or not is_usable(c[-1]) for c in trained)
-    texts = []
+    found = []
     if lost:
         seeds = f"{lost} of {counted(len(trained), 'seed')}"
-        texts.append(f"{name} diverged or did not finish in {seeds}.")
+        sentence = f"{name} diverged or did not finish in {seeds}"
+        if not own.last.n:
+            sentence += ", so there is nothing to compare with"
+        found.append((f"{own.method} diverged", f"{sentence}."))
     predictor = unbeaten(task.trivial, metric, own.last.mean) if own.last.n else None
     if predictor is not None:
         unit = f" {metric.unit}" if metric.unit else ""
@@ -157,11 +160,20 @@ def trouble_sentence(task: TaskSummary, spell: Spell = str) -> str:
             f"{fixed(v, digits)}{unit}"
             for v in (own.last.mean, task.trivial[predictor][metric.name])
         )
-        texts.append(
-            f"{name} did not learn: {value} is no better than {predictor}, which "
-            f"needs no training ({reached})."
+        sentence = f"{value} is no better than {predictor} ({reached})"
+        found.append(
+            (f"{own.method} did not learn", f"{name} did not learn: {sentence}.")
         )
-    return printable(" ".join(texts))
+    return found
+
+
+def _after_trouble(task: TaskSummary, spell: Spell, text: str) -> str:
+    """Put what is wrong with the baseline first; without one, nothing follows."""
+    parts = [sentence for _, sentence in troubles_of(task, spell)]
+    own = task.results[task.metrics[0].name]
+    if any(r.last.n for r in own if r.verdict == "baseline") or not parts:
+        parts.append(text)
+    return printable(" ".join(parts))
 
 
 def _lead(leaders: list[MethodResult], task: TaskSummary, spell: Spell) -> str:
@@ -219,7 +231,7 @@ def _open_question(
         why = f"with {with_n} the seeds do not decide"
     else:
         why = f"with {with_n} there are too few seeds, and a verdict needs {FEWEST}"
-    sign = "" if metric.higher_is_better else f" (lower {metric.name} is positive)"
+    sign = "" if metric.higher_is_better else " (positive is lower, so better)"
     return f"Undecided: {why}; {briefs}{sign}"
 
 
@@ -253,8 +265,7 @@ def headline(task: TaskSummary, spell: Spell = str) -> str:
     # Do not capitalise method names: they are shown as typed.
     if not text.startswith(tuple(spell(result.method) for result in results)):
         text = text[0].upper() + text[1:]
-    trouble = trouble_sentence(task, spell)
-    return printable(f"{f'{trouble} ' if trouble else ''}{text}.")
+    return _after_trouble(task, spell, f"{text}.")
 
 
 def _spelled(results: list[MethodResult], spell: Spell) -> list[MethodResult]:

@@ -334,7 +334,7 @@ def _problems(
     problems = []
     for cell in cells:
         status = statuses.get(cell.id)
-        message = results.cell(cell)["message"] if status is not None else ""
+        message = str(results.cell(cell)["message"]) if status is not None else ""
         if message or status not in ("done", None):
-            problems.append(f"{cell}: {status}, {message}.")
+            problems.append(f"{cell}: {status}, {message.rstrip('.')}.")
     return problems

@@ -37,6 +37,16 @@ def classified(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
+def one_class(labels: Tensor) -> dict[str, dict[str, float]]:
+    """Return the accuracy of the best classifier that needs no training.
+
+    >>> one_class(torch.tensor([0, 1, 1, 2]))
+    {'always predicting the most frequent class': {'accuracy': 50.0}}
+    """
+    share = labels.flatten().bincount().max().item() / labels.numel()
+    return {"always predicting the most frequent class": {"accuracy": 100 * share}}
+
+
 class Classifier(Task):
     """A classification task: cross-entropy loss, accuracy and NLL as metrics.
 
@@ -68,6 +78,10 @@ class Classifier(Task):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure accuracy in percent and the mean negative log-likelihood."""
         return classified(*self.predictions(model))
+
+    def trivial(self) -> dict[str, dict[str, float]]:
+        """Measure the most frequent class of the evaluation labels."""
+        return one_class(self.y_eval)
 
     def stacked_values(
         self, stack: Stacked, tasks: Sequence[Task]

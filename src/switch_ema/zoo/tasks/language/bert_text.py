@@ -185,12 +185,6 @@ class BertText(Classifier):
         """Return the tokens of the evaluation texts."""
         return torch.split(self.x_eval, 100)
 
-    def trivial(self) -> dict[str, dict[str, float]]:
-        """Measure a model that always predicts the most frequent training class."""
-        frequent = self.y.bincount(minlength=self.classes).argmax()
-        share = (self.y_eval == frequent).double().mean().item()
-        return {"most frequent class": {"accuracy": 100 * share}}
-
 
 @dataclass(frozen=True)
 class Start:

@@ -18,7 +18,7 @@ from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.vision import ImageFiles, Images
 from switch_ema.zoo.models.catalog import SCALES, create_network
 from switch_ema.zoo.tasks.image_batches import evaluation_batches
-from switch_ema.zoo.tasks.metrics import ACCURACY, predict
+from switch_ema.zoo.tasks.metrics import ACCURACY, one_class, predict
 from switch_ema.zoo.tasks.ssl.evaluation import (
     PROCEDURE,
     PROTOCOLS,
@@ -200,6 +200,10 @@ class Pretraining(Task):
     @abstractmethod
     def encoder_of(self, model: nn.Module) -> nn.Module:
         """Return the part of the unwrapped model to keep after pre-training."""
+
+    def trivial(self) -> dict[str, dict[str, float]]:
+        """Measure the most frequent class of the test labels."""
+        return one_class(self.data.y_test)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure how well the encoder's features classify.
