@@ -285,13 +285,30 @@ def test_version(capsys):
 
 def test_options_of_a_task_and_of_a_method(folder, capsys):
     code, out, _ = call(capsys, "tasks", "images")
-    assert code == 0 and "network" in out and "small-cnn" in out
+    assert code == 0 and "network" in out
+    assert "small-cnn, resnet18 or mlp" in out and "images per step" in out
     code, out, _ = call(capsys, "tasks", "tiny.py:Tiny")
     assert code == 0 and "noise" in out and "0.5" in out
     code, out, _ = call(capsys, "methods", "ema")
-    assert code == 0 and "update_every" in out
+    assert code == 0 and "update_every" in out and "statistics, average or cop" in out
+    assert "as in ema:decay=auto." in out
     code, out, _ = call(capsys, "methods", "plain")
     assert code == 0 and "No options" in out
+
+
+def test_tasks_that_need_data_say_whether_it_was_found(folder, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(folder))
+    (folder / "fashion_mnist.npz").touch()
+    code, out, _ = call(capsys, "tasks")
+    assert code == 0 and out.count("needs the data") == 5
+    assert "needs the data fashion_mnist: found" in out
+    assert "needs the data agedb: not found" in out
+    assert out.endswith("switch-ema data shows how to get the data not found.\n")
+    code, out, _ = call(capsys, "tasks", "rcf-mnist")
+    assert code == 0 and f"found in {folder / 'fashion_mnist.npz'}" in out
+    code, out, _ = call(capsys, "tasks", "age")
+    assert code == 0 and "Needs the data agedb unless another is chosen: set SW" in out
 
 
 def test_a_closed_pipe_is_no_error():

@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.fingerprints import changed_inputs, described, fingerprint
+from switch_ema.bench.option_docs import Option, meanings_of, values_of
 from switch_ema.bench.spec import (
     FOLDER,
     KINDS,
@@ -184,6 +185,20 @@ def options_of(task_class: type[Task]) -> dict[str, inspect.Parameter]:
         for option in options
         if option.kind in named and option.name != "split"
     }
+
+
+def described_options(task_class: type[Task]) -> list[Option]:
+    """List a task's options with defaults, meanings and allowed values."""
+    meanings = meanings_of(task_class)
+    return [
+        Option(
+            name,
+            "" if option.default is option.empty else str(option.default),
+            meanings.get(name, ""),
+            values_of(task_class, name),
+        )
+        for name, option in options_of(task_class).items()
+    ]
 
 
 def takes_split(task_class: type[Task]) -> bool:

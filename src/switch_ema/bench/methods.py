@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from switch_ema.averaging.schedules.spelling import AUTO
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import (
+    ADAPTIVE,
     BEST,
     CONTROL,
     DESCRIPTIONS,
@@ -30,6 +32,7 @@ from switch_ema.bench.method_names import (
     is_adaptive,
     uses_held_out,
 )
+from switch_ema.bench.option_docs import Option, meanings_of, values_of
 from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 from switch_ema.bench.text import unknown
 
@@ -227,11 +230,60 @@ def options_of(name: str) -> dict[str, str]:
     }
     given = _options(Spec(name, {}), 1, Path("unused"))
     found |= {key: given[key] for key in found.keys() & given.keys()}
-    if name == "swa":
+    if name in ("swa", "swag"):
         found["start"] = "3/4 of the epochs"
     if "decay" in found:
         found["warmup"] = "count"
     return {key: _spelled(value) for key, value in found.items()}
+
+
+_INTERVAL = "epochs (0.5: twice per epoch), or steps as in 100it"
+_TYPED = {
+    "decay": "a number in [0, 1), auto, or a schedule such as half_life(500it)",
+    **dict.fromkeys(("switch_every", "every", "period"), _INTERVAL),
+    **dict.fromkeys(FILTERS, 'a name or glob, or several: ("head*","norm*")'),
+    "warmup": "count or none",
+    "dtype": "float32, bfloat16 or another dtype of torch",
+    "device": "cpu, cuda or another device of torch",
+    "sigma_rel": "numbers in brackets, as in (0.05,0.1)",
+}
+"""How to type values that are objects in Python."""
+
+
+def described_options(name: str) -> list[Option]:
+    """List a method's options with defaults, meanings and how to type their values.
+
+    >>> [option.values for option in described_options("lookahead")][:2]
+    ['a whole number', 'a number']
+    """
+    kind = METHODS.get(base_name(name))
+    if kind is None:
+        return []
+    meanings = {**meanings_of(kind), "warmup": _WARMUP}
+    found = []
+    for option, default in options_of(name).items():
+        values = _TYPED.get(option) or values_of(kind, option)
+        if option == "switch_every" and base_name(name) == _SWITCH_EMA:
+            values += f", or {ADAPTIVE}: held-out data decides"
+        if default.startswith("Steps(") and option == "every":
+            values = "steps as in 100it"  # epochs are refused
+        typed = re.sub(r"Steps\(n=(\d+)\)", r"\1it", default)
+        meaning = _IN_PYTHON.sub("", meanings.get(option, ""))
+        found.append(Option(option, typed, meaning, values))
+    return found
+
+
+_IN_PYTHON = re.compile(
+    r"^epochs, Steps\(n\) or a callable: |^names, globs or a predicate: "
+    r"|, Steps\(n\),.*?(?=\. |$)|; a callable .*$"
+)
+"""Parts of a meaning about values that cannot be typed."""
+
+
+_WARMUP = (
+    "count lets the decay grow with the steps, so that the initial weights are soon "
+    "forgotten; none keeps it constant"
+)
 
 
 def options_in_epochs(method: Method) -> list[str]:

@@ -3,22 +3,29 @@
 Lists need no torch; it is imported only where needed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
-from switch_ema.bench.text import unknown
-from switch_ema.zoo.tasks.registry import TASKS, describe_task
+from switch_ema.bench.text import printable, unknown
+from switch_ema.zoo.tasks.registry import DATA, TASKS, describe_task
+
+if TYPE_CHECKING:
+    from switch_ema.bench.option_docs import Option
+    from switch_ema.zoo.data import DataSource
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """List the tasks, or the options of one task.
+    """List the tasks and the data they need, or the options of one task.
 
     - switch-ema tasks
     - switch-ema tasks images
@@ -30,18 +37,37 @@ class Tasks:
     def __call__(self, console: Console) -> None:
         """List them."""
         if self.task is None:
-            descriptions = {name: describe_task(name) for name in TASKS}
-            _print_list("task", descriptions, console)
+            self._list(console)
             return
-        from switch_ema.bench.loading import load_task_class, options_of
+        from switch_ema.bench.loading import described_options, load_task_class
 
-        task_class, _ = load_task_class(self.task)
+        task_class, spec = load_task_class(self.task)
         console.print(escape((task_class.__doc__ or "").partition("\n")[0]))
-        table = Table("option", "default")
-        for option in options_of(task_class).values():
-            given = option.default is not option.empty
-            table.add_row(option.name, escape(str(option.default)) if given else "")
+        _print_options(described_options(task_class), console)
+        if spec.name in DATA:
+            (source,) = [s for s in _sources() if s.name == DATA[spec.name]]
+            state = f"found in {source.where}" if source.found else source.how
+            text = f"Needs the data {source.name} unless another is chosen: {state}."
+            console.print(escape(text), soft_wrap=True)
+
+    def _list(self, console: Console) -> None:
+        found = {source.name: source.found for source in _sources()}
+        table = Table("task", "description", title="Tasks")
+        for name in TASKS:
+            text = escape(describe_task(name))
+            if name in DATA:
+                state = "[green]found[/]" if found[DATA[name]] else "[red]not found[/]"
+                text += f"\n[dim]needs the data {DATA[name]}:[/] {state}"
+            table.add_row(name, text)
         console.print(table)
+        if not all(found[name] for name in DATA.values()):
+            console.print("switch-ema data shows how to get the data not found.")
+
+
+def _sources() -> "list[DataSource]":
+    from switch_ema.zoo.data import catalogue
+
+    return catalogue()
 
 
 @dataclass(frozen=True)
@@ -62,17 +88,16 @@ class Methods:
             return
         if self.method not in DESCRIPTIONS:
             raise unknown("method", self.method, DESCRIPTIONS)
-        from switch_ema.bench.methods import options_of
+        from switch_ema.bench.methods import described_options
 
         console.print(escape(DESCRIPTIONS[self.method]))
-        options = options_of(self.method)
-        if not options:
+        options = described_options(self.method)
+        if options:
+            _print_options(options, console)
+            example = f"{self.method}:{options[0].name}={options[0].default}"
+            console.print(f"Options are typed after the name, as in {escape(example)}.")
+        else:
             console.print("No options.")
-            return
-        table = Table("option", "default")
-        for name, default in options.items():
-            table.add_row(name, escape(default))
-        console.print(table)
 
 
 @dataclass(frozen=True)
@@ -91,10 +116,8 @@ class Data:
 
     def __call__(self, console: Console) -> None:
         """Show it."""
-        from switch_ema.zoo.data import catalogue
-
         table = Table("data", "found", "where", "how to get it", title="Data")
-        for source in catalogue():
+        for source in _sources():
             found = "[green]yes[/]" if source.found else "no"
             table.add_row(source.name, found, escape(source.where), escape(source.how))
         console.print(table)
@@ -104,4 +127,16 @@ def _print_list(kind: str, descriptions: dict[str, str], console: Console) -> No
     table = Table(kind, "description", title=f"{kind.capitalize()}s")
     for name, description in descriptions.items():
         table.add_row(name, escape(description))
+    console.print(table)
+
+
+def _print_options(options: "Sequence[Option]", console: Console) -> None:
+    """Print a table of options: default, meaning and, below it, allowed values."""
+    table = Table("option", "default", "meaning and values", show_lines=True)
+    for option in options:
+        meaning = Text(printable(option.meaning))
+        if option.values:
+            meaning.append("\n" if option.meaning else "")
+            meaning.append(f"values: {printable(option.values)}", "dim")
+        table.add_row(option.name, escape(printable(option.default)), meaning)
     console.print(table)

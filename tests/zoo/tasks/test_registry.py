@@ -3,10 +3,15 @@
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.loading import create_task, load_task_class, options_of
+from switch_ema.bench.loading import (
+    create_task,
+    described_options,
+    load_task_class,
+    options_of,
+)
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import SeedBatchTask
-from switch_ema.zoo.tasks.registry import TASKS, describe_task, import_task
+from switch_ema.zoo.tasks.registry import DATA, TASKS, describe_task, import_task
 from switch_ema.zoo.tasks.toy.digits import NoisyDigits
 
 
@@ -49,6 +54,27 @@ def test_unknown_option_lists_the_known_ones_with_defaults(name):
         assert f"{option.name}={option.default}" in message
     assert "split" not in message
     assert "seed" not in message
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_option_is_described_with_its_values(name):
+    for option in described_options(import_task(name)):
+        assert option.meaning, option.name
+        if option.default.isidentifier() and option.default not in (
+            *("None", "True", "False"),
+        ):  # a name is one of those that are listed
+            assert option.default in f"{option.meaning} {option.values}", option.name
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_that_need_data_are_marked(name, monkeypatch, tmp_path):
+    monkeypatch.delenv("SWITCH_EMA_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if name not in DATA:
+        create_task(name, (0,))
+        return
+    with pytest.raises(UsageError, match=f"the data {DATA[name]} was not found"):
+        create_task(name, (0,))
 
 
 @pytest.mark.parametrize("option", ["split=validation", "seed=3", "seeds=3"])

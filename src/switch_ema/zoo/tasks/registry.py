@@ -43,6 +43,15 @@ TASKS: dict[str, str] = {
 }
 """Module and class; a leading dot means this package."""
 
+DATA: dict[str, str] = {
+    "rcf-mnist": "fashion_mnist",
+    "age": "agedb",
+    "cell-count": "bccd",
+    "bert-text": "reviews",
+    "bert-lm": "wikitext2",
+}
+"""Dataset that a task needs by default; that of the others comes with a library."""
+
 
 def import_task(name: str) -> "type[Task]":
     """Import a registered task's class."""

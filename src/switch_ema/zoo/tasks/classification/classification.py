@@ -29,6 +29,7 @@ from switch_ema.zoo.data.vision import (
 )
 from switch_ema.zoo.models.catalog import NETWORKS, create_network
 from switch_ema.zoo.procedures import (
+    PROCEDURES,
     TrainingProcedure,
     classification_loss,
     create_procedure,
@@ -66,13 +67,14 @@ class Classification(Classifier):
         seed: Random seed.
         split: Evaluate on ``test`` images or on a held-out fifth of the training images
             (``validation``).
-        network: One of the paper's, such as ``deit-s``.
+        network: One of the paper's networks.
         dataset: ``digits``, ``cifar10``, ``cifar100``, ``stl10`` or ``imagenet``.
         scale: ``small`` trains a small version of the network on a few images in
             seconds, with the procedure's optimizer; ``fitted`` trains it until it fits
             its images, with decays that keep the same share at a switch as the
             paper's; ``paper`` runs everything at full size.
-        procedure: Such as ``rsb-a2``; default: the paper's for the network.
+        procedure: Augmentation, optimizer and schedule; default: the paper's for the
+            network.
         augment: Whether to use the procedure's augmentation.
         size: Training images; default: all, or 1,000 at the smaller scales.
         test_size: Test images, likewise.
@@ -84,6 +86,9 @@ class Classification(Classifier):
         workers: Processes that read images from files.
         download: Whether torchvision may download the data.
     """
+
+    networks = tuple(NETWORKS)
+    procedures = tuple(PROCEDURES)
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:

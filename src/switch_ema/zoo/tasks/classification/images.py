@@ -22,8 +22,23 @@ _AUGMENTED = Augmentation(crop="shifted", flip=True)
 
 
 class Images(Classifier):
-    """Image classification with label noise: digits, MNIST, Fashion-MNIST or CIFAR."""
+    """Image classification with label noise: digits, MNIST, Fashion-MNIST or CIFAR.
 
+    Args:
+        seed: random seed.
+        split: evaluate on "test" or "validation" images.
+        dataset: the images; digits come with scikit-learn.
+        network: the network; resnet18 is trained by SGD, the others by AdamW.
+        noise: share of the training labels to redraw at random, in [0, 1).
+        size: training images; None: all of them.
+        test_size: test images; None: all of them.
+        batch: images per step.
+        augment: whether to shift and flip the training images.
+        download: whether torchvision may download the data.
+    """
+
+    datasets = DATASETS
+    networks = IMAGE_NETWORKS
     recipe = Recipe(epochs=20)
 
     @classmethod

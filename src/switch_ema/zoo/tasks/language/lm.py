@@ -22,8 +22,22 @@ State = tuple[Tensor, Tensor]
 
 
 class LanguageModel(WordTask):
-    """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB."""
+    """Language modelling with a 2-layer LSTM: Python's manual, WikiText-2 or PTB.
 
+    Args:
+        seed: random seed.
+        split: evaluate on "test" or "validation" text.
+        dataset: the text; pydoc, Python's manual, comes with Python.
+        hidden: units of each layer.
+        dropout: share of the units dropped in training, in [0, 1).
+        vocabulary: number of words, the most frequent ones.
+        size: words of the training text; None: all of them.
+        test_size: words of the test text; None: all of them.
+        batch: pieces of text per step.
+        bptt: words of a piece, through which gradients flow.
+    """
+
+    datasets = ("pydoc", "wikitext2", "ptb")
     undivided = "its network carries its state over from the previous batch"
     recipe = Recipe(
         # About 100 steps per epoch: a switch keeps about half of its progress.
@@ -53,7 +67,7 @@ class LanguageModel(WordTask):
         self.bptt = check_count("bptt", bptt)
         self.read_texts(
             dataset,
-            ("pydoc", "wikitext2", "ptb"),
+            self.datasets,
             split,
             size=size,
             test_size=test_size,

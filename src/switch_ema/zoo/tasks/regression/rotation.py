@@ -33,8 +33,19 @@ class Rotation(Task):
     angle in 80% of the images, from red to blue in the others, here in training and
     test alike. As there, the network predicts the angle as one number and errors are
     plain differences: predicting 359 for an angle of 1 is an error of 358.
+
+    Args:
+        seed: random seed.
+        split: evaluate on "test" or "validation" images.
+        dataset: the images; rcf needs fashion_mnist and cifar10.
+        network: the network.
+        size: training images, at least 10.
+        batch: images per step.
+        download: whether torchvision may download the data.
     """
 
+    datasets = tuple(_RANGES)
+    networks = IMAGE_NETWORKS
     metrics = (
         Metric(name="MAE", higher_is_better=False, unit="°"),
         Metric(name="RMSE", higher_is_better=False, unit="°"),

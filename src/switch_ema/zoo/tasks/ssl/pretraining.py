@@ -57,8 +57,8 @@ class Pretraining(Task):
         seed: Random seed.
         split: Evaluate on ``test`` images or on a held-out fifth of the training images
             (``validation``).
-        dataset: One of ``DATASETS``; ``imagenet`` is any folder with its layout, whose
-            images are read on demand.
+        dataset: The images; ``imagenet`` is any folder with its layout, whose images
+            are read on demand.
         network: The encoder; default: the method's usual one.
         scale: ``small`` or ``paper``.
         size: Training images; default: all, or 2,000 at small scale.
@@ -72,6 +72,7 @@ class Pretraining(Task):
     """
 
     metrics = (ACCURACY, Metric(name="knn", higher_is_better=True, unit="%"))
+    datasets: ClassVar[tuple[str, ...]] = DATASETS
     networks: ClassVar[tuple[str, ...]]
     """Allowed networks; the first is the default."""
     paper: ClassVar[PaperSettings]

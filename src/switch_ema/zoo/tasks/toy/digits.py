@@ -17,7 +17,15 @@ from switch_ema.zoo.tasks.metrics import Classifier
 
 
 class Digits(Classifier):
-    """Handwritten digits with clean labels; 1,000 training images by default."""
+    """Handwritten digits with clean labels; 1,000 training images by default.
+
+    Args:
+        seed: random seed.
+        split: evaluate on "test" or "validation" images.
+        noise: share of the training labels to redraw at random, in [0, 1).
+        size: training images, from 10 to 1,796; the others are test images.
+        batch: images per step.
+    """
 
     recipe = Recipe(
         epochs=30, methods={"ema": {"decay": 0.99}, "switch-ema": {"decay": 0.99}}

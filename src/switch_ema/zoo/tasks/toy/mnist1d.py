@@ -24,8 +24,17 @@ _LEARNING_RATES = {"mlp": 5e-3, "cnn": 1e-2, "gru": 1e-2, "transformer": 3e-3}
 
 
 class MNIST1D(Classifier):
-    """MNIST-1D: digits as noisy signals of 40 numbers, for four kinds of network."""
+    """MNIST-1D: digits as noisy signals of 40 numbers, for four kinds of network.
 
+    Args:
+        seed: random seed.
+        split: evaluate on "test" or "validation" signals.
+        network: the kind of network.
+        size: training signals, at least 10.
+        batch: signals per step.
+    """
+
+    networks = tuple(_LEARNING_RATES)
     recipe = Recipe(
         # 40 steps per epoch: at this decay a switch keeps about half of its progress.
         epochs=40,
@@ -42,7 +51,7 @@ class MNIST1D(Classifier):
         batch: int = 100,
     ) -> None:
         super().__init__(seed)
-        self.network = check_choice("network", network, tuple(_LEARNING_RATES))
+        self.network = check_choice("network", network, self.networks)
         self.batch = check_count("batch", batch)
         x, y, x_test, y_test = _signals(check_count("size", size, 10), seed)
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(

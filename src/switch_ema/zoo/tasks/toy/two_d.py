@@ -26,7 +26,17 @@ LABELLED, TESTED = 50, 500
 
 
 class TwoD(PlaneTask):
-    """Points in the plane; all seeds train at once."""
+    """Points in the plane; all seeds train at once.
+
+    Args:
+        seeds: random seeds.
+        split: evaluate on "test" or "validation" points.
+        noise: standard deviation of the noise added to the points, in [0, 10).
+        hidden: units of the hidden layer.
+        lr: learning rate of SGD, in [0, 100).
+        momentum: momentum of SGD, in [0, 1).
+        batch: points per step.
+    """
 
     metrics = (ACCURACY, Metric(name="loss", higher_is_better=False))
     recipe = Recipe(
