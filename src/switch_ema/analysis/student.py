@@ -12,7 +12,7 @@ _NEGLIGIBLE = 40.0
 """Integrands below exp(-40) of their maximum are left out."""
 
 
-def t_sf(t: float, df: int) -> float:
+def t_sf(t: float, df: float) -> float:
     """Return the probability of a value above t.
 
     >>> round(t_sf(2.0, 1), 6), round(t_sf(-2.0, 1), 6)
@@ -31,7 +31,7 @@ def t_sf(t: float, df: int) -> float:
     return 0.5 - front * _beta_fraction(0.5, a, ratio / (1 + ratio))
 
 
-def t_isf(p: float, df: int) -> float:
+def t_isf(p: float, df: float) -> float:
     """Return the t with ``t_sf(t, df) == p``, for p in (0, 1).
 
     >>> round(t_isf(0.025, 10), 6)
@@ -51,7 +51,7 @@ def t_isf(p: float, df: int) -> float:
         t = further
 
 
-def noncentrality(critical: float, df: int, power: float) -> float:
+def noncentrality(critical: float, df: float, power: float) -> float:
     """Return the true mean, in standard errors, that a t-test finds with a power.
 
     Args:
@@ -68,7 +68,7 @@ def noncentrality(critical: float, df: int, power: float) -> float:
         mean = further
 
 
-def _noncentral_sf(t: float, df: int, mean: float) -> tuple[float, float]:
+def _noncentral_sf(t: float, df: float, mean: float) -> tuple[float, float]:
     """Return the probability of (Z + mean) / S above t, and its derivative by mean.
 
     Here Z is normal and S = sqrt(chi2 / df). The integral over log S of an entire

@@ -13,7 +13,8 @@ from switch_ema.bench.method_names import DESCRIPTIONS, PLAIN
 from switch_ema.bench.recipe import Metric, is_lower_better, is_usable
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.report.verdict_text import best_sentence
-from switch_ema.bench.stats.paired import MethodResult, compare
+from switch_ema.bench.stats.paired import Curves, MethodResult, compare
+from switch_ema.bench.stats.pairing import are_copies, only_first
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import counted, listed
@@ -221,6 +222,14 @@ def _summarized(
     longest = max(len(c) for own in ordered.values() for c in own.values())
     problems = _problems(curves, ordered, metric.name, longest, baseline)
     logs = sum(map(len, ordered.values()))
+    seeds: Curves = ordered
+    if are_copies(ordered):
+        seeds = only_first(ordered)
+        problems.insert(
+            0,
+            "The logs of all seeds have the same values to the last digit, so they "
+            "count as one and there is no verdict; does the training use its seed?",
+        )
     values = counted(longest, "value")
     direction = "higher" if metric.higher_is_better else "lower"
     return TaskSummary(
@@ -232,10 +241,10 @@ def _summarized(
         optimizer="",
         epochs=longest,
         metrics=(metric,),
-        curves={metric.name: ordered},
+        curves={metric.name: seeds},
         results={
             metric.name: compare(
-                ordered,
+                seeds,
                 higher_is_better=metric.higher_is_better,
                 baseline=baseline,
                 smallest_effect=smallest_effect_of(metric),

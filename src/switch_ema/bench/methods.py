@@ -307,6 +307,26 @@ def options_in_epochs(method: Method) -> list[str]:
     ]
 
 
+def timing_of(method: Method, epochs: int) -> dict[str, Any]:
+    """Return the options that decide when a method acts, with their values.
+
+    >>> timing_of(method_of("lookahead"), epochs=4)
+    {'k': 100}
+    >>> timing_of(method_of("swa"), epochs=4)
+    {'start': 3, 'every': 1}
+    """
+    if method.name not in METHODS:
+        return {}
+    kind = METHODS[method.name]
+    names = ["start", "switch_start", "period", "switch_every", "every", "update_every"]
+    # LAWA's k is a number of snapshots.
+    names += ["k"] if kind.active else []
+    options = {n: p.default for n, p in inspect.signature(kind).parameters.items()}
+    spec = Spec(method.name, method.spec.options)
+    options |= _options(spec, epochs, Path("unused"), _no_values)
+    return {name: options[name] for name in names if name in options}
+
+
 def _no_values(model: nn.Module) -> tuple[float, float]:
     """Placeholder for the probe when only options are checked."""
     return math.nan, math.nan

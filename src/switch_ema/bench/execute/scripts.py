@@ -24,7 +24,16 @@ from switch_ema.bench.spec import FOLDER, command_of, task_slug
 from switch_ema.bench.text import listed
 from switch_ema.bench.train.context import RunContext, check_kernels
 from switch_ema.bench.train.result import CellResult
-from switch_ema.bench.train.trial import COUNTING, NOTES, TRIAL, WAITING, processes_of
+from switch_ema.bench.train.starts import Starts
+from switch_ema.bench.train.trial import (
+    COUNTING,
+    IDLE,
+    NOTES,
+    TRIAL,
+    WAITING,
+    WEIGHTS,
+    processes_of,
+)
 from switch_ema.bench.train.values import Latest, OnProgress, latest_of
 
 LOGS = "logs"
@@ -304,6 +313,9 @@ def _result_of(rows: list[dict[str, Any]]) -> CellResult:
         train_seconds=notes["train_seconds"],
         evaluate_seconds=notes["evaluate_seconds"],
         memory_mb=notes["memory_mb"],
+        # A trial of 0.2.0 writes none of these.
+        starts=Starts(header[NOTES].get(WEIGHTS, []), end=notes.get(WEIGHTS, [])),
+        idle=notes.get(IDLE, {}),
     )
     for label in header["options"]:
         own = result.values.setdefault(label, {})

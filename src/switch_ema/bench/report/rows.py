@@ -83,11 +83,8 @@ def detects(difference: Difference | None, metric: Metric) -> str:
 
 def number_of_seeds(task: TaskSummary) -> int:
     """Count the seeds of a task, including failed ones."""
-    seeds: set[int] = set()
-    for curves in task.curves.values():
-        for runs in curves.values():
-            seeds |= runs.keys()
-    return len(seeds)
+    runs = [len(own) for curves in task.curves.values() for own in curves.values()]
+    return max(runs, default=0)
 
 
 def baseline_of(results: list[MethodResult]) -> str:

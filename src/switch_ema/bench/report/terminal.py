@@ -53,6 +53,7 @@ _COLOURS: dict[Verdict, str] = {
     "hurts": "bold red",
     "no difference": "yellow",
     "undecided": "magenta",
+    "did not act": "dim",
     "baseline": "dim",
 }
 # Below this width, the best epoch and the interval move under their neighbours.

@@ -57,7 +57,9 @@ RULE = (
     "--smallest-effect, else what the task declares for its metric, else "
     f"{POINTS:g} points for metrics in %, else {OF_BASELINE:.0%} of the baseline's "
     "value. If the differences vary by less than the metric can resolve, such as "
-    "one test sample, an exact sign test replaces the t-test; if there are at least "
+    "one test sample, an exact sign test replaces the t-test; if methods of one seed "
+    "did not start from the same weights and batch, Welch's unpaired test does; if "
+    "there are at least "
     f"{ALLOWED_FROM} pairs and a long tail opposite in sign to the mean, the test is "
     "adjusted for skew (Hall's transformation). "
     f"Intervals are {CONFIDENCE} confidence intervals of the mean difference, "
@@ -89,6 +91,8 @@ def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
     elif any(result.verdict == "undecided" for result in compared):
         text = _open_question(compared, metric, digits_of(metric, results), spell)
         rest = _clauses([r for r in compared if r.verdict in DECIDED], metric, spell)
+    elif all(result.idle for result in compared):
+        return headline(task, spell)
     else:
         own = next(result for result in results if result.verdict == "baseline")
         unit = f" {metric.unit}" if metric.unit else ""
@@ -110,6 +114,8 @@ def best_of(task: TaskSummary) -> str:
         text = f"{listed(leaders)} {verb}"
     elif any(result.verdict == "undecided" for result in compared):
         text = "undecided"
+    elif compared and all(result.idle for result in compared):
+        text = "did not act"
     else:
         text = f"nothing beats {baseline_of(results)}" if compared else "baseline only"
     return printable("; ".join([*(word for word, _ in troubles_of(task)), text]))
@@ -277,7 +283,10 @@ def _clauses(results: list[MethodResult], metric: Metric, spell: Spell) -> str:
     parts = []
     for verdict in VERDICTS:
         own = [result for result in results if result.verdict == verdict]
-        names = [spell(result.method) for result in own]
+        names = [
+            f"{spell(result.method)}{f' ({result.idle})' if result.idle else ''}"
+            for result in own
+        ]
         if names:
             largest = (
                 max(r.difference.smallest_effect for r in own if r.difference)
@@ -337,7 +346,8 @@ def direct_pairs(task: TaskSummary) -> list[tuple[str, str, Difference]]:
             next((r.method for r in results if r.method.partition(":")[0] == name), "")
             for name in ("switch-ema", other)
         )
-        if baseline_of(results) in (first, second):
+        idle = {r.method for r in results if r.idle}
+        if {baseline_of(results), *idle} & {first, second}:
             continue
         known = [r.difference.smallest_effect for r in results if r.difference]
         difference = head_to_head(
@@ -475,6 +485,8 @@ def sentence(
         value = f"{last.mean:.4g}{unit} {metric.name}"
         spread = "" if last.sd is None else f"sd {last.sd:.2g}, "
         return f"{method} is the baseline: {value} ({spread}n = {last.n})."
+    if result.idle:
+        return f"{method} did not act in this run: {result.idle}."
     if d is None:
         return (
             f"Undecided whether {method} helps: too few seeds finished to compare it "
@@ -517,11 +529,14 @@ def _evidence(
     if d.sd == 0:
         return claim, f"{direction}the same or nearly the same in all n = {d.n} seeds"
     interval = f"{CONFIDENCE} CI {fixed(low, digits)} to {fixed(high, digits)}"
-    return claim, f"{direction}{interval}, n = {d.n}"
+    unpaired = ", unpaired" if d.freedom else ""
+    return claim, f"{direction}{interval}, n = {d.n}{unpaired}"
 
 
 def _chance(d: Difference, corrected: bool) -> str:
     p = "p < 0.0001" if d.p_holm < 1e-4 else f"p = {d.p_holm:.2g}"
+    if d.freedom:
+        return f"{p}, Welch's test, {'after Holm' if corrected else 'not corrected'}"
     if d.sd == 0 or d.allows_for_skew:
         test = "sign test" if d.sd == 0 else "t-test adjusted for skew"
         return f"{p}, {test}, {'after Holm' if corrected else 'not corrected'}"

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
@@ -32,6 +33,8 @@ _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
 SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
 """Key prefixes in the metadata that trainings store about a task."""
+CHECKS = "checks"
+"""Key prefix of what is checked about a cell: its start, and methods that were idle."""
 
 MEMORY, OF_STATE = "memory", "of the training's state"
 """Metadata: what ``memory_mb`` means; runs without it stored the process's memory."""
@@ -138,6 +141,9 @@ class Results:
                 notes[f"{OPTIONS} of {method} in {cell.task}"] = options
                 optimizer = result.trained.get("Optimizer", "")  # scripts may have none
                 notes[f"{OPTIMIZER} of {method} in {cell.task}"] = optimizer
+        checks = {**asdict(result.starts), "idle": result.idle}
+        if result.status in FINISHED and any(checks.values()):
+            notes[f"{CHECKS} of {cell.id}"] = json.dumps(checks)
         if result.share is not None:
             for method in cell.methods:
                 notes[f"{SHARE} of {method} in {cell.task}"] = repr(result.share)

@@ -92,6 +92,9 @@ class Difference:
     """If sd is 0, the spread that the metric cannot resolve."""
     smallest_effect: float = 0.0
     """Smallest difference that matters, in the metric's unit."""
+    freedom: float = 0.0
+    """Welch's degrees of freedom if the seeds are not paired; then n is the smaller
+    number of seeds, and sd the standard error times sqrt(n)."""
 
     @property
     def verdict(self) -> Verdict:
@@ -163,6 +166,8 @@ class MethodResult:
     verdict: Verdict
     speed_up: SpeedUp | None
     """None for the baseline, and without pairs."""
+    idle: str = ""
+    """Why the method did not act, if it did not."""
 
 
 def compare(
@@ -171,8 +176,12 @@ def compare(
     higher_is_better: bool,
     baseline: str = "plain",
     smallest_effect: float | None = None,
+    idle: Mapping[str, str] | None = None,
 ) -> list[MethodResult]:
     """Compare every method with the baseline, in the order of the curves.
+
+    A method without a seed in common with the baseline is compared by Welch's unpaired
+    test.
 
     Args:
         curves: values by method and seed.
@@ -181,6 +190,7 @@ def compare(
         smallest_effect: smallest difference that matters; by default 1% of the
             baseline's value, its median over seeds, which one exploded seed cannot
             change.
+        idle: methods that did not act, and why; they are not judged.
 
     >>> plain, ema = {0: [1.0], 1: [2.0], 2: [3.5]}, {0: [1.5], 1: [2.7], 2: [3.0]}
     >>> results = compare({"plain": plain, "ema": ema}, higher_is_better=True)
@@ -193,7 +203,10 @@ def compare(
     finished = finished_curves(curves, sign)
     base = finished[baseline]
     others = {method: own for method, own in finished.items() if method != baseline}
-    paired = {m: own for m, own in others.items() if len(own.keys() & base.keys()) > 1}
+    idle = idle or {}
+    paired = {
+        m: own for m, own in others.items() if m not in idle and _enough(own, base)
+    }
     found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
     corrected = holm([difference.p for difference in found.values()])
     if smallest_effect is None and base:
@@ -209,8 +222,13 @@ def compare(
             last=_summary([sign * c[-1] for c in own.values()]),
             best=_summary([sign * max(filter(is_usable, c)) for c in own.values()]),
             difference=found.get(method),
-            verdict=verdict_of(found.get(method)) if method in others else "baseline",
+            verdict="baseline"
+            if method == baseline
+            else "did not act"
+            if method in idle
+            else verdict_of(found.get(method)),
             speed_up=_speed_up(own, base) if method in others else None,
+            idle="" if method == baseline else idle.get(method, ""),
         )
         for method, own in finished.items()
     ]
@@ -312,11 +330,19 @@ def _differences(own: Seeds, base: Seeds) -> dict[int, float]:
     return {seed: own[seed][-1] - base[seed][-1] for seed in own if seed in base}
 
 
+def _enough(own: Seeds, base: Seeds) -> bool:
+    """Whether there are two pairs or, without any pair, two seeds of each method."""
+    pairs = own.keys() & base.keys()
+    return len(pairs) > 1 or (not pairs and min(len(own), len(base)) > 1)
+
+
 def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
     """Test the paired seeds; p_holm is still p, and there is no interval yet.
 
     Only paired values matter: an unpaired seed that diverges has no influence.
     """
+    if not own.keys() & base.keys():
+        return _unpaired_difference(own, base, comparisons)
     differences = list(_differences(own, base).values())
     n, mean, sd = len(differences), fmean(differences), stdev(differences)
     pairs = [(own[seed][-1], base[seed][-1]) for seed in own if seed in base]
@@ -337,13 +363,32 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
     return replace(found, p=p, p_holm=p, detectable=nan)
 
 
+def _unpaired_difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
+    """Apply Welch's test; a spread below the metric's resolution counts as that."""
+    groups = [[curve[-1] for curve in seeds.values()] for seeds in (own, base)]
+    every = [value for group in groups for value in group]
+    least = max(_ROUNDING * median(map(abs, every)), 0.999 * _resolution(every))
+    errors = [max(stdev(group), least) ** 2 / len(group) for group in groups]
+    n, error = min(map(len, groups)), sqrt(sum(errors))
+    mean = fmean(groups[0]) - fmean(groups[1])
+    if not error:  # nothing but zeros
+        return Difference(mean, 0.0, n, nan, nan, 1.0, 1.0, nan, freedom=n)
+    shares = zip(errors, groups, strict=True)
+    weights = [(one / error**2) ** 2 / (len(group) - 1) for one, group in shares]
+    freedom = 1 / sum(weights)
+    p = 2 * t_sf(abs(mean) / error, freedom)
+    detectable = error * _noncentrality(freedom, LEVEL / comparisons)
+    sd = error * sqrt(n)
+    return Difference(mean, sd, n, nan, nan, p, p, detectable, freedom=freedom)
+
+
 def _with_interval(difference: Difference) -> Difference:
     """Add the interval, which excludes zero if and only if p after Holm decides."""
     d = difference
     if not d.sd:
         return d
     level = LEVEL / d._factor  # the same factor as for p
-    half = half_width(d.sd, d.n, level)
+    half = d.sd / sqrt(d.n) * t_isf(level / 2, d.freedom or d.n - 1)
     low, high = d.mean - half, d.mean + half
     if d.allows_for_skew:  # p is the larger of two: take the union
         ends = skewed_interval(d.mean, d.sd, d.n, d.skew, level)
@@ -402,7 +447,7 @@ def _common_divisor(a: float, b: float, rounding: float) -> float:
 
 
 @lru_cache
-def _noncentrality(df: int, level: float) -> float:
+def _noncentrality(df: float, level: float) -> float:
     """Return the true mean, in standard errors, found with ``POWER``."""
     return noncentrality(t_isf(level / 2, df), df, POWER)
 

@@ -20,6 +20,7 @@ from switch_ema.bench.plan.task_snapshot import TaskFacts, change_of, load_facts
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
+    CHECKS,
     FINISHED,
     MEMORY,
     OF_STATE,
@@ -34,6 +35,7 @@ from switch_ema.bench.results.store import (
 )
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.paired import Curves, MethodResult, compare
+from switch_ema.bench.stats.pairing import CellChecks, checked_curves, idle_methods
 from switch_ema.bench.stats.summary import (
     ComparisonSummary,
     Cost,
@@ -154,6 +156,9 @@ def _summarize_task(
     if is_script(task):
         curves = _carried_on(curves, max(lengths, default=0))
     meta = results.meta()
+    checks = [_checks(meta, cell) for cell in finished]
+    shown, warnings = checked_curves(curves, checks, task, labels[0])
+    idle = idle_methods(checks)
     return TaskSummary(
         task=task,
         description=facts.description,
@@ -164,13 +169,14 @@ def _summarize_task(
         ),
         epochs=max(lengths, default=0) if is_script(task) else recipe.epochs,
         metrics=facts.metrics,
-        curves=curves,
+        curves=shown,
         results={
-            metric.name: _compare(curves[metric.name], metric, labels[0])
+            metric.name: _compare(shown[metric.name], metric, labels[0], idle)
             for metric in facts.metrics
         },
         costs=_costs(results, finished),
         problems=[
+            *warnings,
             *change_of(task, facts),
             *_problems(results, cells, statuses),
             *_uneven(lengths),
@@ -278,7 +284,23 @@ def _trivial(text: str) -> dict[str, dict[str, float]]:
     return {}
 
 
-def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult]:
+def _checks(meta: Mapping[str, str], cell: Cell) -> CellChecks:
+    """Read what a training noted for the checks; empty for earlier versions."""
+    stacked = len(cell.seeds) > 1
+    with _DAMAGED:
+        noted = json.loads(meta.get(f"{CHECKS} of {cell.id}", "{}"))
+        weights, batch, end = (
+            dict(zip(cell.seeds, map(str, noted.get(name, [])), strict=False))
+            for name in ("weights", "batch", "end")
+        )
+        idle = {str(method): str(why) for method, why in noted.get("idle", {}).items()}
+        return CellChecks(cell.methods, stacked, weights, batch, end, idle)
+    return CellChecks(cell.methods, stacked)
+
+
+def _compare(
+    curves: Curves, metric: Metric, baseline: str, idle: Mapping[str, str]
+) -> list[MethodResult]:
     if not curves.get(baseline):
         return []
     return compare(
@@ -286,6 +308,7 @@ def _compare(curves: Curves, metric: Metric, baseline: str) -> list[MethodResult
         higher_is_better=metric.higher_is_better,
         baseline=baseline,
         smallest_effect=smallest_effect_of(metric),
+        idle=idle,
     )
 
 

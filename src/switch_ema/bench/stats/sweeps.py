@@ -53,11 +53,13 @@ def compare_bests(sweep: Sweep) -> list[MethodResult]:
     baseline = methods_of(sweep)[0]
     if baseline not in best:
         return []
+    found = {method: result_of(point, method) for method, point in best.items()}
     return compare(
         {method: point.curves[metric.name][method] for method, point in best.items()},
         higher_is_better=metric.higher_is_better,
         baseline=baseline,
         smallest_effect=smallest_effect_of(metric),
+        idle={m: one.idle for m, one in found.items() if one is not None and one.idle},
     )
 
 

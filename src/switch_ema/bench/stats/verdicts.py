@@ -2,7 +2,8 @@
 
 ``helps`` and ``hurts``: the interval of the difference excludes zero. ``no
 difference``: it includes zero and lies between minus and plus the smallest effect of
-interest. ``undecided``: neither, or too few seeds; more seeds may decide.
+interest. ``undecided``: neither, or too few seeds; more seeds may decide. ``did not
+act``: the method changed nothing in this run, so it is not judged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,15 @@ from typing import Final, Literal, get_args
 
 from switch_ema.bench.recipe import Metric
 
-Verdict = Literal["helps", "hurts", "no difference", "undecided", "baseline"]
+Verdict = Literal[
+    "helps", "hurts", "no difference", "undecided", "did not act", "baseline"
+]
 """What a comparison says about a method; the baseline itself is not judged."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)[:-1]
 """Verdicts on methods, most important to the reader first."""
+JUDGED: Final = VERDICTS[:-1]
+"""Verdicts on methods that acted."""
 DECIDED: Final[frozenset[Verdict]] = frozenset(VERDICTS) - {"undecided"}
 """Verdicts that more seeds are not expected to change."""
 
@@ -31,6 +36,7 @@ _CLAUSES: dict[Verdict, tuple[str, str]] = {
     "hurts": ("{names} hurts", "{names} hurt"),
     "no difference": ("no difference larger than {smallest} for {names}",) * 2,
     "undecided": ("{names} is undecided", "{names} are undecided"),
+    "did not act": ("did not act: {names}",) * 2,
 }
 
 

@@ -30,6 +30,8 @@ _MARK = b"switch-ema checkpoint, crc32: "
 _END = len(_MARK) + 8
 _LINES = "lines"
 """Key: epochs in the values file next to the checkpoint; 0.1.0 did not have it."""
+_FIRST = "first batch"
+"""Key: digests of the first batch; 0.2.0 did not have it."""
 
 
 class Unreadable(UsageError):
@@ -77,6 +79,7 @@ def save_checkpoint(training: "Training") -> None:
                 if averager is not None
             },
             _LINES: training.log.lines,
+            _FIRST: result.starts.batch,
             "selections": {
                 label: selection.state()
                 for label, selection in training.selections.items()
@@ -128,6 +131,7 @@ def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -
         setattr(training.result, name, value)
     if with_values and _LINES in state:
         training.result.values = training.log.read(state[_LINES])
+    training.result.starts.batch = state.get(_FIRST, [])
     training.epoch = state["epoch"]
 
 

@@ -60,9 +60,11 @@ from switch_ema.bench.train.description import (
     describe_optimizer,
     describe_schedule,
 )
+from switch_ema.bench.train.idle import why_idle
 from switch_ema.bench.train.memory import state_mb
 from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
+from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 
@@ -99,6 +101,7 @@ class Training:
         set_seed(self.task.seed)
         model = self._make_model()
         origin = task_checks.load_initial_weights(self.task, model)
+        starts = Starts(weights=self._digest(model))
         self.optimizer = task_checks.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
@@ -133,7 +136,9 @@ class Training:
         scales = self.accelerator.scaler is not None
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
-        self.result = CellResult(origin=origin, trained=trained, share=share)
+        self.result = CellResult(
+            origin=origin, trained=trained, share=share, starts=starts
+        )
         for label in cell.methods:
             self.result.options[label] = self._method(label).describe(recipe.epochs)
         if self.accelerator.device.type == "cuda":
@@ -252,11 +257,27 @@ class Training:
             seeds = self.cell.seeds
             missing = task_checks.name_missing(self.result.values, seeds)
             self.result.message = "; ".join(filter(None, (restarted, missing)))
+            self.result.starts.end = self._digest(self.model)
+            self._note_idle()
             if self.context.makes_samples:
                 self._sample()
         state = state_mb(self.model, [self.optimizer], self.averagers.values())
         self.result.memory_mb = state / len(self.cell.seeds)
         return self.result
+
+    @property
+    def _is_stacked(self) -> bool:
+        return isinstance(self.task, SeedBatchTask)
+
+    def _digest(self, model: nn.Module) -> list[str]:
+        return weight_digests(model, len(self.cell.seeds), stacked=self._is_stacked)
+
+    def _note_idle(self) -> None:
+        """Record the methods that did not act."""
+        for attached, averager in self.averagers.items():
+            why = why_idle(self._method(attached), averager, self.cell.recipe.epochs)
+            if why:
+                self.result.idle |= dict.fromkeys(self.shown[attached], why)
 
     def _resume(self) -> None:
         """Load the checkpoint, if there is one."""
@@ -297,6 +318,10 @@ class Training:
         for index, batch in enumerate(loader, start=1):
             if index == 1:
                 self._look_at(batch)
+            if index == 1 and self.epoch == 0 and not is_control:
+                self.result.starts.batch = batch_digests(
+                    batch, len(self.cell.seeds), stacked=self._is_stacked
+                )
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
                 gradients = partial(self._gradients, held)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from switch_ema.bench.train.starts import Starts
 from switch_ema.bench.train.task_checks import Trivial
 from switch_ema.bench.train.values import Values
 
@@ -41,6 +42,10 @@ class CellResult:
     """Description of network, optimizer, batches and schedule."""
     options: dict[str, str] = field(default_factory=dict)
     """Options of each method, including defaults."""
+    starts: Starts = field(default_factory=Starts)
+    """Digests that tell whether methods are paired."""
+    idle: dict[str, str] = field(default_factory=dict)
+    """Methods that did not act, and why."""
 
 
 def to_png(pictures: Mapping[str, Tensor]) -> dict[str, bytes]:

@@ -37,6 +37,9 @@ the number of steps so far."""
 PROCESS, ATTEMPT = "process", "attempt"
 """Notes in the first line: the process that called trial, and torchrun's restart
 count."""
+WEIGHTS, IDLE = "weights", "idle"
+"""Notes: digests of the live weights, in every line; methods that did not act so far,
+in later lines."""
 _WATCH_SECONDS = 0.5
 
 Measure = Callable[[], Mapping[str, Any]]
@@ -132,6 +135,7 @@ class _ActiveTrial(Trial):
                 "script."
             )
         _begun_in = os.getpid()
+        self._length = epochs
         threading.Thread(
             target=_leave_without, args=(Path(settings["lock"]),), daemon=True
         ).start()
@@ -155,6 +159,7 @@ class _ActiveTrial(Trial):
                 "trained": _described(model, optimizer),
                 WAITING: waiting,
                 COUNTING: bool(self._attached) and not self._is_hooked,
+                WEIGHTS: self._digest(),
                 ATTEMPT: os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
             },
             "options": options,
@@ -223,9 +228,28 @@ class _ActiveTrial(Trial):
             "evaluate_seconds": self._evaluating,
             "memory_mb": self._memory_mb(),
             COUNTING: self._updates,
+            WEIGHTS: self._digest(),
+            IDLE: self._idle(),
         }
         self._write({"epoch": self._epoch, **values, NOTES: notes})
         return returned[0]
+
+    def _digest(self) -> list[str]:
+        from switch_ema.bench.train.starts import weight_digests
+
+        return weight_digests(self._model, 1, stacked=False)
+
+    def _idle(self) -> dict[str, str]:
+        """Find the methods that have not acted so far, and why."""
+        from switch_ema.bench.methods import parse_method
+        from switch_ema.bench.train.idle import why_idle
+
+        with random_numbers_kept():
+            found = {
+                label: why_idle(parse_method(label, {}), averager, self._length or 1)
+                for label, averager in self._averagers.items()
+            }
+        return {label: why for label, why in found.items() if why}
 
     def _memory_mb(self) -> float:
         """Measure the state of the training; 0 where the optimizer is unknown."""

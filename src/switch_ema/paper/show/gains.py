@@ -96,7 +96,8 @@ def _contrasts(
     found: ReproducedRow, measured: MeasuredMetric, *, decides: bool
 ) -> Iterator[Contrast]:
     row, printed, metric = found.row, measured.printed, measured.ours
-    labels = {row.method_of(r.method): r.method for r in measured.results}
+    acted = [r.method for r in measured.results if not r.idle]
+    labels = {row.method_of(method): method for method in acted}
 
     def contrast(
         method: str, over: str, verdict: Verdict, difference: Difference

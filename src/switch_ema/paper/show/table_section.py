@@ -16,7 +16,7 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.stats.verdicts import DECIDED, OF_BASELINE, POINTS, VERDICTS
+from switch_ema.bench.stats.verdicts import DECIDED, JUDGED, OF_BASELINE, POINTS
 from switch_ema.bench.text import counted, listed, printable
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import (
@@ -168,7 +168,7 @@ def _signs(table: PaperTable, contrasts: Sequence[Contrast]) -> Sheet:
     return Sheet(
         caption="Wins and losses, and agreement of the signs of the gains",
         header=[
-            *("comparison", "rows", f"ours: {' / '.join(VERDICTS)}"),
+            *("comparison", "rows", f"ours: {' / '.join(JUDGED)}"),
             *("paper: better / worse / equal", "same sign as the paper"),
             *("same sign, among decided", "our median gain", "the paper's"),
         ],
@@ -187,7 +187,7 @@ def _count(members: Sequence[Contrast]) -> Iterator[str]:
     verdicts = [contrast.verdict for contrast in members]
     paper = [contrast.paper for contrast in members if contrast.paper is not None]
     yield str(len(members))
-    yield " / ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)
+    yield " / ".join(str(verdicts.count(verdict)) for verdict in JUDGED)
     signs = (sum(g > 0 for g in paper), sum(g < 0 for g in paper), paper.count(0))
     yield " / ".join(map(str, signs))
     for chosen in (members, [c for c in members if c.verdict in DECIDED]):
@@ -233,7 +233,7 @@ def headline(contrasts: Sequence[Contrast]) -> str:
         chosen = [c for c in contrasts if (c.method, c.over) == wanted and c.decides]
         if chosen:
             verdicts = [contrast.verdict for contrast in chosen]
-            counts = listed(f"{v} in {verdicts.count(v)}" for v in VERDICTS)
+            counts = listed(f"{v} in {verdicts.count(v)}" for v in JUDGED)
             rows = counted(len(chosen), "row")
             parts.append(f"Switch EMA over {name}, ours: {counts} of {rows}.")
     return " ".join(parts)
