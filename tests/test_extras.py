@@ -1,7 +1,9 @@
 """A missing library is named in one sentence, with what to install."""
 
+import os
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from switch_ema.zoo.tasks.registry import PACKAGES, TASKS, extra_of
 
 EXTRAS = [
     "accelerate",
@@ -88,6 +92,7 @@ def wanted(extra: str) -> list[str]:
     return found
 
 
+@cache
 def absent(*extras: str) -> set[str]:
     """Return the modules of other extras that are missing with these alone."""
     own = [text for extra in extras for text in wanted(extra)]
@@ -104,7 +109,7 @@ def absent(*extras: str) -> set[str]:
     }
 
 
-WITHOUT = """
+HIDE = """
 import sys
 from importlib.machinery import PathFinder
 
@@ -114,23 +119,97 @@ class Without(PathFinder):
         if name.partition(".")[0] not in ABSENT:
             return super().find_spec(name, path, target)
 
-ABSENT = set(sys.argv.pop(1).split(","))
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
-from switch_ema.cli import main
-main(sys.argv[1:])
+"""
+SCRIPT = """
+import sys
+import torch
+import switch_ema
+
+torch.manual_seed(int(sys.argv[1]))
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+trial = switch_ema.trial(model, optimizer)
+for epoch in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8, 2)).pow(2).mean().backward()
+    optimizer.step()
+    trial.end_epoch()
+    trial.evaluate(lambda: {"loss": float(model.weight.norm())})
 """
 SHORT = ("--epochs", "1", "--seeds", "2", "--executor", "inline", "--device", "cpu")
 
 
-def run_with(extras, folder, *arguments):
-    """Run a command where only these extras are installed."""
-    hidden = absent(*extras)
-    assert {"keras", "mypy", "ray"} <= hidden and "torch" not in hidden
-    command = [sys.executable, "-c", WITHOUT, ",".join(sorted(hidden)), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+@pytest.fixture
+def run_with(tmp_path, tmp_path_factory):
+    """Run commands where only some extras are installed, also for their workers."""
+
+    def run(extras, *arguments):
+        hidden = absent(*extras)
+        assert {"keras", "mypy", "ray"} <= hidden and "torch" not in hidden
+        hide = tmp_path_factory.mktemp("hide")
+        (hide / "sitecustomize.py").write_text(f"ABSENT = {hidden}\n{HIDE}")
+        path = os.pathsep.join([str(hide), os.environ.get("PYTHONPATH", "")])
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
 
 
-def test_the_demo_needs_the_extra_bench_alone(tmp_path):
-    run = run_with(["bench"], tmp_path, "compare", "noisy-digits", "digits", *SHORT)
+def test_the_extra_cli_compares_scripts(tmp_path, run_with):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    script = ("compare", "--script", f"{sys.executable} train.py {{seed}}")
+    more = ("--methods", "plain", "ema", "--seeds", "1", "--name", "mine")
+    run = run_with(["cli"], "-m", "switch_ema", *script, *more)
+    assert run.returncode == 0, run.stderr
+    assert "runs/mine/report.html" in run.stdout
+
+
+LACKING = {
+    "digits": ("sklearn", "toy"),
+    "images": ("torchvision", "vision"),
+    "ddpm": ("diffusers", "generation"),
+    "retinanet": ("faster_coco_eval", "detection"),
+    "bert-text": ("tokenizers", "language"),
+    "simclr": ("lightly", "self-supervised"),
+    "moving-mnist": ("torchmetrics", "video"),
+}
+EACH = """
+import sys
+from switch_ema.cli import main
+for task in sys.argv[1:]:
+    try:
+        main(["compare", task])
+    except SystemExit as left:
+        assert left.code == 2
+"""
+
+
+def test_a_task_that_lacks_a_package_says_so_before_training(tmp_path, run_with):
+    run = run_with(["cli"], "-c", EACH, *LACKING)
+    assert (run.returncode, run.stdout) == (0, "")
+    assert run.stderr.splitlines() == [
+        f'switch-ema: {task} needs {module}: pip install "switch-ema[{extra}]".'
+        for task, (module, extra) in LACKING.items()
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_extra_of_a_task_has_its_packages(task):
+    extra = extra_of(task)
+    digits = set() if extra == "language" else {"sklearn"}  # the data of many tasks
+    assert not (digits | {*PACKAGES.get(task, ())}) & absent(extra)
+
+
+def test_the_demo_needs_neither_diffusers_nor_timm(run_with):
+    assert {*wanted("toy")} < {*wanted("bench")}  # which `make demo` installs
+    command = ("-m", "switch_ema", "compare", "noisy-digits", "digits", *SHORT)
+    run = run_with(["toy"], *command)
     assert run.returncode == 0, run.stderr
     assert "report.html" in run.stdout

@@ -89,7 +89,7 @@ if not TYPE_CHECKING:  # a checker would take any name as known
         if name in _ELSEWHERE:
             from switch_ema._extras import needed
 
-            with needed(None, extra="bench", user=f"switch_ema.{name}"):
+            with needed(None, extra="cli", user=f"switch_ema.{name}"):
                 globals()[name] = getattr(import_module(_ELSEWHERE[name]), name)
             return globals()[name]
         if name in _PACKAGES:

@@ -54,6 +54,15 @@ def import_task(name: str) -> type[Task]:
     return found
 
 
+def check_packages(task: str) -> None:
+    """Refuse a named task that lacks a package, before anything is trained."""
+    task_class, spec = load_task_class(task)
+    if spec.name in registered_tasks():
+        defaults = {key: one.default for key, one in options_of(task_class).items()}
+        registry = importlib.import_module(_REGISTRY)
+        registry.check_packages(spec.name, {**defaults, **spec.options})
+
+
 def check_unchanged(task: str, sources: str, inputs: str | None = None) -> None:
     """Refuse a task whose files have changed since the run started.
 

@@ -260,5 +260,5 @@ def _layer_groups(
 
 def _load(path: str, *, needed_by: str) -> Any:
     module, _, name = path.rpartition(".")
-    with needed(None, "bench", user=needed_by, error=UsageError):
+    with needed(None, "optimizers", user=needed_by, error=UsageError):
         return getattr(import_module(module), name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.loading import load_task_class, takes_split
+from switch_ema.bench.loading import check_packages, load_task_class, takes_split
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
 from switch_ema.bench.methods import (
     FILTERS,
@@ -215,6 +215,7 @@ def _checked(config: CompareConfig, task: str) -> TaskFacts:
             "metric, lower_is_better and higher_is_better are for scripts; tasks "
             "define their own metrics."
         )
+    check_packages(task)
     _check(config, recipe, task, facts.is_stacked)
     _check_memory(config, task, load_task_class(task)[0])
     _check_options(recipe, task)

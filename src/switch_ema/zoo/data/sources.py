@@ -11,7 +11,19 @@ from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
 
 FOLDER = "SWITCH_EMA_DATA"
-_INSTALL = 'pip install "switch-ema[bench]"'
+_INSTALL = 'pip install "switch-ema[toy]"'
+_EXTRAS = {
+    "diffusers": "generation",
+    "lightly": "self-supervised",
+    "mnist1d": "toy",
+    "PIL": "vision",
+    "pycocotools": "detection",
+    "sklearn": "toy",
+    "timm": "vision",
+    "torch_fidelity": "generation",
+    "torchvision": "vision",
+}
+"""The smallest extra with each module; what only some options need is found here."""
 
 FILES: dict[str, tuple[str, ...]] = {
     "mnist": ("mnist.npz",),
@@ -151,6 +163,7 @@ def download_failed(name: str, error: Exception) -> UsageError:
 
 
 def need(module: str) -> ModuleType:
-    """Import a module of the bench extra; if it is missing, say how to install it."""
-    with needed(None, "bench", error=UsageError):
+    """Import a module of an extra; if it is missing, say how to install it."""
+    extra = _EXTRAS.get(module.partition(".")[0], "bench")
+    with needed(None, extra, error=UsageError):
         return importlib.import_module(module)

@@ -26,7 +26,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
         texts: The training texts.
         size: Maximum vocabulary size, including the special tokens.
     """
-    with needed("tokenizers", "bench", user="BERT", error=UsageError):
+    with needed("tokenizers", "language", user="BERT", error=UsageError):
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     def with_model(model: models.WordPiece) -> Tokenizer:

@@ -40,7 +40,7 @@ def bert_config(
             padded.
         **options: Further options of ``BertConfig``.
     """
-    with needed("transformers", "bench", user="BERT", error=UsageError):
+    with needed("transformers", "language", user="BERT", error=UsageError):
         from transformers import BertConfig
 
     return BertConfig(

@@ -3,9 +3,13 @@
 Classes are named, not imported, so listing the tasks does not import torch.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
+from switch_ema._extras import missing_extra, needed
 from switch_ema._lazy import describe_named, load_named
+from switch_ema.bench.errors import UsageError
 
 if TYPE_CHECKING:
     from switch_ema.bench.task import Task
@@ -52,11 +56,65 @@ DATA: dict[str, str] = {
 }
 """Dataset that a task needs by default; that of the others comes with a library."""
 
+_FAMILIES: dict[str, str] = {
+    "toy": "toy",
+    "classification": "vision",
+    "regression": "vision",
+    "language": "language",
+    "ssl": "self-supervised",
+    "detection": "detection",
+    "generation": "generation",
+    "video": "video",
+}
+"""The extra that installs what the tasks of each subpackage need."""
+
+_IMAGES = ("timm", "torchvision")
+_SELF_SUPERVISED = ("lightly", *_IMAGES)
+_DETECTION = ("faster_coco_eval", "torchmetrics", "torchvision")
+_BERT = ("tokenizers", "transformers")
+PACKAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("noisy-digits", "digits", "circles", "moons"), ("sklearn",)),
+    "mnist1d": ("mnist1d",),
+    "images": ("torchvision",),
+    **dict.fromkeys(("classification", "rcf-mnist", "age", "cell-count"), _IMAGES),
+    **dict.fromkeys(("bert-text", "bert-lm"), _BERT),
+    **dict.fromkeys(("simclr", "moco-v2", "byol", "barlow-twins"), _SELF_SUPERVISED),
+    **dict.fromkeys(("moco-v3", "simmim", "a2mim", "mae"), _SELF_SUPERVISED),
+    **dict.fromkeys(("retinanet", "mask-rcnn", "cascade-mask-rcnn"), _DETECTION),
+    "yolox": _DETECTION,
+    "ddpm": ("diffusers", "torchmetrics", "torchvision"),
+    "moving-mnist": ("torchmetrics", "torchvision"),
+}
+"""Modules without which a task cannot be trained, whatever its options."""
+
 
 def import_task(name: str) -> "type[Task]":
     """Import a registered task's class."""
-    found: type[Task] = load_named(_full(name))
+    with needed(None, extra_of(name), user=name, error=UsageError):
+        found: type[Task] = load_named(_full(name))
     return found
+
+
+def extra_of(name: str) -> str:
+    """Return the extra with the packages of a task.
+
+    >>> extra_of("ddpm")
+    'generation'
+    """
+    return _FAMILIES[TASKS[name].split(".")[1]]
+
+
+def check_packages(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a task that lacks a package, before anything is trained.
+
+    Args:
+        name: the task.
+        options: all of its options, with the defaults of those that were not given.
+    """
+    digits = ("sklearn",) if "digits" in options.values() else ()
+    for module in (*PACKAGES.get(name, ()), *digits):
+        if find_spec(module) is None:
+            raise UsageError(missing_extra(module, extra_of(name), name))
 
 
 def describe_task(name: str) -> str:
