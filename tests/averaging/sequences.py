@@ -25,6 +25,7 @@ from switch_ema import EMA, FusedSGD, Steps, constant, count_warmup
 from switch_ema.averaging.kernels.native import library
 from switch_ema.averaging.methods import reference as slow
 from switch_ema.averaging.registry import create_averager
+from switch_ema.averaging.schedules.start import as_start
 from switch_ema.averaging.schedules.windows import sigma_rel_to_gamma
 
 Weights = dict[str, Tensor]
@@ -137,8 +138,8 @@ def run_sequence(
         method: its name.
         kind: of the kernels.
         seed: draws everything that is not given.
-        operations: what to do; by default 14 operations are drawn.
-        options: ``buffers``, ``flat`` and ``dtype`` of the averager.
+        operations: what to do; by default 14 operations are drawn, and a late start.
+        options: ``buffers``, ``flat``, ``dtype`` and ``start`` of the averager.
     """
     with (
         kernels(kind),
@@ -146,6 +147,8 @@ def run_sequence(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
+        if not operations:
+            options = _late_start(method, seed) | options
         sequence = Sequence(method, seed, Path(folder), **options)
         try:
             for name in operations or [sequence.draw() for _ in range(LENGTH)]:
@@ -156,6 +159,23 @@ def run_sequence(
                 f"{method}, {kind}, seed {seed}, {sequence.options}: {error!r} after "
                 f"{'; '.join(sequence.log)}"
             ) from error
+
+
+def _late_start(method: str, seed: int) -> dict[str, Any]:
+    """Draw a start, where the method takes one; it has random numbers of its own."""
+    if method not in ("ema", "tail-ema"):
+        return {}
+    drawn = random.Random(f"start {method} {seed}")
+    return {"start": drawn.choice((0, 0, "3it", Steps(5), 1, "2ep"))}
+
+
+def _start_of(options: dict[str, Any]) -> dict[str, int]:
+    """Return what a start means to the references."""
+    start = as_start(options.get("start", 0))
+    if start is None:
+        return {}
+    unit = {"it": "start_steps", "ep": "start_epochs"}[start.unit]
+    return {unit: int(start.amount)}
 
 
 class Sequence:
@@ -173,6 +193,9 @@ class Sequence:
         self.options["flat"] = self.rng.random() < 0.2 and method != "posthoc-ema"
         self.options["dtype"] = self.rng.choice(DTYPES)
         self.options |= options
+        late = _start_of(self.options)
+        if late:
+            self.make_method = partial(self.make_method, **late)
         self.optimizer = self.rng.choice(OPTIMIZERS)
         self.first = self.rng.choice((0, 0, 2))
         self.model = Network(self.generator)
@@ -204,7 +227,9 @@ class Sequence:
         choices: dict[str, Any] = {
             "ema": (
                 {"decay": decay, "update_every": every},
-                lambda live, names: slow.ReferenceEMA(live, decay, every),
+                lambda live, names, **start: slow.ReferenceEMA(
+                    live, decay, every, **start
+                ),
                 averages,
             ),
             "switch-ema": (
@@ -266,7 +291,9 @@ class Sequence:
             ),
             "tail-ema": (
                 {"decay": decay, "share": 0.5},
-                lambda live, names: slow.ReferenceTailEMA(live, names, decay, 0.5),
+                lambda live, names, **start: slow.ReferenceTailEMA(
+                    live, names, decay, 0.5, **start
+                ),
                 lambda steps, epochs: "read",
             ),
             "posthoc-ema": (
@@ -430,6 +457,8 @@ class Sequence:
             return True
         if self.method == "pswa":
             return not method.taken and method.epochs < method.period
+        if getattr(method, "began", 0) is None:
+            return True
         return not getattr(method, "taken", [None])
 
     def shown(self) -> Weights:
@@ -506,8 +535,11 @@ class Sequence:
         if not self.is_hooked:
             self.averager.update()
         self.bystander.update()
+        waits = getattr(oracle.method, "began", 0) is None
         how = self.acts
-        if callable(how):
+        if waits:
+            how = None
+        elif callable(how):
             how = how(oracle.method.steps + 1, oracle.method.epochs)
             if how is not None:
                 self._adapt(without="" if self._resets_now() else "initial")
@@ -515,6 +547,8 @@ class Sequence:
             how = None
         after = self._after(oracle.method.after_step, live)
         oracle.step_in_epoch += 1
+        if waits and oracle.method.began is not None:
+            how = "read"
         self._take(how, live)
         self.compare("live", self.live(), after)
 
@@ -560,7 +594,10 @@ class Sequence:
             if self.method == "switch-ema" and self._is_multiple(method.switch_every):
                 self._adapt()
             taken_before = len(getattr(method, "taken", ()))
+            waits = getattr(method, "began", 0) is None
             after = self._after(method.after_epoch, live)
+            if waits and method.began is not None:
+                self._take("read", live)
             if not callable(self.acts) and is_due:
                 how = self.acts
                 if how == "taken":

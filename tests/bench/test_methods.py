@@ -116,6 +116,11 @@ def test_what_depends_on_the_run_is_filled_in():
     assert lookahead.switches == 1  # k = 100, as in the paper
 
 
+def test_a_share_of_the_run_is_that_of_its_epochs():
+    assert "start='5ep'" in repr(made("ema:start=10%", epochs=50))
+    assert "start='100it'" in repr(made("ema:start=100it", epochs=50))
+
+
 def test_steps_are_written_with_it():
     sema = made("switch-ema:switch_every=3it")
     assert isinstance(sema, SwitchEMA)

@@ -43,6 +43,9 @@ def runner(
     folder, hook, model=None, epochs=EPOCHS, validate=False, metric=None, **options
 ):
     model = model or Model()
+    length = {"by_epoch": True, "max_epochs": epochs}
+    if iterations := options.pop("max_iters", None):
+        length = {"by_epoch": False, "max_iters": iterations}
     evaluation = {
         "val_dataloader": DataLoader(loader().dataset, 16),
         "val_cfg": {},
@@ -52,7 +55,7 @@ def runner(
         model,
         str(folder),
         train_dataloader=DataLoader(loader().dataset, 16),
-        train_cfg={"by_epoch": True, "max_epochs": epochs},
+        train_cfg=length,
         optim_wrapper=options.pop("optim_wrapper", {"optimizer": adam(model.net)}),
         custom_hooks=[hook],
         log_level=logging.ERROR,

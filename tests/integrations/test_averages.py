@@ -126,3 +126,16 @@ def test_measuring_more_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
     found.is_training = False
     assert found.measure_more(lambda: pytest.fail("is not asked")) == {}
+
+
+def test_a_share_of_a_run_of_unknown_length_is_refused():
+    """As in Ignite and Accelerate, which are made before the length is known."""
+    with pytest.raises(ValueError, match="start='10%' needs the length of the run"):
+        averages(start="10%")
+    with pytest.raises(ValueError, match="start must be a number of epochs"):
+        AveragingSettings.of("ema", {"start": "soon"})
+    model, optimizer, found = averages(start="50% of 2ep", decays=[0.5])
+    assert not any(one.has_average for one in (found.averager, *found.further.values()))
+    train(model, optimizer)
+    found.end_epoch()
+    assert all(one.has_average for one in (found.averager, *found.further.values()))

@@ -260,3 +260,9 @@ def test_the_best_average_is_shown_after_training_and_resumed(tmp_path):
     with callback.best.averaged(), again.best.averaged():
         pairs = zip(weights(model), weights(resumed), averages[1], strict=True)
         assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in pairs)
+
+
+def test_an_average_may_begin_after_a_share_of_the_run():
+    callback = SwitchEMACallback("ema", start="50%", **OPTIONS)
+    fit(network(), callback)
+    assert callback.averager.state_dict()["average_start"] == EPOCHS * STEPS / 2

@@ -413,3 +413,15 @@ def test_what_is_evaluated_must_fit_the_best():
     by = BestBy("val_acc", higher_is_better=True, n=100)
     with pytest.raises(ValueError, match="best ranks averages by their own scores"):
         SwitchEMACallback(evaluate="live", best=by)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [({}, EPOCHS * STEPS / 2), ({"max_steps": STEPS, "max_epochs": -1}, STEPS / 2)],
+)
+def test_an_average_may_begin_after_a_share_of_the_run(tmp_path, length, expected):
+    callback = SwitchEMACallback("ema", start="50%", decays=[0.5], **OPTIONS)
+    callback, _, _ = fit(tmp_path, make=callback, val=False, **length)
+    began = [one.state_dict()["average_start"] for one in callback.further.values()]
+    began.append(callback.averager.state_dict()["average_start"])
+    assert began == [expected, expected]

@@ -221,3 +221,17 @@ def test_the_best_average_is_shown_after_training_and_resumed(tmp_path, monkeypa
         best = whole.best.averaged_state_dict()
         assert_same(again.best.averaged_state_dict(), best)
         assert_same(again.averager.live_state_dict(), whole.averager.live_state_dict())
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_an_average_may_begin_after_a_share_of_the_run(tmp_path, by_epoch):
+    hook = AveragerHook("ema", start="50%", **OPTIONS)
+    model, expected = Model(), EPOCHS * STEPS / 2
+    if by_epoch:
+        runner(tmp_path, hook, model).train()
+    else:  # 8 iterations are 4 steps
+        wrapper = {"optimizer": adam(model.net), "accumulative_counts": 2}
+        run = runner(tmp_path, hook, model, optim_wrapper=wrapper, max_iters=8)
+        run.train()
+        expected = 2
+    assert hook.averager.state_dict()["average_start"] == expected

@@ -410,3 +410,11 @@ def test_buffers_that_grow_in_training_and_in_evaluation(tmp_path, method):
     average = averager.averaged_state_dict()["lm_head.weight"]
     live = averager.live_state_dict()["lm_head.weight"]
     assert torch.equal(average, live) is (method == "switch-ema")
+
+
+def test_an_average_may_begin_after_a_share_of_the_run(tmp_path):
+    callback = SwitchEMACallback("ema", start="50%", **OPTIONS)
+    run = trainer(tmp_path, callback)
+    run.train()
+    expected = run.state.max_steps / 2
+    assert callback.averager.state_dict()["average_start"] == expected

@@ -13,6 +13,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike
 from switch_ema.averaging.schedules.spelling import DecayLike
+from switch_ema.averaging.schedules.start import StartLike
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers, OptimizerState
 from switch_ema.averaging.step.rounds import Count
@@ -34,7 +35,7 @@ class MethodOptions(TypedDict, total=False):
     switch_stop: float | None
     live_share: float
     optimizer_state: OptimizerState
-    start: float
+    start: StartLike
     every: ScheduleLike
     period: ScheduleLike
     k: int

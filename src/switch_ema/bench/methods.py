@@ -20,6 +20,7 @@ from switch_ema.averaging.schedules.auto import WINDOWS
 from switch_ema.averaging.schedules.decay import constant, cosine
 from switch_ema.averaging.schedules.intervals import Steps
 from switch_ema.averaging.schedules.spelling import AUTO
+from switch_ema.averaging.schedules.start import in_run
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import (
@@ -353,6 +354,8 @@ def _options(
         if probe is None:
             raise ValueError("switch_every=adaptive needs held-out data.")
         options["switch_every"] = Adaptive(probe)
+    if "start" in options:
+        options["start"] = in_run(options["start"], f"{epochs}ep")
     if spec.name in ("swa", "swag"):
         # The usual schedule: average the last quarter of the training.
         options.setdefault("start", int(0.75 * epochs))

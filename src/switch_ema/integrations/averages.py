@@ -15,6 +15,7 @@ from switch_ema.averaging.best import Best
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.spelling import as_schedule
+from switch_ema.averaging.schedules.start import as_start, in_run
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import as_counting
@@ -46,6 +47,10 @@ _SHARED = (
     "steps_per_epoch",
     "count",
 )
+
+
+_LATE = ("ema", "tail-ema")
+"""Methods whose ``start`` may be text, and a share of the run."""
 
 
 class CallbackOptions(MethodOptions, total=False):
@@ -89,6 +94,8 @@ class AveragingSettings:
         check_method(self.method, self.options)
         if isinstance(count := self.options.get("count"), str):
             as_counting(count, ())  # integers can be checked only once optimizers exist
+        if self.method in _LATE:
+            as_start(in_run(self.options.get("start", 0), "1ep"))
         check_choice("evaluate", self.evaluate, ("averaged", "live", "both"))
         if self.evaluate == "live" and self.best is not None:
             raise ValueError(
@@ -105,6 +112,8 @@ class Averages:
         settings: the user's settings.
         model: see :class:`Averager`.
         optimizer: see :class:`Averager`.
+        length: the length of the run, such as "90ep" or "5000it", if it is known; a
+            share of it may be given as ``start``.
     """
 
     def __init__(
@@ -112,9 +121,13 @@ class Averages:
         settings: AveragingSettings,
         model: nn.Module,
         optimizer: Optimizers = None,
+        length: str | None = None,
     ) -> None:
         options = settings.options
-        shared = {name: options[name] for name in _SHARED if name in options}  # type: ignore[literal-required]
+        if "start" in options:
+            options = {**options, "start": in_run(options["start"], length)}
+        names = _SHARED if settings.method not in _LATE else (*_SHARED, "start")
+        shared = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
         # Created first: their hooks must see a step's weights before a switch.
         self.further: dict[str, Averager] = {
             f"ema_{decay}": create_averager(

@@ -85,7 +85,9 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         """
         self._iterations = int(self.model.optimizer.iterations)
         if self._averages is None or self._averaged is not self.model:
-            self._averages = Averages(self._settings, self.model)
+            epochs = (self.params or {}).get("epochs")
+            length = f"{epochs}ep" if epochs else None
+            self._averages = Averages(self._settings, self.model, length=length)
             self._averaged = self.model
         averages = self._averages
         averages.is_training = True

@@ -116,6 +116,7 @@ class SwitchEMACallback(HasAverages, Callback):
             self._settings,
             trainer.model or pl_module,  # keep a DDP wrapper: it shares buffers
             trainer.optimizers,
+            _length(trainer),
         )
         self._shows_loaded = False
         self._load()
@@ -300,3 +301,11 @@ class SwitchEMACallback(HasAverages, Callback):
             self._averages.load_state_dict(self._saved["averager"])
             self._first_epoch = self._saved["first_epoch"]
             self._saved = None
+
+
+def _length(trainer: Trainer) -> str | None:
+    """Return the length of the run, None if nothing but time limits it."""
+    if trainer.max_steps and trainer.max_steps > 0:
+        return f"{trainer.max_steps}it"
+    epochs = trainer.max_epochs
+    return f"{epochs}ep" if epochs is not None and epochs > 0 else None

@@ -128,9 +128,9 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
         wrapper = runner.optim_wrapper
         several = isinstance(wrapper, OptimWrapperDict)
         wrappers = wrapper.optim_wrappers.values() if several else [wrapper]
-        self._averages = Averages(
-            self._settings, runner.model, [one.optimizer for one in wrappers]
-        )
+        optimizers = [one.optimizer for one in wrappers]
+        length = _length(runner, *wrappers)
+        self._averages = Averages(self._settings, runner.model, optimizers, length)
         if self._saved is not None and runner.iter > 0:
             load_weights(runner.model, self._saved["live"])
             self._averages.load_state_dict(self._saved["averager"])
@@ -343,6 +343,13 @@ def _without_hooks(runner: Runner, run: Callable[[], Any]) -> Any:
     """Run a loop without calling hooks; return its metrics."""
     with _calling(runner, lambda *args, **kwargs: None):
         return run()
+
+
+def _length(runner: Runner, wrapper: Any, *others: Any) -> str:
+    """Return the length of the training in epochs or optimizer steps."""
+    if isinstance(runner.train_loop, EpochBasedTrainLoop):
+        return f"{runner.max_epochs}ep"
+    return f"{runner.max_iters / wrapper._accumulative_counts}it"
 
 
 def _validates_now(runner: Runner, is_whole_epoch: bool) -> bool:

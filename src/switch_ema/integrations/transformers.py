@@ -211,7 +211,8 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
             self._averages.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # unwrap Accelerate's
         wrapped = self._trainer.model_wrapped  # keep DDP: it shares buffers
-        self._averages = Averages(self._settings, wrapped, inner)
+        length = f"{state.max_steps}it" if state.max_steps > 0 else None
+        self._averages = Averages(self._settings, wrapped, inner, length)
         self._shows_best = False
         self._first_epoch = int(state.epoch or 0)
         file = self._resumed_from and self._resumed_from / FILE

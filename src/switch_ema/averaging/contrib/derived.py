@@ -49,10 +49,15 @@ class Derived(Averager):
     def _after_step(self) -> None:
         updates, rest = divmod(self.steps, self._update_every)
         if rest:
+            self._between_averages()
             return
         weight = 1 - self.current_decay**self._update_every
         self._average.average_(merged_weight(weight, updates), self.steps)
         self._show()
+
+    def _between_averages(self) -> None:
+        """React to a step that is not averaged."""
+        return None  # most methods do nothing
 
     @torch.no_grad()
     def _show(self) -> None:

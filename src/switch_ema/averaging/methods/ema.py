@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from switch_ema._checks import check_count
-from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.methods.late_start import LateStart
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import DecaySchedule, merged_weight
 from switch_ema.averaging.schedules.spelling import AUTO, DecayLike, as_schedule
+from switch_ema.averaging.schedules.start import StartLike
 from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
@@ -17,7 +17,7 @@ from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import Count
 
 
-class EMA(Averager):
+class EMA(LateStart):
     """Average exponentially: ``shadow = d * shadow + (1 - d) * live`` at every step.
 
     Where ``1 - d`` is below 8e-5, several updates are merged into one, which rounding
@@ -35,6 +35,9 @@ class EMA(Averager):
             as strings such as "half_life(500it)"; a callable receives the step (0 is
             the first).
         update_every: average only every k-th step, with ``d ** k``.
+        start: where the average begins, as a number of epochs, ``Steps(n)``, or text:
+            "5ep", "1000it", "10% of 90ep"; in trainers that know their length also
+            "10%". Before, the average is the live model; the decay counts from there.
         buffers: average "statistics", or "average" or "copy" all float buffers.
         dtype: the dtype of averaged parameters; None: the model's, at least float32.
         device: the device of the shadow; None: the model's.
@@ -65,6 +68,7 @@ class EMA(Averager):
         *,
         decay: DecayLike = AUTO,
         update_every: int = 1,
+        start: StartLike = 0,
         buffers: Buffers = "statistics",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -75,7 +79,7 @@ class EMA(Averager):
         count: Count = "round",
     ) -> None:
         self._decay = as_schedule(decay, auto=self._auto_decay())
-        self._update_every = check_count("update_every", update_every)
+        self._set_start(start, update_every)
         self._in_step: StepAverage | None = None
         super().__init__(
             model,
@@ -100,22 +104,28 @@ class EMA(Averager):
             self._hook.offer(self._next_average)
 
     def _configured(self) -> dict[str, Any]:
-        return {"decay": self._decay}
+        return {"decay": self._decay} | super()._configured()
 
     @property
     def current_decay(self) -> float:
         """The decay ``d`` of the latest step; before any step, that of the first.
 
+        0 as long as the average has not begun (``start``).
         With ``update_every=k`` the weight of the old shadow is ``d ** k``.
         """
+        if self._began is None:
+            return 0.0
         counters = self._counters
-        return self._decay(max(counters.steps - 1, 0), counters.steps_per_epoch)
+        n = max(counters.steps - self._first, 0)
+        return self._decay(n, counters.steps_per_epoch)
 
     def _after_step(self) -> None:
         if self.steps % self._update_every == 0:
             weight = self._weight_at(self.steps)
             is_done = self._in_step is not None and self._in_step.is_finished
             self._shadow.average_(weight, self.steps, in_step=is_done)
+        elif self._began is None:
+            self._begin_if_reached()
         self._in_step = None
 
     def _kept_share(self, since: int) -> float:
@@ -133,7 +143,7 @@ class EMA(Averager):
 
     def _weight_at(self, step: int) -> float:
         """Return the weight of the live tensors at a step that averages."""
-        decay = self._decay(step - 1, self._counters.steps_per_epoch)
+        decay = self._decay(step - self._first, self._counters.steps_per_epoch)
         every = self._update_every
         return merged_weight(1 - decay**every, step // every)
 

@@ -37,20 +37,51 @@ class Reference:
         }
 
 
-class ReferenceEMA(Reference):
+class LateReference(Reference):
+    """A method that begins after some steps or epochs, and is the live model before."""
+
+    def __init__(
+        self, live: Weights, start_steps: int = 0, start_epochs: int = 0
+    ) -> None:
+        super().__init__(live)
+        self.start_steps, self.start_epochs = start_steps, start_epochs
+        self.began: int | None = None if start_steps or start_epochs else 0
+
+    def begin(self, live: Weights) -> None:
+        """Take the live weights; the average begins with them if it is time."""
+        self.shadow = dict(live)
+        is_time = self.steps >= self.start_steps and self.epochs >= self.start_epochs
+        self.began = self.steps if is_time else None
+
+    def after_epoch(self, live: Weights) -> Weights:
+        """Begin, perhaps."""
+        super().after_epoch(live)
+        if self.began is None:
+            self.begin(live)
+        return live
+
+
+class ReferenceEMA(LateReference):
     """Average at every k-th step."""
 
     def __init__(
-        self, live: Weights, decay: Callable[[int], float], every: int = 1
+        self,
+        live: Weights,
+        decay: Callable[[int], float],
+        every: int = 1,
+        **start: int,
     ) -> None:
-        super().__init__(live)
+        super().__init__(live, **start)
         self.decay, self.every = decay, every
 
     def after_step(self, live: Weights) -> Weights:
-        """Average with ``d(n) ** k``, where n counts steps from 0."""
+        """Average with ``d(n) ** k``, where n counts steps from 0 since the start."""
         super().after_step(live)
-        if self.steps % self.every == 0:
-            self.average(live, self.decay(self.steps - 1) ** self.every)
+        if self.began is None:
+            self.begin(live)
+        elif self.steps % self.every == 0:
+            n = self.steps - 1 - self.began
+            self.average(live, self.decay(n) ** self.every)
         return live
 
 
@@ -272,7 +303,7 @@ class ReferenceBEMA(Reference):
         return live
 
 
-class ReferenceTailEMA(Reference):
+class ReferenceTailEMA(LateReference):
     """A mixture of the live weights and their EMA."""
 
     def __init__(
@@ -281,15 +312,24 @@ class ReferenceTailEMA(Reference):
         parameters: set[str],
         decay: Callable[[int], float],
         share: float,
+        **start: int,
     ) -> None:
-        super().__init__(live)
+        super().__init__(live, **start)
         self.parameters, self.decay, self.share = parameters, decay, share
+        self.mean = dict(live)
+
+    def begin(self, live: Weights) -> None:
+        """Begin the EMA, too."""
+        super().begin(live)
         self.mean = dict(live)
 
     def after_step(self, live: Weights) -> Weights:
         """``(1 - share) live + share ema``; buffers are the EMA's."""
         super().after_step(live)
-        decay = self.decay(self.steps - 1)
+        if self.began is None:
+            self.begin(live)
+            return live
+        decay = self.decay(self.steps - 1 - self.began)
         for name in live:
             self.mean[name] = decay * self.mean[name] + (1 - decay) * live[name]
             share = self.share if name in self.parameters else 1.0
