@@ -107,6 +107,25 @@ def test_n_counts_the_pairs_that_finished() -> None:
     assert {hinge.n for hinge in hinges if hinge.method == "lookahead"} == {"7/8"}
 
 
+def test_methods_that_did_not_act_hang_on_their_options() -> None:
+    runs = {seed: [90.0 + seed] for seed in range(5)}
+    other = {seed + 50: [91.0 - seed] for seed in range(5)}
+    curves = {"plain": runs, "swa": runs, "ema": other}
+    idle = {"swa": "start=40 is after the last epoch"}
+    task = replace(
+        make_task("digits", {"plain": 0.0}),
+        curves={"accuracy": curves},
+        results={"accuracy": compare(curves, higher_is_better=True, idle=idle)},
+    )
+    found = decision(ComparisonSummary("run", [task], "{}"), str)
+    swa, _ = found.hinges[0][1]
+    assert (swa.verdict, swa.n, swa.seeds) == ("did not act", "-", "none")
+    assert swa.change.startswith("options with which it acts: start=40 is")
+    assert dict(found.rules)["Test"].endswith(
+        "Holm-corrected over 1 method; Welch's unpaired test for ema on digits"
+    )
+
+
 def test_the_page_has_the_section() -> None:
     task = make_task("digits", {"plain": 0.0, "ema": 1.0})
     page = render_page(ComparisonSummary("run", [task], '{"seeds": 8}'))

@@ -184,6 +184,18 @@ def test_a_baseline_that_has_not_learned_comes_before_everything_else() -> None:
     )
 
 
+def test_a_method_that_did_not_act_gets_other_options() -> None:
+    task = task_of({"plain": FLAT, "ema": FLAT, "swa": FLAT})
+    results = compare(
+        task.curves["accuracy"],
+        higher_is_better=True,
+        smallest_effect=0.5,
+        idle={"swa": "start=40 is after the last epoch"},
+    )
+    advice = texts(replace(task, results={"accuracy": results}))[-1]
+    assert advice == "Next: let swa act (other options, or more epochs)."
+
+
 def test_losses_say_what_is_better() -> None:
     loss = Metric(name="loss", higher_is_better=False)
     falling = [10 - value / 10 for value in PEAKED]

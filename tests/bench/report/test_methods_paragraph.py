@@ -1,6 +1,7 @@
 """The paragraph for a paper: what was done, with citations that can be resolved."""
 
 import json
+import random
 import re
 from dataclasses import replace
 
@@ -63,6 +64,23 @@ def test_tests_are_named_where_they_were_used() -> None:
     assert "exact sign tests were used (SWA on digits)" in text
     assert "adjusted by Hall's transformation (Hall, 1992) (EMA on digits)" in text
     assert "@article{hall1992removal," in text
+
+
+def test_methods_that_did_not_act_and_seeds_that_are_not_paired_are_told() -> None:
+    draw = random.Random(0)
+    runs = [{s + start: [draw.gauss(0, 1)] for s in range(8)} for start in (0, 0, 50)]
+    curves = dict(zip(("plain", "swa", "ema"), runs, strict=True))
+    idle = {"swa": "its start is after the end"}
+    results = compare(curves, higher_is_better=True, idle=idle)
+    task = replace(
+        make_task("digits", {"plain": 0.0}),
+        curves={"accuracy": curves},
+        results={"accuracy": results},
+    )
+    text = told(task)
+    assert "Welch's test (Welch, 1947) was used (EMA on digits)" in text
+    assert "Not judged, because it did not act: SWA on digits." in text
+    assert "corrected over the 1 method of each task" in text
 
 
 def test_cells_with_fewer_seeds_and_added_seeds_are_told() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.report.numbers import typographic
-from switch_ema.bench.report.page import render_page, write_page
+from switch_ema.bench.report.page import _with_code, render_page, write_page
 from switch_ema.bench.report.verdict_text import best_sentence, verdicts
 from switch_ema.bench.stats.paired import compare
 from tests.bench.report.synthetic import (
@@ -230,3 +230,10 @@ def test_one_seed_one_epoch_and_nothing_finished_can_be_shown() -> None:
     assert "Undecided: with n = 0 there are too few seeds" in text
     assert "only the baseline was trained" in outline.text
     assert "nan" not in outline.text.lower()
+
+
+def test_what_can_be_typed_is_marked_and_escaped() -> None:
+    assert _with_code("Next: --tune lr (why <b>?); --methods ema+best, 3 - 2.") == (
+        "Next: <code>--tune lr</code> (why &lt;b&gt;?); <code>--methods</code> "
+        "<code>ema+best</code>, 3 - 2."
+    )

@@ -188,6 +188,16 @@ def test_the_short_form_of_one_task_fits_a_screen() -> None:
     assert file.getvalue().count("\n") <= 18
 
 
+def test_the_short_form_says_once_what_is_no_difference() -> None:
+    gains = {"plain": 0.0, "ema": 0.0, "swa": 0.0, "lawa": 0.0}
+    task = make_task("digits", gains, noise=0.1)
+    console = Console(width=80, file=io.StringIO())
+    print_findings(ComparisonSummary("run", [task], "{}"), console)
+    text = console.file.getvalue()
+    assert len(re.findall(r"^(ema|swa|lawa) .* no difference +8 *$", text, re.M)) == 3
+    assert " ".join(text.split()).count("no difference larger than 0.5 points") == 1
+
+
 def test_verdicts_that_skew_makes_doubtful_are_named() -> None:
     """The short form has no sentence of each method, which would say it."""
     gains = (0.31, 0.32, 0.34, 0.35, 0.3, 0.29, 0.33, -0.1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.report.numbers import digits_of, fixed, size_of, with_unit
+from switch_ema.bench.report.numbers import NONE, digits_of, fixed, size_of, with_unit
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
 from switch_ema.bench.report.verdict_text import Spell
 from switch_ema.bench.stats.paired import LEVEL, MethodResult
@@ -137,7 +137,14 @@ def _rules(summary: ComparisonSummary, spell: Spell) -> list[tuple[str, str]]:
         baseline_of(task.results[task.metrics[0].name]) for task in summary.tasks
     }
     names = [f"{spell(m)}{' (baseline)' if m in baselines else ''}" for m in methods]
-    compared = counted(max(1, len(methods) - 1), "method")
+    compared = counted(most_compared(summary.tasks), "method")
+    unpaired = [
+        f"{spell(result.method)} on {task.title}"
+        for task in summary.tasks
+        for result in task.results[task.metrics[0].name]
+        if result.difference and result.difference.freedom
+    ]
+    welch = f"; Welch's unpaired test for {listed(unpaired)}" if unpaired else ""
     tuned, given = config.get("tune"), config.get("smallest_effect") is not None
     return [
         ("Seeds", f"{spelled_range(seeds_of(summary))}, the same for every method"),
@@ -146,7 +153,7 @@ def _rules(summary: ComparisonSummary, spell: Spell) -> list[tuple[str, str]]:
         (
             "Test",
             f"two-sided paired t-test at the level of {LEVEL:.0%}, Holm-corrected over "
-            f"{compared}",
+            f"{compared}{welch}",
         ),
         (
             "Smallest effect of interest",
@@ -161,6 +168,12 @@ def _rules(summary: ComparisonSummary, spell: Spell) -> list[tuple[str, str]]:
         ),
         ("Stopping rule", _stopping(summary)),
     ]
+
+
+def most_compared(tasks: Sequence[TaskSummary]) -> int:
+    """Return the number of methods over which a task corrects its p-values."""
+    found = [task.results[task.metrics[0].name] for task in tasks]
+    return max((sum(r.difference is not None for r in own) for own in found), default=0)
 
 
 def by_task(
@@ -196,12 +209,16 @@ def _hinges(task: TaskSummary) -> list[Hinge]:
 
 
 def _n(result: MethodResult, seeds: int) -> str:
+    if result.idle:
+        return NONE
     n = result.difference.n if result.difference else 0
     return str(n) if n >= seeds else f"{n}/{seeds}"
 
 
 def _change(result: MethodResult, metric: Metric, compared: int, digits: int) -> str:
     d = result.difference
+    if result.idle:
+        return f"options with which it acts: {result.idle}"
     if d is None:
         return "two seeds that finish"
     if result.verdict == "undecided":

@@ -134,6 +134,7 @@ def _best_epoch_line(
             higher_is_better=better,
             baseline=own.method,
             smallest_effect=smallest,
+            idle={r.method: r.idle for r in task.results[metric.name] if r.idle},
         )
         found.append(next(r for r in results if r.method == focus.method))
     same, each_own = (result.difference for result in found)
@@ -192,10 +193,12 @@ def _next(task: TaskSummary, own: Course | None, spell: Spell) -> str:
     """Recommend what to do next, the most important first."""
     if troubles_of(task):
         return "make the baseline learn first (learning rate, epochs)"
-    steps = [*_more_seeds(task, spell), *_other_settings(task, own)]
+    results = task.results[task.metrics[0].name]
+    idle = [spell(result.method) for result in results if result.idle]
+    steps = [f"let {listed(idle)} act (other options, or more epochs)"] if idle else []
+    steps += [*_more_seeds(task, spell), *_other_settings(task, own)]
     if steps:
         return "; ".join(steps)
-    results = task.results[task.metrics[0].name]
     leaders = [spell(result.method) for result in leaders_of(task)]
     if leaders:
         return f"use {leaders[0]}{' or another of these' if leaders[1:] else ''}"
@@ -208,7 +211,7 @@ def _more_seeds(task: TaskSummary, spell: Spell) -> list[str]:
     undecided = [r for r in results if r.verdict == "undecided"]
     if not undecided:
         return []
-    compared = sum(result.verdict in VERDICTS for result in results)
+    compared = max(1, sum(result.difference is not None for result in results))
     most = max(
         (seeds_to_decide(r.difference, compared) for r in undecided if r.difference),
         default=inf,

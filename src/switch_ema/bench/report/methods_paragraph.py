@@ -10,6 +10,7 @@ from switch_ema.bench.report.decided import (
     by_task,
     earlier_looks,
     metric_of,
+    most_compared,
     seeds_of,
     smallest_of,
     spelled_range,
@@ -19,6 +20,7 @@ from switch_ema.bench.report.references import (
     HOLM,
     SKEW,
     T_TEST,
+    WELCH,
     Publication,
     reference_of,
 )
@@ -121,7 +123,7 @@ def _numbers(tasks: Iterable[TaskSummary]) -> str:
     numbers: dict[int, list[str]] = {}
     for task in tasks:
         for result in task.results[task.metrics[0].name]:
-            if result.verdict != "baseline":
+            if result.verdict != "baseline" and not result.idle:
                 n = result.difference.n if result.difference else 0
                 where = f"{display_name(result.method)} on {task.title}"
                 numbers.setdefault(n, []).append(where)
@@ -160,11 +162,7 @@ def _tests(summary: ComparisonSummary) -> _Parts:
         for result in task.results[task.metrics[0].name]
         if result.difference is not None
     ]
-    compared = max(
-        (len(task.results[task.metrics[0].name]) - 1 for task in summary.tasks),
-        default=1,
-    )
-    methods = f"the {counted(compared, 'method')} of each task"
+    methods = f"the {counted(most_compared(summary.tasks), 'method')} of each task"
     parts: _Parts = [
         "Differences were tested with two-sided paired t-tests ",
         T_TEST,
@@ -177,6 +175,14 @@ def _tests(summary: ComparisonSummary) -> _Parts:
     def where(used: Iterable[tuple[str, TaskSummary, Difference]]) -> str:
         return listed(f"{display_name(m)} on {task.title}" for m, task, _ in used)
 
+    unpaired = [cell for cell in found if cell[2].freedom]
+    if unpaired:
+        parts += [
+            "If trainings of one seed did not start alike, they were not paired, and "
+            "Welch's test ",
+            WELCH,
+            f" was used ({where(unpaired)}). ",
+        ]
     ties = [cell for cell in found if not cell[2].sd]
     if ties:
         parts.append(
@@ -191,6 +197,14 @@ def _tests(summary: ComparisonSummary) -> _Parts:
             SKEW,
             f" ({where(skewed)}). ",
         ]
+    idle = [
+        f"{display_name(result.method)} on {task.title}"
+        for task in summary.tasks
+        for result in task.results[task.metrics[0].name]
+        if result.idle
+    ]
+    if idle:
+        parts.append(f"Not judged, because it did not act: {listed(idle)}. ")
     smallest = by_task(summary.tasks, smallest_of)
     return [
         *parts,

@@ -263,6 +263,7 @@ def _environment() -> Environment:
         "megabytes": megabytes,
         "seconds": seconds,
         "typographic": typographic,
+        "with_code": _with_code,
         "with_unit": with_unit,
     }
     return environment
@@ -272,6 +273,12 @@ def _breakable(text: str) -> Markup:
     """Allow line breaks in a long name after a colon or comma."""
     escaped = str(escape(text))
     return Markup(re.sub(r"([:,])", r"\1<wbr>", escaped))
+
+
+def _with_code(text: str) -> Markup:
+    """Mark what can be typed: options, and methods that return their best average."""
+    typed = r"--[a-z][\w-]*( lr\b)?|[\w-]+\+best\b"
+    return Markup(re.sub(typed, r"<code>\g<0></code>", str(escape(text))))
 
 
 def _resource(name: str) -> str:

@@ -153,6 +153,14 @@ T_TEST = Publication(
     "The Probable Error of a Mean",
     _paper("Biometrika", "6", "1--25"),
 )
+WELCH = Publication(
+    "welch1947generalization",
+    "Welch, 1947",
+    "Welch, B. L.",
+    "The Generalization of ``{Student}'s'' Problem when Several Different Population "
+    "Variances are Involved",
+    _paper("Biometrika", "34", "28--35"),
+)
 HOLM = Publication(
     "holm1979simple",
     "Holm, 1979",

@@ -241,11 +241,13 @@ def _short_results(task: TaskSummary, width: int) -> Table:
         shift = row.difference
         if row.interval != NONE:
             shift += f" {row.interval}"
+        # The sentence above says than what there is no larger difference.
+        words = row.words if row.verdict == "undecided" else row.verdict
         table.add_row(
             Text(_broken(printable(row.method))),
             Text(row.last),
             Text(shift),
-            Text(textwrap.fill(row.words, width), _COLOURS[row.verdict]),
+            Text(textwrap.fill(words, width), _COLOURS[row.verdict]),
             Text(row.n),
         )
     return table

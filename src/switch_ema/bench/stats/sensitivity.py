@@ -42,6 +42,7 @@ def without_one_seed(
             higher_is_better=higher_is_better,
             baseline=baseline,
             smallest_effect=effects[0] if effects else None,
+            idle={result.method: result.idle for result in results if result.idle},
         )
         verdicts = {result.method: result.verdict for result in again}
         for result in results:
