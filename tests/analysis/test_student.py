@@ -72,7 +72,7 @@ def test_intervals_are_those_of_scipy():
     values = [0.3, 0.1, 0.9, 0.4, math.nan]
     found = interval(values)
     error = 0.34034296427770228 / 2  # the standard deviation of the four, over sqrt(4)
-    half = error * float(t.isf(0.025, 3))
+    half = error * float(t.isf(0.015, 3))
     assert found == pytest.approx((0.425, 0.425 - half, 0.425 + half, 4))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.candidates import places_of
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import plan_points
@@ -161,3 +162,19 @@ def test_a_task_without_a_split_is_refused_beforehand(tiny):
     config = CompareConfig(tasks=(tiny,), methods=("plain", "ema"), tune=1)
     with pytest.raises(UsageError, match="cannot be tuned: its constructor has no"):
         check(config)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "chosen", "places"),
+    [
+        ("lr", ("plain", "ema@lr*0.25"), {"plain": "as given", "ema": "smallest"}),
+        ("lr", ("plain@lr*4", "ema@lr*2"), {"plain": "largest"}),
+        ("lr=0.1,0.2,0.4", ("plain@lr=0.1", "ema@lr=0.2"), {"plain": "smallest"}),
+        ("decay=0.9,0.99", ("plain", "ema:decay=0.99"), {"ema": "largest"}),
+        (4, ("plain", "ema:decay=0.9"), {"ema": "smallest"}),
+        (4, ("plain", "ema:decay=0.999"), {}),
+    ],
+)
+def test_the_ends_of_what_was_tried_are_known(tuned, chosen, places):
+    config = CompareConfig(tasks=("digits",), methods=("plain", "ema"), tune=tuned)
+    assert places_of(config, 30, chosen) == places

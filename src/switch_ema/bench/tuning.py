@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import load_task_class, takes_split
+from switch_ema.bench.plan.candidates import candidates_of
 from switch_ema.bench.plan.cells import Cell, in_order, make_plan
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.sweep_points import (
@@ -15,28 +15,10 @@ from switch_ema.bench.plan.sweep_points import (
     UNTUNED,
     SweepPoint,
     check_varied,
-    with_factor,
-    with_value,
 )
 from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_method_spec, parse_variation
-
-_KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),
-    "switch-ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),
-    "swa": ("start", (0.75, 0.5, 0.875, 0.25)),
-    "lawa": ("k", (5, 3, 10, 20)),
-    "lookahead": ("k", (100, 5, 20, 500)),
-    "pswa": ("period", (5, 2, 10, 20)),
-}
-"""The main option of each method, with the most promising values first.
-
-SWA's values are shares of the training, converted to epochs.
-"""
-
-FACTORS = (1, 0.5, 2, 0.25, 4)
-"""Learning rate factors to try if no rates are given."""
 
 SEEDS, STACKED_SEEDS = 3, 8
 """Seeds used for tuning; stacked seeds are cheap, so there are more of them."""
@@ -138,35 +120,9 @@ def _all_candidates(
     config: CompareConfig, plan: list[Cell], task: str
 ) -> dict[str, list[str]]:
     """List the candidates of each method on a task."""
-    methods, tuned = config.methods, config.tune
-    if isinstance(tuned, int):
-        epochs = next(cell.recipe.epochs for cell in plan if cell.task == task)
-        return {text: _main_candidates(text, tuned, epochs) for text in methods}
-    if tuned == LEARNING_RATE:
-        rows = [[with_factor(text, factor) for text in methods] for factor in FACTORS]
-    else:
-        option, values = parse_variation(tuned)
-        rows = [list(with_value(methods, option, value)) for value in values]
-    columns = zip(*rows, strict=True)
-    return {
-        text: list(dict.fromkeys(column))
-        for text, column in zip(methods, columns, strict=True)
-    }
-
-
-def _main_candidates(text: str, budget: int, epochs: int) -> list[str]:
-    """List candidates for a method's main option."""
-    spec = parse_method_spec(text)
-    option, values = _KNOBS.get(spec.name, ("", ()))
-    if not values or option in spec.options:
-        return [text]
-    if budget > len(values):
-        raise UsageError(f"tune must be at most {len(values)}, got {budget}.")
-    if spec.name == "swa":
-        values = tuple(int(share * epochs) for share in values)
-    return [
-        str(replace(spec, options={**spec.options, option: v})) for v in values[:budget]
-    ]
+    epochs = next(cell.recipe.epochs for cell in plan if cell.task == task)
+    grids = candidates_of(config, epochs)
+    return {text: [*own] for text, own in zip(config.methods, grids, strict=True)}
 
 
 def _losses(task: str, results: Results, cells: list[Cell]) -> dict[str, float]:

@@ -17,7 +17,7 @@ class BoundaryCommand:
     """Draw and measure decision boundaries on 2D points.
 
     The paper's figures 4 (circles) and A1 (moons), with numbers: accuracy, width,
-    roughness and length of the boundary over many seeds, with 95% intervals and paired
+    roughness and length of the boundary over many seeds, with 97% intervals and paired
     differences from the first method. Repeat the command to resume an interrupted run.
 
     - switch-ema boundary

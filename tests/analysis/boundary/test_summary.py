@@ -28,7 +28,7 @@ def method(name, widths, accuracy=None):
 
 def test_interval_is_students():
     values = [1.0, 2.5, 2.0, 4.0]
-    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    low, high = stats.t.interval(0.97, 3, np.mean(values), stats.sem(values))
     assert interval([*values, nan]) == pytest.approx((np.mean(values), low, high, 4))
 
 

@@ -55,7 +55,7 @@ def test_axes_are_labelled_with_units() -> None:
 def test_captions_say_n_and_what_the_band_is() -> None:
     accuracy, _, pairs, _ = all_figures()[:4]
     assert "8 seeds" in accuracy.caption
-    assert "±1 standard error" in accuracy.caption
+    assert "one standard error of the mean to each side" in accuracy.caption
     assert "n = 8" in pairs.caption
     assert "97% confidence interval" in pairs.caption
 

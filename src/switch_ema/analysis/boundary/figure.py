@@ -82,7 +82,7 @@ def draw_measures(
     methods: Sequence[MethodBoundaries],
     measures: Sequence[str] = ("accuracy", "local_width", "calibration_error"),
 ) -> Figure:
-    """Draw every seed as a dot, and the mean with its 95% interval, per method.
+    """Draw every seed as a dot, and the mean with its 97% interval, per method.
 
     With several methods, a second row shows paired differences from the first.
     """
@@ -206,7 +206,13 @@ def _strip_keys(seeds: int) -> list[Line2D]:
     mean: dict[str, Any] = {"marker": "D", "markersize": 3.5, "linewidth": 1.8}
     return [
         Line2D([], [], color=COLOURS[0], label=f"one seed of {seeds}", **dot),
-        Line2D([], [], color=COLOURS[0], label="mean and its 95% interval", **mean),
+        Line2D(
+            [],
+            [],
+            color=COLOURS[0],
+            label=f"mean and its {CONFIDENCE} interval",
+            **mean,
+        ),
     ]
 
 

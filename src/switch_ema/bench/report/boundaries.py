@@ -6,7 +6,7 @@ from pathlib import Path
 
 from switch_ema.analysis.boundary.figure import draw_boundaries, draw_measures
 from switch_ema.analysis.boundary.summary import MEASURES, summarize
-from switch_ema.analysis.intervals import Interval
+from switch_ema.analysis.intervals import CONFIDENCE, Interval
 from switch_ema.analysis.matplotlib_style import save_figure
 from switch_ema.analysis.method_style import display_name
 from switch_ema.bench.analyses.boundary import BoundaryComparison
@@ -15,8 +15,8 @@ from switch_ema.bench.report.sections import FIGURES, AnalysisSection, Picture, 
 
 SHOWN = ("accuracy", "calibration_error", "width", "local_width", "roughness", "length")
 TABLE_HEADER = (
-    *("measure", "method", "mean", "95% CI", "n"),
-    *("difference", "95% CI", "n"),
+    *("measure", "method", "mean", f"{CONFIDENCE} CI", "n"),
+    *("difference", f"{CONFIDENCE} CI", "n"),
 )
 _DEFINITIONS = (
     "Width: mean distance, across the boundary, between 25% and 75% confidence, over "
@@ -63,17 +63,18 @@ def boundary_section(comparison: BoundaryComparison, folder: Path) -> AnalysisSe
             ),
             Picture(
                 name=measures,
-                caption=f"All {seeds} seeds, one dot each; bars are 95% intervals "
-                "of the mean and of the paired difference from the first method.",
+                caption=f"All {seeds} seeds, one dot each; bars are {CONFIDENCE} "
+                "intervals of the mean and of the paired difference from the first "
+                "method.",
                 alternative="Accuracy, width and calibration of every seed and method",
             ),
         ],
         sheets=[
             Sheet(
                 caption="Mean over seeds and paired difference from the first method, "
-                "with 95% intervals, not corrected for multiple comparisons. Accuracy "
-                "and calibration error in percent, lengths in units of the data, "
-                "roughness in radians per unit.",
+                f"with {CONFIDENCE} intervals, not corrected for multiple comparisons. "
+                "Accuracy and calibration error in percent, lengths in units of the "
+                "data, roughness in radians per unit.",
                 header=list(TABLE_HEADER),
                 rows=[list(row) for row in table_rows(comparison)],
             )

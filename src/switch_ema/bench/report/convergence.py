@@ -65,7 +65,8 @@ def convergence(
 def _curve(method: str, own: Band, style: PageStyle, digits: int) -> list[Json]:
     hover = [
         typographic(
-            f"epoch {e}: {fixed(mean, digits)} ± {fixed(error, digits)}, n = {n}"
+            f"epoch {e}: {fixed(mean, digits)} (standard error "
+            f"{fixed(error, digits)}, n = {n})"
         )
         for e, mean, error, n in zip(
             own.epochs, own.mean, own.error, own.n, strict=True
@@ -82,7 +83,7 @@ def _caption(task: TaskSummary, metric: Metric, bands: list[Band], *, cut: bool)
     direction = "Higher" if metric.higher_is_better else "Lower"
     text = (
         f"Lines: mean {metric.name} over {counted(number_of_seeds(task), 'seed')} "
-        f"{_when(task)}. Bands: ±1 standard error of the mean. "
+        f"{_when(task)}. Bands: one standard error of the mean to each side. "
         f"{direction} is better."
     )
     if len(n) > 1:

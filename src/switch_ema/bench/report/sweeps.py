@@ -15,6 +15,7 @@ from switch_ema.bench.report.numbers import (
     difference_unit,
     digits_of,
     fixed,
+    mean_and_spread,
     shortened,
     typographic,
     with_unit,
@@ -40,7 +41,7 @@ from switch_ema.bench.stats.sweeps import (
     survivals,
 )
 from switch_ema.bench.stats.verdicts import Verdict
-from switch_ema.bench.text import counted, printable
+from switch_ema.bench.text import counted, listed, printable
 
 BEST = "*"
 """Marks the best setting of a method."""
@@ -90,8 +91,8 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
     sheets = [
         Sheet(
             caption=(
-                f"{with_unit(metric)} at the last epoch: mean ± half width of its "
-                f"{CONFIDENCE} interval, {_n(sweep)}."
+                f"{with_unit(metric)} at the last epoch: mean ± standard deviation, "
+                f"{_n(sweep)}."
                 + (f" {BEST} marks the best {option} of each method." if best else "")
             ),
             header=[option, *map(spell, methods)],
@@ -117,7 +118,8 @@ def sweep_sheets(sweep: Sweep, spell: Spell = str) -> list[Sheet]:
 def sweep_sentences(sweep: Sweep, spell: Spell = str) -> list[tuple[Verdict, str]]:
     """Summarize the settings, or the effect of tuning, with verdicts."""
     if sweep.is_tuned:
-        return [_told(survival, sweep, spell) for survival in survivals(sweep)]
+        told = [_told(survival, sweep, spell) for survival in survivals(sweep)]
+        return told + [("baseline", text) for text in _places(sweep, spell)]
     lines: list[tuple[Verdict, str]] = [
         ("baseline", f"{p.point}: {headline(p, spell)}") for p in sweep.points
     ]
@@ -207,8 +209,8 @@ def _tuned_sheet(sweep: Sweep, spell: Spell) -> Sheet:
     baseline = spell(methods_of(sweep)[0])
     return Sheet(
         caption=(
-            f"{with_unit(metric)} on seeds not used for tuning: mean ± half width "
-            f"of its {CONFIDENCE} interval; differences from {baseline}, tuned vs "
+            f"{with_unit(metric)} on seeds not used for tuning: mean ± standard "
+            f"deviation; differences from {baseline}, tuned vs "
             f"tuned and untuned vs untuned [{CONFIDENCE} interval, corrected over the "
             "methods]"
             f"{_in_unit(metric)}: positive is better, {_n(sweep)}."
@@ -239,6 +241,29 @@ def _told(survival: Survival, sweep: Sweep, spell: Spell) -> tuple[Verdict, str]
     return verdict, printable(text)
 
 
+def _places(sweep: Sweep, spell: Spell) -> list[str]:
+    """Name the methods that tuning left as they were, or at an end of its values."""
+    sentences = []
+    for place, words in (
+        ("as given", "Tuning kept the given {option} of {names}."),
+        (
+            "smallest",
+            "For {names} tuning chose the smallest {option} it tried; an even "
+            "smaller one may be better.",
+        ),
+        (
+            "largest",
+            "For {names} tuning chose the largest {option} it tried; an even "
+            "larger one may be better.",
+        ),
+    ):
+        names = [spell(method) for method, own in sweep.places.items() if own == place]
+        if names:
+            text = words.format(option=sweep.tuned_option, names=listed(names))
+            sentences.append(printable(text))
+    return sentences
+
+
 def _digits(sweep: Sweep) -> int:
     metric = sweep.points[0].metrics[0]
     results: list[MethodResult] = []
@@ -255,10 +280,7 @@ def _half(summary: Summary) -> float:
 def _value(summary: Summary | None, digits: int) -> str:
     if summary is None or not summary.n:
         return NONE
-    mean = fixed(summary.mean, digits)
-    if summary.sd is None:
-        return mean
-    return f"{mean} ± {fixed(_half(summary), digits)}"
+    return mean_and_spread(summary, digits)
 
 
 def _difference(difference: Difference | None, digits: int) -> str:

@@ -24,6 +24,7 @@ from itertools import pairwise
 from math import comb, nan, sqrt
 from statistics import fmean, median, stdev
 
+from switch_ema.analysis import intervals
 from switch_ema.analysis.intervals import half_width
 from switch_ema.analysis.student import noncentrality, t_isf, t_sf
 from switch_ema.bench.recipe import is_usable
@@ -39,12 +40,7 @@ Seeds = Mapping[int, Sequence[float]]
 Curves = Mapping[str, Seeds]
 """Values of one metric per epoch, by method and seed."""
 
-# At 3%, 97% of plain-vs-plain comparisons find no help and no harm, and with n = 8 and
-# five methods the power for a difference of two standard deviations (of the paired
-# differences) is still 90%.
-LEVEL = 0.03
-CONFIDENCE = "97%"
-"""Confidence of the intervals shown: one minus ``LEVEL``."""
+LEVEL, CONFIDENCE = intervals.LEVEL, intervals.CONFIDENCE
 POWER = 0.8
 """Power at which :attr:`Difference.detectable` is computed."""
 FEWEST = 3

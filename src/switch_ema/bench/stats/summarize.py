@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from switch_ema.bench.optimizers.catalog import describe_optimizer
+from switch_ema.bench.plan.candidates import places_of, tuned_option
 from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
@@ -89,7 +90,17 @@ def summarize(
             summary = _summarize_task(own, results, facts[point.task], part)
             found.append(_renamed(summary, task, point.title, names))
         is_tuned = [point.title for point in settings] == [UNTUNED, TUNED]
-        sweeps.append(Sweep(task, _started(found), is_tuned))
+        sweep = Sweep(task, _started(found), is_tuned)
+        if is_tuned and sweep.points:
+            epochs = sweep.points[0].epochs
+            typed = dict(zip(given.methods, labels_of(given), strict=False))
+            places = places_of(given, epochs, settings[-1].methods)
+            sweep = replace(
+                sweep,
+                tuned_option=tuned_option(given),
+                places={typed[method]: place for method, place in places.items()},
+            )
+        sweeps.append(sweep)
     tasks = [task for sweep in sweeps for task in sweep.points]
     return ComparisonSummary(name, tasks, meta["config"], environment, sweeps)
 

@@ -103,7 +103,8 @@ def _cell(point: AblationPoint, digits: int) -> tuple[float, str]:
     if gain is None:
         return 0.0, f"{fixed(point.mean, digits)}{mark}"
     half = (gain.high - gain.low) / 2
-    text = f"{fixed(gain.mean, digits, '+')} ± {fixed(half, digits)}{mark}"
+    ends = f"[{fixed(gain.low, digits)}, {fixed(gain.high, digits)}]"
+    text = f"{fixed(gain.mean, digits, '+')}\n{ends}{mark}"
     clear = gain.mean / half if half > 0 else math.nan
     return clear, text
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from switch_ema.paper.show.ablation_figure import Panel
 
 _HEAT_MAP = (
-    "Gains over the setting that the paper recommends, ± half width of the interval, "
+    "Gains over the setting that the paper recommends, with their intervals, "
     "each in the unit of its metric. The colour is the gain in half widths: pale cells "
     "are within noise. ~ best: no difference found from the best setting. The cell of "
     "the recommended setting shows its mean."
 )
 CURVES = (
-    "Lines: mean over seeds at the last epoch. Bands: ±1 standard error. Filled "
-    "markers: no difference found from the best setting of the method; hollow ones are "
-    "worse. Dotted: plain training."
+    "Lines: mean over seeds at the last epoch. Bands: one standard error to each side. "
+    "Filled markers: no difference found from the best setting of the method; hollow "
+    "ones are worse. Dotted: plain training."
 )
 
 

@@ -47,7 +47,8 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
             Picture(
                 name=CONVERGENCE.name,
                 caption=f"Lines: mean over seeds after every epoch (n = {n}). Bands: "
-                "±1 standard error. Vertical axes are cropped to where methods differ.",
+                "one standard error to each side. Vertical axes are cropped to where "
+                "methods differ.",
                 alternative=f"Metric against epochs, {counted(len(panels), 'task')}",
             )
         ]
