@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.averaging.methods.switch_ema import DEFAULT_DECAY, SwitchEMA
 from switch_ema.averaging.registry import METHODS
 from switch_ema.averaging.schedules import auto
@@ -38,6 +39,10 @@ from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
 from switch_ema.bench.text import unknown
 
 FILTERS = ("include", "exclude")
+BUDGET = "budget"
+"""Option of swa: train for so many times the usual epochs, and average the rest."""
+_MODELS = 5
+"""Sets of weights that SWA with a budget averages, as in the paper."""
 _SWITCH_EMA = "switch-ema"
 
 
@@ -69,9 +74,16 @@ class Method:
         return is_adaptive(self.spec.options)
 
     @property
+    def budget(self) -> float | None:
+        """Its epochs relative to the others', if it trains for longer."""
+        return self.spec.options.get(BUDGET) if self.name == "swa" else None
+
+    @property
     def shares_training(self) -> bool:
         """Whether it only reads the live weights, so it can share plain training."""
         name = self.name
+        if self.budget is not None:
+            return False
         return name == PLAIN or (name != CONTROL and not METHODS[name].active)
 
     @property
@@ -93,7 +105,7 @@ class Method:
         Args:
             model: the model in training.
             optimizer: its optimizer.
-            epochs: number of epochs.
+            epochs: number of epochs, without those of a budget.
             folder: for snapshots.
             probe: evaluates held-out data, for adaptive switches.
         """
@@ -233,6 +245,8 @@ def options_of(name: str) -> dict[str, str]:
     found |= {key: given[key] for key in found.keys() & given.keys()}
     if name in ("swa", "swag"):
         found["start"] = "3/4 of the epochs"
+    if name == "swa":
+        found[BUDGET] = None
     if "decay" in found:
         found["warmup"] = "count"
     return {key: _spelled(value) for key, value in found.items()}
@@ -240,6 +254,7 @@ def options_of(name: str) -> dict[str, str]:
 
 _INTERVAL = "epochs (0.5: twice per epoch), or steps as in 100it"
 _TYPED = {
+    "budget": "a number above 1",
     "decay": "a number in [0, 1), auto, or a schedule such as half_life(500it)",
     **dict.fromkeys(("switch_every", "every", "period"), _INTERVAL),
     **dict.fromkeys(FILTERS, 'a name or glob, or several: ("head*","norm*")'),
@@ -260,7 +275,7 @@ def described_options(name: str) -> list[Option]:
     kind = METHODS.get(base_name(name))
     if kind is None:
         return []
-    meanings = {**meanings_of(kind), "warmup": _WARMUP}
+    meanings = {**meanings_of(kind), "warmup": _WARMUP, BUDGET: _LONGER}
     found = []
     for option, default in options_of(name).items():
         values = _TYPED.get(option) or values_of(kind, option)
@@ -281,6 +296,10 @@ _IN_PYTHON = re.compile(
 """Parts of a meaning about values that cannot be typed."""
 
 
+_LONGER = (
+    "train for so many times the usual epochs, and average five sets of weights of the "
+    "rest, at half the learning rate"
+)
 _WARMUP = (
     "count lets the decay grow with the steps, so that the initial weights are soon "
     "forgotten; none keeps it constant"
@@ -356,7 +375,11 @@ def _options(
         options["switch_every"] = Adaptive(probe)
     if "start" in options:
         options["start"] = in_run(options["start"], f"{epochs}ep")
-    if spec.name in ("swa", "swag"):
+    if spec.name == "swa" and BUDGET in options:
+        total, start = swa_budget(epochs, options.pop(BUDGET))
+        options.setdefault("start", start)
+        options.setdefault("every", (total - start) / _MODELS)
+    elif spec.name in ("swa", "swag"):
         # The usual schedule: average the last quarter of the training.
         options.setdefault("start", int(0.75 * epochs))
     if spec.name == "lookahead":

@@ -91,6 +91,9 @@ class Recipe:
     """Averaging options that suit the task, by method."""
     evaluate_every: int = field(default=1, metadata=LATER)
     """Epochs between two evaluations; the last epoch is always evaluated."""
+    extra_epochs: int = field(default=0, metadata=LATER)
+    """Epochs of ``epochs`` after the end of the schedule, at a constant rate; only a
+    method with a budget, such as swa:budget=1.25, sets them."""
     revision: int = field(default=0, metadata=LATER)
     """Raised when a built-in task trains differently in a way that no other field and
     no option shows; runs of another revision are not continued."""
@@ -120,6 +123,11 @@ class Recipe:
         [3, 6, 7]
         """
         return epoch % self.evaluate_every == 0 or epoch == self.epochs
+
+    @property
+    def scheduled_epochs(self) -> int:
+        """Epochs of the learning rate schedule."""
+        return self.epochs - self.extra_epochs
 
     @property
     def evaluations(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import check_packages, load_task_class, takes_split
 from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
@@ -140,12 +141,20 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
                 yield Cell(
                     task,
                     config.optimizer,
-                    recipe,
+                    _with_budget(recipe, group[0]),
                     tuple(method.label for method in group),
                     tuple(seeds[start : start + size]),
                     split,
                     control_of=control_for(group[0], methods),
                 )
+
+
+def _with_budget(recipe: Recipe, method: Method) -> Recipe:
+    """Lengthen the training of a method with a budget of epochs."""
+    if method.budget is None:
+        return recipe
+    total, scheduled = swa_budget(recipe.epochs, method.budget)
+    return replace(recipe, epochs=total, extra_epochs=total - scheduled)
 
 
 def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
@@ -235,10 +244,11 @@ def _check_script_methods(config: CompareConfig) -> None:
     """Refuse methods that need control over the training, which scripts do not give."""
     for label in config.methods:
         method = parse_method(label, {})
-        if method.spec.changes or method.uses_held_out or method.name == CONTROL:
+        changes = method.spec.changes or method.budget is not None
+        if changes or method.uses_held_out or method.name == CONTROL:
             raise UsageError(
                 f"{label} does not work with a script, which controls its own "
-                "optimizer, data and data order."
+                "optimizer, epochs, data and data order."
             )
 
 

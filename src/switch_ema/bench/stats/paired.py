@@ -4,8 +4,9 @@ The rule: a two-sided paired t-test of the differences from the baseline at the 
 epoch, Holm's correction over the methods, and "helps" or "hurts" if p is below
 ``LEVEL`` with at least ``FEWEST`` pairs; otherwise "no difference" if the interval lies
 within the smallest effect of interest (``verdicts.py``), else "undecided". Seeds whose
-curve is shorter than the longest, or whose last
-value is not usable (not finite, or astronomical), are excluded, which n shows.
+curve is shorter than the method's longest, or whose last value is not usable (not
+finite, or astronomical), are excluded, which n shows. A method may train for longer
+than another.
 
 Near ties are no evidence. If the differences vary by less than the metric can resolve
 (one test sample, or float32 rounding), their standard deviation is meaningless and an
@@ -311,12 +312,12 @@ def verdict_of(difference: Difference | None) -> Verdict:
 
 def finished_curves(curves: Curves, sign: int) -> dict[str, dict[int, list[float]]]:
     """Keep the finished curves, with the sign flipped if lower is better."""
-    epochs = max((len(c) for own in curves.values() for c in own.values()), default=0)
+    longest = {m: max(map(len, own.values()), default=0) for m, own in curves.items()}
     return {
         method: {
             seed: [sign * float(value) for value in curve]
             for seed, curve in own.items()
-            if 0 < len(curve) == epochs and is_usable(curve[-1])
+            if 0 < len(curve) == longest[method] and is_usable(curve[-1])
         }
         for method, own in curves.items()
     }

@@ -190,7 +190,7 @@ def _summarize_task(
             *warnings,
             *change_of(task, facts),
             *_problems(results, cells, statuses),
-            *_uneven(lengths),
+            *(_uneven(lengths) if is_script(task) else ()),
         ],
         missing=len(cells) - len(finished),
         evaluate_every=recipe.evaluate_every,

@@ -235,6 +235,7 @@ class SharedTraining(Training):
             super()._evaluate()
         elif self.cell.recipe.is_evaluated(self.epoch + 1):
             set_mode(self.optimizer, training=False)  # as on rank 0
+            self._fit_statistics()  # synchronised layers need every worker
 
     def _finish_epoch(self, progress: OnProgress) -> None:
         if self.rank == 0:

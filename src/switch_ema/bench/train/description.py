@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from switch_ema.bench.optimizers.schedules import TAIL
 from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.text import counted
@@ -87,6 +88,9 @@ def describe_schedule(recipe: Recipe) -> str:
     if recipe.warmup_epochs:
         epochs = "epoch" if recipe.warmup_epochs == 1 else "epochs"
         parts.append(f"warmed up over {recipe.warmup_epochs:g} {epochs}")
+    if recipe.extra_epochs:
+        extra = counted(recipe.extra_epochs, "epoch")
+        parts.append(f"then {extra} at {TAIL:g} times the rate")
     if recipe.clip is not None:
         parts.append(f"gradients clipped at {recipe.clip:g}")
     if recipe.layer_decay is not None:

@@ -65,6 +65,7 @@ from switch_ema.bench.train.memory import state_mb
 from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
+from switch_ema.bench.train.statistics import recompute_statistics
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 
@@ -118,8 +119,9 @@ class Training:
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
-            total_steps=recipe.epochs * self.steps_per_epoch,
+            total_steps=recipe.scheduled_epochs * self.steps_per_epoch,
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
+            has_tail=recipe.extra_epochs > 0,
         )
         if isinstance(self.task, StackedTask) and self._writes_weights():
             # Step hooks run in order of registration, so this precedes the averagers.
@@ -140,7 +142,8 @@ class Training:
             origin=origin, trained=trained, share=share, starts=starts
         )
         for label in cell.methods:
-            self.result.options[label] = self._method(label).describe(recipe.epochs)
+            method = self._method(label)
+            self.result.options[label] = method.describe(recipe.scheduled_epochs)
         if self.accelerator.device.type == "cuda":
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
@@ -207,7 +210,7 @@ class Training:
             averagers[label] = self._method(label).make(
                 model,
                 self.optimizer,
-                epochs=self.cell.recipe.epochs,
+                epochs=self.cell.recipe.scheduled_epochs,
                 folder=folder / label.replace("/", "-").replace(":", "-"),
                 probe=partial(task_checks.loss_and_error, self.task),
             )
@@ -405,6 +408,7 @@ class Training:
         started = time.perf_counter()
         if isinstance(self.task, StackedTask) and isinstance(self.tested, StackedTask):
             self.tested.has_stopped = self.task.has_stopped
+        self._fit_statistics()
         for label in self.averagers:
             measured = self._measure(self.tested, label)
             if label in self.selections:
@@ -413,6 +417,21 @@ class Training:
                 measured = selection.add(held_out, measured)
             self._note(label, measured)
         self.result.evaluate_seconds += time.perf_counter() - started
+
+    def _fit_statistics(self) -> None:
+        """Recompute the batch-norm statistics of averages with a budget, as SWA does.
+
+        Their weights are far apart, so the mean of their statistics does not fit.
+        """
+        for label, averager in self.averagers.items():
+            has_budget = self._method(label).budget is not None
+            if has_budget and averager is not None and averager.has_average:
+                recompute_statistics(
+                    self.task,
+                    averager,
+                    epoch=self.epoch,
+                    device=self.accelerator.device,
+                )
 
     def _measure(self, task: Task, label: str) -> dict[str, list[float]]:
         with self._averaged(label, _EVALUATION):

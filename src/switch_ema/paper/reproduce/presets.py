@@ -10,6 +10,8 @@ from switch_ema.paper.tables.table import EPOCHS, PaperRow
 from switch_ema.zoo.decays import Decays
 
 SCALES = ("small", "paper")
+_SWA_BUDGET = 1.25
+"""SWA's epochs, relative to those of the other methods."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,8 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
             for own in setting.variants.values() or ({},)
         ),
         methods=tuple(
-            _with_decay(m, setting.decays) for m in row.methods_at(settings.scale)
+            _with_options(m, row, setting.decays)
+            for m in row.methods_at(settings.scale)
         ),
         optimizer=setting.optimizer,
         seeds=seeds_of(row, settings),
@@ -88,8 +91,13 @@ def _first_found(datasets: tuple[str, ...]) -> str:
     return next(here, datasets[-1])
 
 
-def _with_decay(method: str, decays: Decays | None) -> str:
-    """Add the decay to EMA and Switch EMA, unless the method has one already."""
+def _with_options(method: str, row: PaperRow, decays: Decays | None) -> str:
+    """Add decays, and SWA's budget where the paper has values of SWA.
+
+    Options that a method has already are kept.
+    """
     spec = parse_spec(method)
     given = {} if decays is None else decays.options().get(spec.name, {})
+    if spec.name == "swa" and row.metrics[0].value(method) is not None:
+        given = {"budget": _SWA_BUDGET}
     return str(spec.with_defaults(given)) if given else method

@@ -77,7 +77,8 @@ def test_the_papers_methods_train_and_are_fine_tuned(folder, monkeypatch):
 def test_the_protocol_is_due_every_so_many_epochs(folder):
     values = trained(spec("byol", folder, protocol_every=2), folder, ("plain",), 4)
     accuracies = [value for (value,) in values["plain"]["accuracy"]]
-    assert [math.isnan(value) for value in accuracies] == [True, False, True, False]
+    # After epochs 2 and 4, and after epoch 3, where SWA would end at 1.25 times 2.
+    assert [math.isnan(value) for value in accuracies] == [True, False, False, False]
     assert all(math.isfinite(value) for (value,) in values["plain"]["knn"])
 
 

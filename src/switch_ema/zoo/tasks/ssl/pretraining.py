@@ -12,6 +12,7 @@ from torch.nn.functional import interpolate
 from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice, check_count
+from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
@@ -65,7 +66,8 @@ class Pretraining(Task):
         image_size: Height and width, instead of the scale's.
         batch: Images per step; the paper's learning rates scale with it linearly.
         protocol: ``linear`` or ``fine-tune``.
-        protocol_every: Epochs between runs of the protocol.
+        protocol_every: Epochs between runs of the protocol. It also runs once after a
+            quarter more: if this is the length of the training, SWA ends there.
         folder: Folder of ``imagenet``, with train/ and val/.
         workers: Processes that read large images; default: one per core, up to 16.
         download: Whether torchvision may download the data.
@@ -235,7 +237,10 @@ class Pretraining(Task):
         """Whether the protocol is due after the last epoch; always before the first."""
         if self._epoch is None:
             return True
-        return (self._epoch % CONTROL_EPOCHS + 1) % self.protocol_every == 0
+        done = self._epoch % CONTROL_EPOCHS + 1
+        # SWA's training ends a quarter later than that of the other methods.
+        is_end_of_swa = done == swa_budget(self.protocol_every)[0]
+        return done % self.protocol_every == 0 or is_end_of_swa
 
     def _fine_tune(self, encoder: nn.Module) -> float:
         """Fine-tune on all labelled images, as in the paper or for a few epochs."""
