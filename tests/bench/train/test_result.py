@@ -15,7 +15,12 @@ from switch_ema.bench.train.result import to_png
 
 @pytest.mark.parametrize(
     ("shape", "times", "columns"),
-    [((3, 1, 28, 28), 3, 3), ((13, 3, 64, 70), 1, 4), ((12, 3, 100, 20), 4, 12)],
+    [
+        ((1, 3, 90, 80), 1, 1),
+        ((3, 1, 28, 28), 3, 3),
+        ((13, 3, 64, 70), 1, 4),
+        ((12, 3, 100, 20), 4, 12),
+    ],
 )
 def test_the_grid_is_that_of_torchvision(shape, times, columns):
     pictures = torch.rand(shape, generator=torch.Generator().manual_seed(0))

@@ -66,13 +66,14 @@ def _png(pictures: Tensor) -> bytes:
     times = max(1, math.ceil(_SMALLEST / min(height, width)))
     larger = pictures.repeat_interleave(times, 2).repeat_interleave(times, 3).cpu()
     # A grey border separates images with a white or a black background.
-    cell = (height * times + _BORDER, width * times + _BORDER)
+    border = _BORDER if count > 1 else 0
+    cell = (height * times + border, width * times + border)
     size = (math.ceil(count / columns) * cell[0], columns * cell[1])
-    grid = torch.full((3, size[0] + _BORDER, size[1] + _BORDER), 0.5)
+    grid = torch.full((3, size[0] + border, size[1] + border), 0.5)
     for place, picture in enumerate(larger):
         row, column = divmod(place, columns)
         y, x = row * cell[0], column * cell[1]
-        inside = grid[:, y + _BORDER : y + cell[0], x + _BORDER : x + cell[1]]
+        inside = grid[:, y + border : y + cell[0], x + border : x + cell[1]]
         inside.copy_(picture.expand_as(inside))  # grey images have one channel
     return _encoded((grid * 255 + 0.5).clamp(0, 255).to(torch.uint8))
 
