@@ -61,6 +61,12 @@ def test_a_run_that_another_process_trains_is_running(call, runs):
     assert not is_running(runs / "stopped")
 
 
+def test_nothing_is_cut_off_in_a_narrow_terminal(call, runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    code, out, _ = call("runs")
+    assert code == 0 and "…" not in out and max(map(len, out.splitlines())) <= 70
+
+
 def test_an_empty_folder_says_what_creates_runs(call):
     code, out, _ = call("runs", "--out", "nowhere")
     assert code == 0

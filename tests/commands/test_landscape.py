@@ -136,3 +136,8 @@ def test_a_run_without_checkpoints_says_why(run, call):
     assert code == 2 and "has no checkpoints" in err and "--keep-checkpoints" in err
     code, _, err = call("landscape", run / "nowhere")
     assert code == 2 and "nowhere" in err
+
+
+def test_an_error_leaves_no_trace_of_the_bar(call):
+    code, out, err = call("landscape", "nowhere")
+    assert code == 2 and out == "" and err.count("\n") == 1

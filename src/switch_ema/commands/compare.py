@@ -170,9 +170,10 @@ def _show_output(folder: Path, cell: "Cell", console: Console) -> None:
 
     path, lines = last_output(folder, cell)
     if lines:
-        console.print(Text(f"The last lines of {printable(str(path))}:"))
-        for line in lines:
-            console.print(Text(f"  {printable(line.expandtabs())}", style="dim"))
+        said = [f"The last lines of {printable(str(path))}:"]
+        said += [f"  {printable(line.expandtabs())}" for line in lines]
+        for line in said:
+            console.print(Text(line), soft_wrap=True)
 
 
 def _what_decides(summary: "ComparisonSummary") -> str:
@@ -280,9 +281,8 @@ class Runs:
             )
             return
         table = Table(title=f"Runs in {escape(str(self.out))}")
-        table.add_column("run", overflow="fold")
-        for name in ("last trained", "seeds", "state", "trained", "verdict"):
-            table.add_column(name)
+        for name in ("run", "last trained", "seeds", "state", "trained", "verdict"):
+            table.add_column(name, overflow="fold")  # names are retyped from here
         for run in sorted(found, key=lambda run: run.time, reverse=True):
             when = datetime.fromtimestamp(run.time).strftime("%Y-%m-%d %H:%M")
             state = Text(run.state, _STATE_COLOURS.get(run.state.split()[-1], ""))

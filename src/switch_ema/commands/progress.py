@@ -85,7 +85,11 @@ def parts_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Elsewhere than in a terminal it would only leave an empty line.
+    hidden = not console.is_terminal
+    with Progress(
+        *columns, console=console, transient=True, disable=hidden
+    ) as progress:
         bar = progress.add_task("loading", total=None)
 
         def show(part: str, done: int, total: int) -> None:
