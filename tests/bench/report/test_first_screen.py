@@ -196,6 +196,15 @@ def test_a_method_that_did_not_act_gets_other_options() -> None:
     assert advice == "Next: let swa act (other options, or more epochs)."
 
 
+def test_best_epochs_that_are_the_last_ones_are_not_repeated() -> None:
+    rising = [float(5 * epoch) for epoch in range(4)]
+    means = {"plain": rising, "ema": rising, "switch-ema": rising}
+    course, direct, _ = texts(task_of(means, seeds=2))
+    assert course.startswith("n = 2 is too few to tell")
+    assert direct.startswith("switch-ema against ema: undecided; switch-ema ")
+    assert "best epoch" not in direct
+
+
 def test_losses_say_what_is_better() -> None:
     loss = Metric(name="loss", higher_is_better=False)
     falling = [10 - value / 10 for value in PEAKED]

@@ -138,8 +138,10 @@ def _best_epoch_line(
         )
         found.append(next(r for r in results if r.method == focus.method))
     same, each_own = (result.difference for result in found)
-    if same is None or each_own is None:
+    if same is None or each_own is None or focus.difference is None:
         return []
+    if _lead(same, metric) == _lead(focus.difference, metric):
+        return []  # the best epochs are the last ones
     name, baseline = spell(focus.method), spell(own.method)
     text = (
         f"If both stop at their best epoch, {name} {_lead(same, metric, baseline)}; "
@@ -182,7 +184,8 @@ def _direct_lines(
             text = f"{name} against {spell(second)}: {known}; {name} "
             text += _lead(difference, metric)
         there = head_to_head(best, first, second, higher_is_better=better)
-        if over_trains and there is not None:
+        told = _lead(difference, metric)
+        if over_trains and there is not None and _lead(there, metric) != told:
             also = _also(there, difference, metric)
             text += f"; if both stop at their best epoch, {also}"
         lines.append((verdict, f"{text}."))
