@@ -97,7 +97,7 @@ chaos: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
-	@echo "Open site/index.html"
+	@echo "Open site/index.html; the search box needs a server: $(RUN) -m http.server -d site"
 
 clean:
 	rm -rf $(VENV) .venv-core-* .venv-dist dist site runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -15,10 +15,11 @@ import switch_ema
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "hooks"))
 try:
-    from methods import with_methods
+    from methods import method_pages
 finally:
     sys.path.pop(0)
-SOURCES = ("docs", "examples", "mkdocs.yml", "src", "CONTRIBUTING.md", "README.md")
+SOURCES = ("docs", "examples", "src", "mkdocs.yml", "pyproject.toml")
+SOURCES += ("CONTRIBUTING.md", "README.md")
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,7 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_every_public_name_is_in_the_reference(site):
-    pages = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    pages = "".join(page.read_text() for page in (site / "api").rglob("*.html"))
     names = [*switch_ema.__all__, *(f"contrib.{n}" for n in switch_ema.contrib.__all__)]
     missing = [name for name in names if f'id="switch_ema.{name}"' not in pages]
     assert not missing
@@ -49,8 +50,8 @@ def test_every_option_is_described_in_the_reference():
     package = griffe.load(
         "switch_ema", search_paths=[ROOT / "src"], resolve_aliases=True
     )
-    pages = (ROOT / "docs" / "api").glob("*.md")
-    text = "".join(with_methods(page.read_text()) for page in pages)
+    pages = [page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")]
+    text = "".join([*pages, *method_pages().values()])
     missing = []
     for name in re.findall(r"^::: switch_ema\.(\S+)", text, re.MULTILINE):
         found = package[name]
@@ -84,6 +85,14 @@ def _described(found: griffe.Object) -> set[str]:
     return known
 
 
+def test_every_method_has_a_page_and_a_line_in_the_list(site):
+    listed = (site / "api" / "methods.html").read_text()
+    assert 'href="methods/EMA.html"' in listed
+    assert "Average exponentially" in listed
+    assert 'id="switch_ema.EMA"' in (site / "api" / "methods" / "EMA.html").read_text()
+    assert (site / "api" / "contrib" / "SWAG.html").is_file()
+
+
 def test_links_to_files_beside_the_docs_lead_to_pages_of_the_site(site):
     page = (site / "integrations" / "pytorch.html").read_text()
     assert 'href="../examples/with_pytorch.html"' in page
@@ -96,7 +105,7 @@ def test_formulas_are_drawn_and_roles_and_doctests_are_translated(site):
     theory = (site / "theory.html").read_text()
     assert 'class="formula"' in theory
     assert "arithmatex" not in theory
-    reference = (site / "api" / "averaging.html").read_text()
+    reference = "".join(page.read_text() for page in (site / "api").rglob("*.html"))
     assert not re.search(r":(class|func|meth):", reference)
     assert "<blockquote>" not in reference
 

@@ -31,12 +31,12 @@ class Halfway(EMA):
 ROW = "from switch_ema.averaging.methods.halfway import Halfway\n"
 LISTS = """
 import json, sys
-from methods import with_methods
+from methods import method_pages
 import switch_ema
 from switch_ema.bench.method_names import DESCRIPTIONS
 assert "torch" not in sys.modules
-page = with_methods(open(sys.argv[1], encoding="utf-8").read())
-print(json.dumps([DESCRIPTIONS["halfway"], switch_ema.__all__, page]))
+pages = method_pages()
+print(json.dumps([DESCRIPTIONS["halfway"], switch_ema.__all__, pages]))
 assert switch_ema.Halfway is switch_ema.METHODS["halfway"]
 """
 
@@ -72,12 +72,11 @@ def run(package: Path, cwd: Path, *arguments: str) -> str:
 
 
 def test_a_new_method_is_listed_exported_and_in_the_reference(package, tmp_path):
-    page = str(ROOT / "docs" / "api" / "averaging.md")
-    out = run(package, tmp_path, "-c", LISTS, page)
-    description, public, reference = json.loads(out)
+    out = run(package, tmp_path, "-c", LISTS)
+    description, public, pages = json.loads(out)
     assert description == "Average as EMA does, for one test only."
     assert public.index("Halfway") == public.index("EMA") + 1
-    assert "\n::: switch_ema.Halfway\n" in reference
+    assert "\n::: switch_ema.Halfway\n" in pages["api/methods/Halfway.md"]
     listed = run(package, tmp_path, "-m", "switch_ema", "methods")
     assert "halfway" in listed and "for one test only" in listed
 

@@ -4,11 +4,13 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import switch_ema
 from switch_ema import _deprecation, contrib
@@ -106,3 +108,23 @@ def test_names_bring_nothing_beyond_torch():
 def test_the_changelog_has_a_section_for_this_version():
     changelog = Path(__file__).parent.parent / "CHANGELOG.md"
     assert f"\n## [{switch_ema.__version__}] - " in changelog.read_text()
+
+
+def test_readme_on_the_package_index_links_to_the_repository():
+    root = Path(__file__).parent.parent
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    home = settings["project"]["urls"]["Homepage"]
+    text = (root / "README.md").read_text()
+    for rule in settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"][
+        "substitutions"
+    ]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert targets and all(target.startswith("https://") for target in targets)
+    pages = [target for target in targets if target.startswith(f"{home}/blob/main/")]
+    assert len(pages) > 10
+    for page in pages:
+        path = page.removeprefix(f"{home}/blob/main/").partition("#")[0]
+        assert (root / path).exists(), page
+    (picture,) = [target for target in targets if target.endswith("report.png")]
+    assert picture.startswith("https://raw.githubusercontent.com/")

@@ -10,6 +10,7 @@ import posixpath
 import re
 from pathlib import Path
 
+import tomllib
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -24,6 +25,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     examples = [f"examples/{path.stem}.md" for path in _examples(_root(config))]
     assert config.nav is not None
     config.nav += [{"Examples": examples}, {"Contributing": "contributing.md"}]
+    config.nav.append({"Repository": _repository(_root(config))})
     return config
 
 
@@ -54,6 +56,15 @@ def on_page_markdown(
         return "](" + posixpath.relpath(targets[path], here or ".")
 
     return LINK.sub(lead, PEER.sub("```python", markdown))
+
+
+def _repository(root: Path) -> str:
+    """Return the address of the repository.
+
+    As a link: the theme's own (repo_url) asks the host for stars on every page.
+    """
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return str(project["urls"]["Homepage"])
 
 
 def _root(config: MkDocsConfig) -> Path:

@@ -28,7 +28,7 @@ def write_atomically(path: str | os.PathLike[str], content: Content) -> Path:
     Returns:
         The path.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> write_atomically(folder / "note.txt", "text").read_text()
@@ -96,7 +96,7 @@ def read_inside(folder: str | os.PathLike[str], *names: str) -> bytes:
         OSError: the file does not exist, or a name is that of a link, a pipe or a
             device, or leads out of the folder.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "note.txt").write_text("text")

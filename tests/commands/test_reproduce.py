@@ -175,9 +175,17 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
     before = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
     code, out, _ = call(capsys, "reproduce", "--write-docs", "docs/results.md")
     assert code == 0 and "docs/results.md" in out
-    text = (folder / "docs/results.md").read_text()
+    overview = (folder / "docs/results.md").read_text()
+    pages = {page.stem: page.read_text() for page in folder.glob("docs/results/*.md")}
+    text = "".join(pages.values())
     tables = sum(not isinstance(table, PaperFigure) for table in TABLES.values())
-    assert "`switch-ema reproduce --write-docs docs/results.md`" in text
+    assert "`switch-ema reproduce --write-docs docs/results.md`" in overview
+    families = {t.family for t in TABLES.values() if not isinstance(t, PaperFigure)}
+    assert set(pages) == families and "" not in families
+    link = (
+        "results/language.md#table-11-language-modelling-on-penn-treebank-by-optimizer"
+    )
+    assert f"]({link})" in overview
     assert text.count("No row of this table has been run") == tables - 1
     assert "| SimMIM, DeiT-B, 800ep |  |" in text
     assert "| 84.16 | +0.31 |" in text

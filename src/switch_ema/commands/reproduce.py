@@ -244,16 +244,27 @@ def _write_docs(
     from switch_ema.paper.reproduce.collect import StoredRows
     from switch_ema.paper.show.figures.figure import PaperFigure
     from switch_ema.paper.show.sections import overall
-    from switch_ema.paper.show.table_section import markdown_page
+    from switch_ema.paper.show.table_section import markdown_pages
 
+    if path.suffix != ".md":
+        raise UsageError(f"--write-docs needs the path of a .md file, got {path}.")
     stored = StoredRows(flags.run.out, flags.settings.scale)
-    # The Markdown page has no pictures.
+    # Markdown pages have no pictures.
     shown = [table for table in tables if not isinstance(table, PaperFigure)]
-    sections = [_section(table, stored) for table in shown]
+    families: dict[str, list[AnalysisSection]] = {}
+    for table in shown:
+        families.setdefault(table.family, []).append(_section(table, stored))
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, markdown_page(sections, command, overall(tables, stored)))
-    console.print(f"Written: {escape(str(path))}", soft_wrap=True)
+    found = overall(tables, stored)
+    for page, text in markdown_pages(families, command, found, path.stem).items():
+        target = path.parent / page
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, text)
+    console.print(
+        f"Written: {escape(str(path))}, and a page for each family in "
+        f"{escape(str(path.with_suffix('')))}",
+        soft_wrap=True,
+    )
 
 
 def train_rows(

@@ -16,7 +16,7 @@ from switch_ema.paper.show.gains import contrasts_of
 from switch_ema.paper.show.table_section import (
     PERCENT,
     SMALL,
-    markdown_page,
+    markdown_pages,
     reproduction_section,
 )
 from switch_ema.paper.tables.selfsupervised import PROBED
@@ -195,8 +195,13 @@ def test_a_table_without_runs_says_so():
 
 
 def test_markdown_holds_every_cell(section):
-    text = markdown_page([section], "switch-ema reproduce --write-docs x.md", "All.")
-    assert text.startswith("# Our results")
+    command = "switch-ema reproduce --write-docs x.md"
+    pages = markdown_pages({"video": [section]}, command, "All.", "x")
+    overview, text = pages["x.md"], pages["x/video.md"]
+    assert overview.startswith("# Our results") and "\n\nAll.\n\n" in overview
+    entry = "- [Table 9: made up](x/video.md#table-9-made-up): Switch EMA over plain"
+    assert entry in overview
+    assert text.startswith("# Results: video")
     assert "## Table 9: made up" in text
     assert (
         "| switch-ema | 91.00 ± 0.02 | 3 | +1.00 | [+0.95, +1.05] | helps | 77.3 "
@@ -209,7 +214,7 @@ def test_markdown_holds_every_cell(section):
 def test_markdown_escapes_what_divides_cells():
     sheet = Sheet(caption="c", header=["a"], rows=[["x|y"]])
     section = AnalysisSection(key="k", title="t", command="c", sheets=[sheet])
-    assert r"| x\|y |" in markdown_page([section], "c", "")
+    assert r"| x\|y |" in markdown_pages({"f": [section]}, "c", "", "x")["x/f.md"]
 
 
 MSE = Metric(name="MSE", higher_is_better=False)

@@ -132,7 +132,7 @@ def measure_boundaries(
         grid: the window.
         scale: chord length of roughness; ``grid.scale`` by default.
 
-    Example:
+    Examples:
         >>> grid = PlaneGrid.around([[-1, -1], [1, 1]])
         >>> sigmoid = lambda p: 1 / (1 + np.exp(-9 * p[:, 0]))
         >>> (found,) = measure_boundaries(sigmoid, grid)

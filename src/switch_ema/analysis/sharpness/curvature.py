@@ -42,7 +42,7 @@ class LossSurface:
         batches: Read once and kept, on the device where the loss needs them.
         weight: Weight of a batch in the mean; its number of examples by default.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> surface = LossSurface(
         ...     model, lambda model, x: model(x).square().mean() / 2, [torch.ones(4, 1)]

@@ -91,7 +91,7 @@ def trial(
         epochs: length of the whole training; SWA averages the last quarter of it unless
             it has a start.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> own = trial(model, optimizer)

@@ -64,6 +64,7 @@ def make_table_13(tables: Mapping[str, PaperTable]) -> Ablation:
     return Ablation(
         name="table-13",
         title="Ablation of the switching interval, 0.5 to 5 epochs",
+        family="ablations",
         columns={method: f"T = {method.rpartition('=')[2]}" for method in _INTERVALS},
         option="switch_every",
         symbol="T",
@@ -101,6 +102,7 @@ def make_figure_decay(tables: Mapping[str, PaperTable]) -> Ablation:
     return Ablation(
         name="figure-decay",
         title="Ablation of the decays of EMA and Switch EMA (Figure 5)",
+        family="ablations",
         columns={"plain": "Basic", **{method: method for method in methods[1:]}},
         option="decay",
         symbol="decay",

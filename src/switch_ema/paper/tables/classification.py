@@ -138,6 +138,7 @@ def _imagenet(
 TABLE_2 = PaperTable(
     name="table-2",
     title="Classification on ImageNet-1K, by network and optimizer",
+    family="classification",
     small_note=FITTED,
     # The procedures are those of Table A3 that have the optimizer and the epochs. The
     # paper names none for SAM (here: that of SGD) and MogaNet (that of its release).
@@ -181,6 +182,7 @@ def _cifar(network: str, title: str, cells: str, gain: float) -> PaperRow:
 TABLE_3 = PaperTable(
     name="table-3",
     title="Classification on CIFAR-100, by network",
+    family="classification",
     small_note=FITTED,
     rows=(
         _cifar("vgg13-bn", "VGG-13 (BN)", "75.19 75.47 75.30 75.26 75.80", 0.61),

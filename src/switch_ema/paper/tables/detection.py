@@ -87,6 +87,7 @@ def _boxes(cells: str, gain: float) -> tuple[PaperMetric, ...]:
 TABLE_6 = PaperTable(
     name="table-6",
     title="Detection and instance segmentation on COCO",
+    family="detection",
     small_note=_NOTE,
     rows=(
         _row(
@@ -120,6 +121,7 @@ TABLE_6 = PaperTable(
 TABLE_7 = PaperTable(
     name="table-7",
     title="Detection on COCO, by detector and backbone",
+    family="detection",
     small_note=_NOTE,
     rows=(
         _row(

@@ -44,6 +44,7 @@ def _row(
 TABLE_8 = PaperTable(
     name="table-8",
     title="Image generation with DDPM on CIFAR-10 and CelebA",
+    family="generation",
     small_note=(
         "Both rows train on digits of 8 by 8 pixels, with different seeds. Their "
         "distance is measured in the features of a digit classifier, so only the sign "

@@ -52,6 +52,7 @@ def _lstm(optimizer: str, title: str, cells: str, gain: float) -> PaperRow:
 TABLE_11 = PaperTable(
     name="table-11",
     title="Language modelling on Penn Treebank, by optimizer",
+    family="language",
     small_note=(
         "A small LSTM is trained on Python's manual, which ships with Python, instead "
         "of Penn Treebank; --dataset ptb selects the latter."
@@ -66,6 +67,7 @@ TABLE_11 = PaperTable(
 TABLE_12 = PaperTable(
     name="table-12",
     title="Text classification and language modelling with BERT",
+    family="language",
     small_note=(
         "A 2-layer BERT starts from random weights. It predicts the ratings of a web "
         "shop's reviews instead of Yelp's, and is trained on the validation text of "

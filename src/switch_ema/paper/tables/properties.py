@@ -107,6 +107,7 @@ def _promise(
 TABLE_1 = PropertyTable(
     name="table-1",
     title="Properties of methods: the paper's ticks and our measurements",
+    family="properties",
     seeds=8,
     keeps="all",
     small_note=(

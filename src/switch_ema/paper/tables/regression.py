@@ -65,6 +65,7 @@ def _row(
 TABLE_10 = PaperTable(
     name="table-10",
     title="Regression of angles and ages",
+    family="regression",
     small_note=(
         "RCF-MNIST is the version with photos behind the clothes and the same colours "
         "in training and test. Face images with ages cannot be redistributed: instead "

@@ -109,6 +109,7 @@ def _imagenet(
 TABLE_4 = PaperTable(
     name="table-4",
     title="Self-supervised pre-training on CIFAR-100 and STL-10",
+    family="self-supervised",
     small_note=f"{SAME_DATA} {PROBED}",
     rows=(
         _small("simclr", "cifar100", "resnet18", "67.18 58.46 57.82 67.28", 0.10),
@@ -131,6 +132,7 @@ TABLE_4 = PaperTable(
 TABLE_5 = PaperTable(
     name="table-5",
     title="Self-supervised pre-training on ImageNet-1K",
+    family="self-supervised",
     small_note=f"{SAME_DATA} {PROBED}",
     rows=(
         _imagenet("byol", "resnet50", 200, "65.49 69.78 66.37 69.96", 0.18),

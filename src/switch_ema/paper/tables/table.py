@@ -208,6 +208,9 @@ class PaperTable:
     """Name on the command line, such as table-2."""
     title: str
     rows: tuple[PaperRow, ...]
+    family: str = ""
+    """Kind of tasks, such as language: tables of one family share a page of results.
+    Figures have none."""
     columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
     """The paper's names of methods, by ours."""
     small_note: str = ""

@@ -50,6 +50,7 @@ def _row(
 TABLE_9 = PaperTable(
     name="table-9",
     title="Video prediction on Moving MNIST",
+    family="video",
     small_note=(
         "Frames have 32 by 32 pixels, and the moving digits are scikit-learn's, scaled "
         "up: MSE is a sum over fewer pixels than in the paper."
