@@ -199,6 +199,7 @@ def test_help_has_examples(capsys):
         ),
         (("compare", "tiny.py:Tiny:size=3"), "has no option 'size'; its options are"),
         (("compare", "--config", "none.json"), "none.json does not exist"),
+        (("compare", "--config", "notes"), "notes is a folder; name a file in it"),
         (("compare", "--config", "latin.json"), "latin.json is not UTF-8 text"),
         (("compare", "--device", "banana"), "device must be cpu, cuda or None"),
         (
@@ -292,6 +293,7 @@ def test_options_of_a_task_and_of_a_method(folder, capsys):
     code, out, _ = call(capsys, "methods", "ema")
     assert code == 0 and "update_every" in out and "statistics, average or cop" in out
     assert "as in ema:decay=auto." in out
+    assert call(capsys, "methods", "ema:decay=0.9")[:2] == (0, out)
     code, out, _ = call(capsys, "methods", "plain")
     assert code == 0 and "No options" in out
 

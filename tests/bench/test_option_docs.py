@@ -96,6 +96,8 @@ def test_every_option_of_a_method_is_described_and_can_be_typed(method):
         'ema:decay=half_life(500it),include=("head*","norm*"),dtype=bfloat16',
         "switch-ema:switch_every=100it,optimizer_state=reset,buffers=copy",
         "posthoc-ema:sigma_rel=(0.05,0.1)",
+        "ema:start=500it",
+        "ema:start=10% of 90ep",
     ],
 )
 def test_the_examples_in_the_lists_are_accepted(text):

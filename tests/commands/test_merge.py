@@ -84,8 +84,9 @@ def test_mistakes_are_one_sentence(call, steps, tmp_path):
         "No such file": [*steps, tmp_path / "absent.safetensors"],
     }
     for sentence, arguments in cases.items():
-        code, _, err = call("merge", *arguments, "--out", "m.safetensors")
+        code, out, err = call("merge", *arguments, "--out", "m.safetensors")
         assert code == 2 and sentence in err and "Traceback" not in err
+        assert out == ""
         assert not list(tmp_path.glob("m.*"))
     code, _, err = call("merge", *steps, "--out", steps[0])
     assert code == 2 and "already exists" in err

@@ -279,6 +279,8 @@ def described_options(name: str) -> list[Option]:
     found = []
     for option, default in options_of(name).items():
         values = _TYPED.get(option) or values_of(kind, option)
+        if option == "start" and not values:  # that of EMA takes more than a number
+            values = "epochs, steps as in 500it, or a share as in 10% of 90ep"
         if option == "switch_every" and base_name(name) == _SWITCH_EMA:
             values += f", or {ADAPTIVE}: held-out data decides"
         if default.startswith("Steps(") and option == "every":

@@ -43,6 +43,8 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> Usage
 
 def read_utf8(path: Path) -> str:
     """Read a text file of unknown origin; any problem is a one-sentence error."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it.")
     if not path.is_file():
         raise UsageError(f"{path} does not exist.")
     try:

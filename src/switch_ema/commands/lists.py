@@ -15,6 +15,7 @@ from rich.text import Text
 
 from switch_ema.bench.method_names import DESCRIPTIONS
 from switch_ema.bench.optimizers.catalog import OPTIMIZERS
+from switch_ema.bench.spec import parse_method_spec
 from switch_ema.bench.text import printable, unknown
 from switch_ema.zoo.tasks.registry import DATA, TASKS, describe_task
 
@@ -79,22 +80,23 @@ class Methods:
     """
 
     method: tyro.conf.Positional[str | None] = None
-    """Method to show the options of."""
+    """Method to show the options of, as compare takes it."""
 
     def __call__(self, console: Console) -> None:
         """List them."""
         if self.method is None:
             _print_list("method", DESCRIPTIONS, console)
             return
-        if self.method not in DESCRIPTIONS:
-            raise unknown("method", self.method, DESCRIPTIONS)
+        name = parse_method_spec(self.method).name
+        if name not in DESCRIPTIONS:
+            raise unknown("method", name, DESCRIPTIONS)
         from switch_ema.bench.methods import described_options
 
-        console.print(escape(DESCRIPTIONS[self.method]))
-        options = described_options(self.method)
+        console.print(escape(DESCRIPTIONS[name]))
+        options = described_options(name)
         if options:
             _print_options(options, console)
-            example = f"{self.method}:{options[0].name}={options[0].default}"
+            example = f"{name}:{options[0].name}={options[0].default}"
             console.print(f"Options are typed after the name, as in {escape(example)}.")
         else:
             console.print("No options.")

@@ -67,6 +67,8 @@ def show_progress(console: AnyConsole, title: str) -> Iterator[Advance]:
         return
     from rich.progress import Progress
 
-    with Progress(console=console, transient=True) as progress:
+    # Elsewhere than in a terminal the bar would only leave an empty line.
+    hidden = not console.is_terminal
+    with Progress(console=console, transient=True, disable=hidden) as progress:
         bar = progress.add_task(title)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
