@@ -12,6 +12,7 @@ from switch_ema import __version__
 from switch_ema._lazy import describe_named, load_named
 from switch_ema.cli import COMMANDS, main
 from tests.bench.conftest import TINY_TASK
+from tests.bench.report.test_machine import parsed
 
 
 def call(capsys, *arguments):
@@ -66,6 +67,19 @@ def test_compare_report_and_runs(folder, capsys):
     csv = ("--methods-paragraph", "--format", "csv")
     code, _, err = call(capsys, "report", "runs/mine", *csv)
     assert code == 2 and "--methods-paragraph is text; drop --format csv." in err
+
+
+def test_json_is_all_of_the_standard_output(folder, capsys):
+    own = (*TINY, "--methods", "plain", "ema", "--name", "mine", "--format", "json")
+    code, out, err = call(capsys, *own, "--fail-unless", "decided")
+    assert code == 1 and err.rstrip().endswith("ema undecided.")
+    assert "Plan" in err and parsed(out)["name"] == "mine"
+    code, again, err = call(capsys, "report", "runs/mine", "--format", "json")
+    assert (code, again, err) == (0, out, "")
+    code, out, err = call(capsys, *own, "--fail-unless", "swa:helps")
+    assert (code, out) == (2, "") and "swa, which is not compared with plain" in err
+    code, _, _ = call(capsys, "report", "runs/mine", "--fail-unless", "helps")
+    assert code == 1
 
 
 def test_a_stored_configuration_is_repeated(folder, capsys):

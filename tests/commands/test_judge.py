@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.bench.report.test_machine import parsed
+
 
 @pytest.fixture
 def logs(tmp_path):
@@ -54,3 +56,16 @@ def test_bad_input_is_one_sentence(logs, call):
         err
         == "switch-ema: choose a metric; columns common to all logs: acc and loss.\n"
     )
+
+
+def test_json_is_valid_and_exit_codes_follow_the_verdicts(logs, call):
+    arguments = ("judge", "plain", "ema", "--metric", "acc", "--format", "json")
+    code, out, err = call(*arguments, "--fail-unless", "ema:helps")
+    assert (code, err) == (0, "")
+    methods = parsed(out)["tasks"][0]["metrics"][0]["methods"]
+    assert [method["verdict"] for method in methods] == ["baseline", "helps"]
+    code, out, err = call(*arguments, "--fail-unless", "hurts")
+    assert (code, err) == (1, "switch-ema: not hurts: logs: ema helps.\n")
+    assert parsed(out)["name"] == "logs"
+    code, out, err = call(*arguments, "--fail-unless", "better")
+    assert (code, out) == (2, "") and "--fail-unless must be helps, no-worse" in err

@@ -7,6 +7,7 @@ from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce import estimate, plan
 from switch_ema.paper.show.figures.figure import PaperFigure
 from tests.bench.conftest import TINY_TASK
+from tests.bench.report.test_machine import parsed
 from tests.paper.show.test_table_section import VIDEO
 from tests.test_cli import call
 
@@ -55,6 +56,16 @@ def test_a_row_is_planned_trained_and_shown(folder, capsys):
     assert "DeiT-B" in page and "83.48" in page and "tiny.py:Tiny" in page
     code, out, _ = call(capsys, *RUN, "--rows", "mae")
     assert code == 0 and "mae: plain" in out and "done" in out
+
+
+def test_json_has_the_verdicts_on_every_row(folder, capsys):
+    code, out, err = call(capsys, *RUN, "--rows", "mae", "--format", "json")
+    document = parsed(out)
+    assert code == 0 and "MAE, DeiT-B, 800ep" in err and document["name"] == "table-5"
+    (task,) = document["tasks"]
+    assert (task["task"], task["setting"]) == ("tiny.py:Tiny", "mae")
+    code, out, err = call(capsys, "reproduce", "--list", "--format", "json")
+    assert (code, out) == (2, "") and "--format json is for tables by name" in err
 
 
 def test_a_dry_run_estimates_and_trains_nothing(folder, capsys, monkeypatch):

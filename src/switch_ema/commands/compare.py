@@ -21,9 +21,11 @@ from switch_ema.bench.method_names import PLAIN
 from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
 from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
+from switch_ema.commands.output import exit_unless
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
+    from switch_ema.bench.report.machine import Condition
     from switch_ema.bench.stats.summary import ComparisonSummary
 
 _BESIDE_CONFIG = (
@@ -64,9 +66,18 @@ class Compare:
     """Repeat the comparison stored in this JSON configuration."""
     verbose: bool = False
     """Print every verdict, the cost, and how verdicts are reached."""
+    format: Literal["text", "json"] = "text"
+    """json: print the verdicts as JSON, and everything else to standard error."""
+    fail_unless: str | None = None
+    """Exit with code 1 unless every task satisfies this: helps (at least one method),
+    no-worse or decided (all methods); or METHOD:helps, METHOD:no-worse,
+    METHOD:no-difference, METHOD:hurts, METHOD:decided."""
 
     def __call__(self, console: Console) -> None:
         """Run it."""
+        condition = _condition(self.fail_unless)
+        if self.format == "json":
+            console = Console(stderr=True)
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import (
                 TrainingsFailed,
@@ -74,6 +85,8 @@ class Compare:
                 run_comparison,
             )
             from switch_ema.bench.fingerprints import watched
+            from switch_ema.bench.plan.cells import labels_of
+            from switch_ema.bench.report.machine import as_json
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import time_from_history
             from switch_ema.bench.results.folder import run_folder, stored_version
@@ -97,6 +110,8 @@ class Compare:
         cells = plan_comparison(settings)
         if self.config is None:
             _refuse_one_method(settings)
+        if condition is not None:
+            condition.check_method(labels_of(settings))
         print_plan(cells, console)
         if settings.tune:
             print_trials(plan_trials(settings, cells), console)
@@ -111,12 +126,24 @@ class Compare:
         watcher = TalkingBar(console)
         run = run_comparison(settings, self.run, cells=cells, watcher=watcher)
         _show(run.summary, run.folder, console, verbose=self.verbose)
+        if self.format == "json":
+            print(as_json(run.summary), end="")
         if self.script is not None and run.summary.tasks:
             console.print(Text(_what_decides(run.summary), style="dim"))
         if run.error is not None:
             if isinstance(run.error, TrainingsFailed) and self.script is not None:
                 _show_output(run.folder, run.error.cells[0], console)
             raise run.error
+        exit_unless(condition, run.summary)
+
+
+def _condition(text: str | None) -> "Condition | None":
+    """Parse --fail-unless before anything is trained."""
+    if text is None:
+        return None
+    from switch_ema.bench.report.machine import Condition
+
+    return Condition.parse(text)
 
 
 def _refuse_one_method(settings: CompareConfig) -> None:
@@ -220,17 +247,21 @@ def refuse_beside_config(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Print a stored run's results; write a page, Markdown, CSV, LaTeX.
+    """Show a stored run: text and page, or Markdown, CSV, LaTeX, JSON.
 
-    With --format md, csv or latex, prints to standard output and writes no page.
+    With --format md, csv, latex or json, prints to standard output and writes no page.
     --methods-paragraph prints a paragraph for a paper and its references; with --format
     latex, it cites their BibTeX keys.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/NAME."""
-    format: Literal["page", "md", "csv", "latex"] = "page"
+    format: Literal["page", "md", "csv", "latex", "json"] = "page"
     """Output format."""
+    fail_unless: str | None = None
+    """Exit with code 1 unless every task satisfies this: helps (at least one method),
+    no-worse or decided (all methods); or METHOD:helps, METHOD:no-worse,
+    METHOD:no-difference, METHOD:hurts, METHOD:decided."""
     methods_paragraph: bool = False
     """Print how the comparison was done as the methods section of a paper would."""
     verbose: bool = False
@@ -241,8 +272,11 @@ class Report:
         from switch_ema.bench.compare import summarize_run
         from switch_ema.bench.report.tables import FORMATS
 
-        if self.methods_paragraph and self.format == "csv":
-            raise UsageError("--methods-paragraph is text; drop --format csv.")
+        if self.methods_paragraph and self.format in ("csv", "json"):
+            raise UsageError(
+                f"--methods-paragraph is text; drop --format {self.format}."
+            )
+        condition = _condition(self.fail_unless)
         summary = summarize_run(self.run)
         if self.methods_paragraph:
             from switch_ema.bench.report.methods_paragraph import methods_paragraph
@@ -256,6 +290,7 @@ class Report:
             _show(summary, self.run, console, verbose=self.verbose)
         else:
             print(FORMATS[self.format](summary), end="")
+        exit_unless(condition, summary)
 
 
 @dataclass(frozen=True)

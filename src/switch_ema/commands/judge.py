@@ -8,6 +8,7 @@ from switch_ema.bench.text import printable
 from switch_ema.commands.output import (
     AnyConsole,
     PlainConsole,
+    exit_unless,
     print_line,
     print_table,
 )
@@ -50,8 +51,12 @@ class Judge:
     the baseline's value."""
     title: str = "logs"
     """Title of the table."""
-    format: Literal["table", "md", "csv", "latex"] = "table"
+    format: Literal["table", "md", "csv", "latex", "json"] = "table"
     """Output format."""
+    fail_unless: str | None = None
+    """Exit with code 1 unless this is so: helps (at least one method),
+    no-worse or decided (all methods); or METHOD:helps, METHOD:no-worse,
+    METHOD:no-difference, METHOD:hurts, METHOD:decided."""
     verbose: bool = False
     """Print every verdict, and how verdicts are reached."""
 
@@ -59,8 +64,10 @@ class Judge:
         """Read the logs and print the table."""
         from switch_ema.bench.judge import judge
         from switch_ema.bench.logs.naming import group_logs
+        from switch_ema.bench.report.machine import Condition
         from switch_ema.bench.report.tables import FORMATS
 
+        condition = Condition.parse(self.fail_unless) if self.fail_unless else None
         if self.lower_is_better and self.higher_is_better:
             raise UsageError("give --lower-is-better or --higher-is-better, not both.")
         given = self.lower_is_better or self.higher_is_better
@@ -78,6 +85,7 @@ class Judge:
         else:
             _show(found, console, verbose=self.verbose)
         _check_complete(found.tasks[0].problems)
+        exit_unless(condition, found)
 
 
 def _show(found: "ComparisonSummary", console: AnyConsole, *, verbose: bool) -> None:

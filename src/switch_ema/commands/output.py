@@ -1,5 +1,6 @@
 """What commands print, with rich if it is installed and as plain text otherwise."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Union
@@ -8,6 +9,9 @@ from switch_ema.bench.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from switch_ema.bench.report.machine import Condition
+    from switch_ema.bench.stats.summary import ComparisonSummary
 
 Advance = Callable[[int, int], object]
 """Called with the part of the work that is done, and all of it."""
@@ -31,6 +35,15 @@ def open_console() -> AnyConsole:
     except ModuleNotFoundError:
         return PlainConsole()
     return Console()
+
+
+def exit_unless(condition: "Condition | None", summary: "ComparisonSummary") -> None:
+    """End with exit code 1 and a sentence if a condition does not hold."""
+    if condition is not None and (why := condition.broken_by(summary)):
+        wanted = ":".join(filter(None, (condition.method, condition.name)))
+        text = printable(f"switch-ema: not {wanted}: {why}.")
+        print(text, file=sys.stderr)
+        raise SystemExit(1)
 
 
 def print_line(console: AnyConsole, text: str) -> None:

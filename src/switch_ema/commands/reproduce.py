@@ -3,9 +3,9 @@
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.box import SIMPLE_HEAD
@@ -65,8 +65,15 @@ class Reproduce:
     """List the rows with the paper's numbers and exit."""
     write_docs: Path | None = None
     """Write the stored results to this file as Markdown, without training."""
+    format: Literal["text", "json"] = "text"
+    """json: print the verdicts on the tables' rows as JSON, and everything else to
+    standard error."""
 
     def __post_init__(self) -> None:
+        if self.format == "json" and (
+            self.list or self.write_docs is not None or ALL in self.tables
+        ):
+            raise UsageError("--format json is for tables by name, such as table-3.")
         if self.run.name is not None:
             raise UsageError(
                 "--name is for compare; reproduce names folders after tables and rows."
@@ -106,6 +113,8 @@ def _reproduce(
     from switch_ema.paper.reproduce.collect import StoredRows
     from switch_ema.paper.reproduce.plan import plan_rows
 
+    if flags.format == "json":
+        console = Console(stderr=True)
     plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
     _print_plan(flags, plans, console)
     seeds = flags.settings.seeds or MOST_SEEDS
@@ -121,6 +130,19 @@ def _reproduce(
     finally:  # show finished rows after Ctrl-C, too
         for table in tables:
             _show(table, stored, console)
+        if flags.format == "json":
+            print(_verdicts(tables, stored), end="")
+
+
+def _verdicts(tables: Sequence["PaperTable"], stored: "StoredRows") -> str:
+    """Return the verdicts on the stored rows as JSON; a row's name is its setting."""
+    from switch_ema.bench.report.machine import as_json
+    from switch_ema.bench.stats.summary import ComparisonSummary
+
+    rows = [found for table in tables for found in stored.of(table)]
+    tasks = [replace(found.task, point=found.row.name) for found in rows]
+    name = ", ".join(table.name for table in tables)
+    return as_json(ComparisonSummary(name, tasks, config="{}"))
 
 
 def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Results as Markdown, CSV and LaTeX."""
+"""Results as Markdown, CSV, LaTeX and JSON."""
 
 import csv
 import io
@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.machine import as_json
 from switch_ema.bench.report.numbers import NONE, difference_unit, with_unit
 from switch_ema.bench.report.rows import baseline_of, make_rows
 from switch_ema.bench.report.verdict_text import best_sentence
@@ -85,6 +86,7 @@ FORMATS: dict[str, Callable[[ComparisonSummary], str]] = {
     "md": as_markdown,
     "csv": _as_csv,
     "latex": _as_latex,
+    "json": as_json,
 }
 """Output formats besides terminal and page."""
 
