@@ -41,7 +41,7 @@ def test_the_rules_name_all_that_was_fixed() -> None:
             "two-sided paired t-test at the level of 3%, Holm-corrected over 2 methods"
         ),
         "Smallest effect of interest": "0.5 points (default for metrics in %)",
-        "Settings": "as given",
+        "Settings": "as given, not tuned",
         "Stopping rule": "after 8 seeds, fixed beforehand: one look",
     }
 

@@ -164,7 +164,9 @@ def _rules(summary: ComparisonSummary, spell: Spell) -> list[tuple[str, str]]:
         ),
         (
             "Settings",
-            "tuned on a validation split with other seeds" if tuned else "as given",
+            "tuned on a validation split with other seeds"
+            if tuned
+            else "as given, not tuned",
         ),
         ("Stopping rule", _stopping(summary)),
     ]
