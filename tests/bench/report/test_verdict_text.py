@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import nan
 
 import pytest
 
@@ -10,10 +11,12 @@ from switch_ema.bench.report.verdict_text import (
     best_of,
     best_sentence,
     headline,
+    price_sentence,
     sentence,
     verdicts,
 )
 from switch_ema.bench.stats.paired import compare
+from switch_ema.bench.stats.summary import Cost
 from switch_ema.bench.task import Metric
 from tests.bench.report.synthetic import DIGITS, make_task
 from tests.bench.stats.test_paired import WORKED, against_plain, ends
@@ -249,3 +252,21 @@ def test_skew_is_said_beside_the_verdict():
     assert "p = 0.00024, t-test adjusted for skew, after Holm)." in text
     alone = sentence(against_plain(*enough), metric=ACCURACY, corrected=False)
     assert alone.endswith(", t-test adjusted for skew, not corrected).")
+
+
+def test_verdicts_stand_beside_their_cost() -> None:
+    task = make_task("digits", {"plain": 0.0, "switch-ema": 1.0})
+    costs = [
+        Cost(("plain", "ema"), 8, 10.0, 5.0, 1.0, processor_seconds=20.0),
+        Cost(("switch-ema",), 8, 12.0, 3.0, 1.0, processor_seconds=0.5),
+    ]
+    assert price_sentence(replace(task, costs=costs)) == (
+        "These verdicts cost 3 min of processor time: "
+        "plain + ema 3 min, switch-ema 4 s."
+    )
+    on_gpu = replace(task, costs=costs[:1], trained={"Device": "NVIDIA A100"})
+    assert price_sentence(on_gpu) == "These verdicts cost 2 min on NVIDIA A100."
+    unmeasured = [replace(cost, processor_seconds=nan) for cost in costs]
+    text = price_sentence(replace(task, costs=unmeasured))
+    assert text.startswith("These verdicts cost 4 min of training time: plain + ema 2")
+    assert price_sentence(replace(task, costs=[])) == ""

@@ -1,5 +1,6 @@
 """What the summary says beside the numbers."""
 
+import time
 from contextlib import closing
 
 import pytest
@@ -9,6 +10,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.task_snapshot import FACTS, dump_facts
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
+from switch_ema.bench.train import loop
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import train_cell
 from tests.bench.conftest import TINY_TASK
@@ -72,3 +74,24 @@ def test_a_seed_that_evaluate_gave_no_number_for_is_a_problem(tmp_path, summary_
         f"{task}, plain + ema, seed 1: done, evaluate returned no finite number "
         "for error of plain with seed 1, error of ema with seed 1."
     ]
+
+
+def test_processor_time_is_summed_over_seeds_and_resumed_epochs(
+    config, tmp_path, summary_of, monkeypatch
+):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(time, "process_time", lambda: float(next(clock)))
+    cell = make_plan(config)[0]
+    stops = RunContext(tmp_path, "cpu")
+    original = loop.Training._finish_epoch
+
+    def once(training, progress):
+        original(training, progress)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop.Training, "_finish_epoch", once)
+        train_cell(cell, stops)
+    task = summary_of(config, train_cell)
+    # Three epochs of training and three evaluations, each a tick of the clock.
+    assert {cost.processor_seconds for cost in task.costs} == {6.0}

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from switch_ema.bench.train.trial import (
     COUNTING,
     IDLE,
     NOTES,
+    PROCESSOR,
     TRIAL,
     WAITING,
     WEIGHTS,
@@ -276,6 +277,12 @@ def _several(processes: Sequence[int]) -> str:
     )
 
 
+def _processor_seconds(header: Mapping[str, Any], notes: Mapping[str, Any]) -> float:
+    """Count all processes of a distributed training like the first; 0 if unknown."""
+    processes = int(header[NOTES]["trained"].get("Processes", 1))
+    return float(notes.get(PROCESSOR, 0.0)) * processes
+
+
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a script's values; a kill may leave a partial one."""
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -312,6 +319,7 @@ def _result_of(rows: list[dict[str, Any]]) -> CellResult:
         options=header["options"],
         train_seconds=notes["train_seconds"],
         evaluate_seconds=notes["evaluate_seconds"],
+        processor_seconds=_processor_seconds(header, notes),
         memory_mb=notes["memory_mb"],
         # A trial of 0.2.0 writes none of these.
         starts=Starts(header[NOTES].get(WEIGHTS, []), end=notes.get(WEIGHTS, [])),

@@ -41,6 +41,11 @@ class OptimizerInfo:
     averaging: str | None = None
     """The averaging method that belongs to it."""
 
+    @property
+    def passes(self) -> int:
+        """Forward-backward passes per step."""
+        return 2 if self.two_pass else 1
+
     def load(self) -> "Callable[..., Optimizer]":
         """Import the class."""
         loaded: Callable[..., Optimizer] = _load(self.source, needed_by=self.name)

@@ -141,7 +141,7 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
                 yield Cell(
                     task,
                     config.optimizer,
-                    _with_budget(recipe, group[0]),
+                    _with_budget(recipe, group[0], is_equal=config.equal_budget),
                     tuple(method.label for method in group),
                     tuple(seeds[start : start + size]),
                     split,
@@ -149,11 +149,21 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
                 )
 
 
-def _with_budget(recipe: Recipe, method: Method) -> Recipe:
-    """Lengthen the training of a method with a budget of epochs."""
+def _with_budget(recipe: Recipe, method: Method, *, is_equal: bool) -> Recipe:
+    """Lengthen the training of a method with a budget of epochs.
+
+    With an equal budget, shorten its schedule instead, so that the whole is no longer
+    than the other trainings.
+    """
     if method.budget is None:
         return recipe
-    total, scheduled = swa_budget(recipe.epochs, method.budget)
+    scheduled, most = recipe.epochs, recipe.epochs
+    while is_equal and scheduled > 1 and swa_budget(scheduled, method.budget)[0] > most:
+        scheduled -= 1
+    if scheduled < most:
+        warmup = recipe.warmup_epochs * scheduled / most
+        recipe = replace(recipe, warmup_epochs=warmup)
+    total, scheduled = swa_budget(scheduled, method.budget)
     return replace(recipe, epochs=total, extra_epochs=total - scheduled)
 
 

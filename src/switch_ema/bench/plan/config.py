@@ -13,6 +13,7 @@ import tyro
 from switch_ema._checks import check_positive
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.fingerprints import fingerprint, inputs_of
+from switch_ema.bench.optimizers.catalog import optimizer_info
 from switch_ema.bench.recipe import (
     LATER,
     Metric,
@@ -26,6 +27,7 @@ from switch_ema.bench.spec import (
     SEED,
     command_of,
     is_script,
+    parse_spec,
     parse_variation,
     task_slug,
 )
@@ -40,7 +42,7 @@ LEARNING_RATE = "lr"
 
 _OF_TASKS = (
     *("optimizer", "epochs", "schedule", "warmup_epochs", "clip", "accumulate"),
-    *("precision", "layer_decay", "evaluate_every", "tune", "sweep"),
+    *("precision", "layer_decay", "evaluate_every", "tune", "sweep", "equal_budget"),
 )
 """Settings that a script controls itself."""
 
@@ -79,6 +81,9 @@ class CompareConfig:
     """Batches per optimizer step."""
     precision: str | None = None
     """Autocast: no, bf16 or fp16."""
+    equal_budget: bool = dataclasses.field(default=False, metadata=LATER)
+    """Give all trainings the same number of forward-backward passes: SAM, with two per
+    step, gets half the epochs, and swa:budget=1.25 no more epochs than the others."""
     layer_decay: float | None = None
     """Learning rate factor per layer, counted from the output."""
     evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
@@ -207,10 +212,22 @@ class CompareConfig:
             for name, value in dataclasses.asdict(self).items()
             if name in names - {"methods"} and value is not None
         }
-        if "warmup_epochs" not in given and recipe.warmup_epochs > self._epochs(recipe):
-            share = recipe.warmup_epochs / recipe.epochs
-            given["warmup_epochs"] = share * self._epochs(recipe)
+        epochs, warmup = self._epochs(recipe), recipe.warmup_epochs
+        if "warmup_epochs" not in given and warmup > epochs:
+            given["warmup_epochs"] = warmup / recipe.epochs * epochs
+        if self.passes > 1:
+            affordable = max(1, epochs // self.passes)
+            warmup = given.get("warmup_epochs", warmup)
+            given["warmup_epochs"] = warmup * affordable / epochs
+            given["epochs"] = affordable
         return dataclasses.replace(recipe, **given)
+
+    @property
+    def passes(self) -> int:
+        """Forward-backward passes per step that count against the epochs."""
+        if not self.equal_budget or self.optimizer is None:
+            return 1
+        return optimizer_info(parse_spec(self.optimizer).name).passes
 
     def _epochs(self, recipe: Recipe) -> int:
         return recipe.epochs if self.epochs is None else self.epochs

@@ -52,6 +52,7 @@ from switch_ema.bench.report.verdict_text import (
     baseline_sentence,
     best_sentence,
     missing_sentence,
+    price_sentence,
     share_sentences,
     shared_cost_sentence,
     trivial_sentence,
@@ -225,7 +226,7 @@ def _section(
         seeds=number_of_seeds(task),
         best=best_sentence(task, display_name),
         forest=forest,
-        answers=first_screen(task, display_name),
+        answers=_answers(task),
         verdicts=verdicts(task, display_name),
         baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),
@@ -243,6 +244,13 @@ def _section(
         shares=share_sentences(task, display_name),
         pictures=arrange(task.samples),
     )
+
+
+def _answers(task: TaskSummary) -> list[tuple[Verdict, str]]:
+    """Answer a reviewer's questions; the last one is the price of the verdicts."""
+    price = price_sentence(task, display_name)
+    paid: list[tuple[Verdict, str]] = [("baseline", price)] if price else []
+    return [*first_screen(task, display_name), *paid]
 
 
 def _environment() -> Environment:

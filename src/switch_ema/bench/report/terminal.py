@@ -31,6 +31,7 @@ from switch_ema.bench.report.verdict_text import (
     best_sentence,
     headline,
     missing_sentence,
+    price_sentence,
     share_sentences,
     shared_cost_sentence,
     skew_sentence,
@@ -82,6 +83,8 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         _print_notes(task, console, share_sentences(task))
         if task.origin:
             _print_lines(console, [("baseline", _origin(task))])
+        if price := price_sentence(task):
+            _print_lines(console, [("baseline", price)])
 
 
 def print_comparison(summary: ComparisonSummary, console: Console) -> None:
@@ -175,7 +178,8 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     if task.costs:
         console.print()
         _print_costs(task, console)
-        console.print(Text(shared_cost_sentence(task), style="dim"))
+        note = f"{price_sentence(task)} {shared_cost_sentence(task)}"
+        console.print(Text(note, style="dim"))
 
 
 def _print_notes(task: TaskSummary, console: Console, notes: Sequence[str]) -> None:

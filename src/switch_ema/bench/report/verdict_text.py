@@ -14,6 +14,7 @@ from switch_ema.bench.report.numbers import (
     NONE,
     difference_unit,
     digits_of,
+    duration,
     fixed,
     significant,
     size_of,
@@ -426,6 +427,41 @@ def missing_sentence(task: TaskSummary) -> str:
     return (
         f"{cells} of this task {verb} not been run yet; these numbers are preliminary."
     )
+
+
+def price_sentence(task: TaskSummary, spell: Spell = str) -> str:
+    """Give the total cost of the verdicts, and of each training; empty if unknown.
+
+    Processor time on a CPU; on a GPU the time that it was in use.
+    """
+    if not task.costs:
+        return ""
+    device = task.trained.get("Device", "")
+    spent = [
+        cost.seeds
+        * (
+            cost.train_seconds + cost.evaluate_seconds
+            if device or isnan(cost.processor_seconds)
+            else cost.processor_seconds
+        )
+        for cost in task.costs
+    ]
+    known = not any(isnan(cost.processor_seconds) for cost in task.costs)
+    unit = (
+        f"on {device}" if device else f"of {'processor' if known else 'training'} time"
+    )
+    text = f"These verdicts cost {_time(sum(spent))} {unit}"
+    if len(spent) > 1:
+        each = [
+            f"{' + '.join(map(spell, cost.methods))} {_time(seconds)}"
+            for cost, seconds in zip(task.costs, spent, strict=True)
+        ]
+        text = f"{text}: {', '.join(each)}"
+    return printable(f"{text}.")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def shared_cost_sentence(task: TaskSummary, spell: Spell = str) -> str:

@@ -33,6 +33,8 @@ _NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 ORIGIN, TRIVIAL, TRAINED, OPTIONS = "initial weights", "trivial", "trained", "options"
 SHARE, REPORTED, OPTIMIZER = "surviving share", "reported", "optimizer"
 """Key prefixes in the metadata that trainings store about a task."""
+PROCESSOR = "processor seconds"
+"""Key prefix of a cell's processor time."""
 CHECKS = "checks"
 """Key prefix of what is checked about a cell: its start, and methods that were idle."""
 
@@ -144,6 +146,8 @@ class Results:
         checks = {**asdict(result.starts), "idle": result.idle}
         if result.status in FINISHED and any(checks.values()):
             notes[f"{CHECKS} of {cell.id}"] = json.dumps(checks)
+        if result.processor_seconds:
+            notes[f"{PROCESSOR} of {cell.id}"] = repr(result.processor_seconds)
         if result.share is not None:
             for method in cell.methods:
                 notes[f"{SHARE} of {method} in {cell.task}"] = repr(result.share)

@@ -28,6 +28,7 @@ from switch_ema.bench.results.store import (
     OPTIMIZER,
     OPTIONS,
     ORIGIN,
+    PROCESSOR,
     REPORTED,
     SHARE,
     TRAINED,
@@ -45,7 +46,7 @@ from switch_ema.bench.stats.summary import (
 )
 from switch_ema.bench.stats.verdicts import smallest_effect_of
 
-_DAMAGED = suppress(AttributeError, TypeError, ValueError, RecursionError)
+_DAMAGED = suppress(AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """Errors from parsing a note in an unexpected format."""
 
 
@@ -196,7 +197,7 @@ def _summarize_task(
         evaluate_every=recipe.evaluate_every,
         origin=meta.get(f"{ORIGIN} of {task}", ""),
         trivial=_trivial(meta.get(f"{TRIVIAL} of {task}", "{}")),
-        trained=_texts(meta.get(f"{TRAINED} of {task}", "{}")),
+        trained={**_texts(meta.get(f"{TRAINED} of {task}", "{}")), **_budget(config)},
         optimizers=_noted(meta, OPTIMIZER, task, labels),
         options=_noted(meta, OPTIONS, task, labels),
         samples=load_samples(results.path.parent, task, labels),
@@ -264,6 +265,16 @@ def _texts(text: str) -> dict[str, str]:
     with _DAMAGED:
         return {str(key): str(value) for key, value in json.loads(text).items()}
     return {}
+
+
+def _budget(config: CompareConfig) -> dict[str, str]:
+    """Say how an equal budget determined the epochs."""
+    if not config.equal_budget:
+        return {}
+    text = "equal, in forward-backward passes"
+    if config.passes > 1:
+        text += f": {config.passes} per step, so 1/{config.passes} of the epochs"
+    return {"Budget": text}
 
 
 def _noted(
@@ -348,7 +359,8 @@ def _costs(results: Results, cells: list[Cell]) -> list[Cost]:
     groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.methods].append(cell)
-    is_measured = results.meta().get(MEMORY) == OF_STATE
+    meta = results.meta()
+    is_measured = meta.get(MEMORY) == OF_STATE
     costs = []
     for methods, members in groups.items():
         rows = [results.cell(cell) for cell in members]
@@ -358,8 +370,16 @@ def _costs(results: Results, cells: list[Cell]) -> list[Cost]:
             for key in ("train_seconds", "evaluate_seconds")
         )
         memory = max(float(row["memory_mb"]) for row in rows) if is_measured else 0
-        costs.append(Cost(methods, seeds, train, evaluate, memory or math.nan))
+        used = sum(_processor_seconds(meta, cell) for cell in members) / seeds
+        costs.append(Cost(methods, seeds, train, evaluate, memory or math.nan, used))
     return costs
+
+
+def _processor_seconds(meta: Mapping[str, str], cell: Cell) -> float:
+    """Read the processor time of a training; NaN if it was not measured."""
+    with _DAMAGED:
+        return float(meta[f"{PROCESSOR} of {cell.id}"])
+    return math.nan
 
 
 def _problems(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import nan
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import SamplePicture
@@ -19,6 +20,8 @@ class Cost:
     evaluate_seconds: float
     memory_mb: float
     """Size of weights, gradients, optimizer state and averages; NaN if unknown."""
+    processor_seconds: float = nan
+    """Mean per seed, of training and evaluation over all threads; NaN if unknown."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ def save_checkpoint(training: "Training") -> None:
                 "message": result.message,
                 "train_seconds": result.train_seconds,
                 "evaluate_seconds": result.evaluate_seconds,
+                "processor_seconds": result.processor_seconds,
             },
         },
     )

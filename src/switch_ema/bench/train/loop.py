@@ -278,7 +278,8 @@ class Training:
     def _note_idle(self) -> None:
         """Record the methods that did not act."""
         for attached, averager in self.averagers.items():
-            why = why_idle(self._method(attached), averager, self.cell.recipe.epochs)
+            length = self.cell.recipe.scheduled_epochs
+            why = why_idle(self._method(attached), averager, length)
             if why:
                 self.result.idle |= dict.fromkeys(self.shown[attached], why)
 
@@ -307,7 +308,7 @@ class Training:
         set_seed(epoch_seed(self.task.seed, self.epoch, purpose))
 
     def _train_epoch(self) -> None:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         names = [parse_method_spec(label).name for label in self.cell.methods]
         is_control = CONTROL in names
         self._seed(CONTROL_PURPOSE if is_control else _TRAINING)
@@ -343,8 +344,13 @@ class Training:
         # One check per epoch: a check per step would wait for the GPU each time.
         total = self._of_all(total)
         self.result.train_seconds += time.perf_counter() - started
+        self._count_processor_time(used)
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
+
+    def _count_processor_time(self, before: float) -> None:
+        used = time.process_time() - before
+        self.result.processor_seconds += used * self.context.workers
 
     def _gradients(self, batches: list[Any]) -> Tensor:
         """Back-propagate the micro-batches of one step, then clip."""
@@ -405,7 +411,7 @@ class Training:
             for label in self.averagers:
                 self._note(label, self._not_measured())
             return
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         if isinstance(self.task, StackedTask) and isinstance(self.tested, StackedTask):
             self.tested.has_stopped = self.task.has_stopped
         self._fit_statistics()
@@ -417,6 +423,7 @@ class Training:
                 measured = selection.add(held_out, measured)
             self._note(label, measured)
         self.result.evaluate_seconds += time.perf_counter() - started
+        self._count_processor_time(used)
 
     def _fit_statistics(self) -> None:
         """Recompute the batch-norm statistics of averages with a budget, as SWA does.

@@ -50,6 +50,8 @@ class CellResult:
     """Digests that tell whether methods are paired."""
     idle: dict[str, str] = field(default_factory=dict)
     """Methods that did not act, and why."""
+    processor_seconds: float = 0.0
+    """Processor time of training and evaluation, over all threads and workers."""
 
 
 def to_png(pictures: Mapping[str, Tensor]) -> dict[str, bytes]:

@@ -40,6 +40,8 @@ count."""
 WEIGHTS, IDLE = "weights", "idle"
 """Notes: digests of the live weights, in every line; methods that did not act so far,
 in later lines."""
+PROCESSOR = "processor_seconds"
+"""Note in later lines: processor time of the first rank since the trial began."""
 _WATCH_SECONDS = 0.5
 
 Measure = Callable[[], Mapping[str, Any]]
@@ -146,6 +148,7 @@ class _ActiveTrial(Trial):
         self._names: list[str] = []
         self._epoch = self._updates = 0
         self._started, self._evaluating = time.perf_counter(), 0.0
+        self._used_before = time.process_time()
         self._log = Path(settings["log"])
         # Opened once: a later attempt replaces the file under this name.
         self._file: TextIO | None = None
@@ -226,6 +229,7 @@ class _ActiveTrial(Trial):
         notes = {
             "train_seconds": training,
             "evaluate_seconds": self._evaluating,
+            PROCESSOR: time.process_time() - self._used_before,
             "memory_mb": self._memory_mb(),
             COUNTING: self._updates,
             WEIGHTS: self._digest(),

@@ -110,7 +110,11 @@ def open_full_run(
     path = folder / _STATE
     if path.is_file():
         found = _read(path)
-        if (found.settings, found.budget) != (wanted, budget):
+        # Earlier versions stored fewer settings.
+        if ({**asdict(RowSettings()), **found.settings}, found.budget) != (
+            wanted,
+            budget,
+        ):
             asked = "none" if found.budget is None else duration(found.budget)
             raise UsageError(
                 f"{folder} was started with other settings (budget: {asked}, "

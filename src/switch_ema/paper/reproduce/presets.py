@@ -28,6 +28,9 @@ class RowSettings:
     dataset: str | None = None
     """Dataset at the small scale, such as cifar10; None: the row's own."""
 
+    equal_budget: bool = False
+    """Give SAM, with two passes per step, half the epochs, and SWA no more epochs."""
+
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
             raise UsageError(
@@ -69,6 +72,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         first_seed=setting.first_seed,
         epochs=epochs,
         stack=setting.stack,
+        equal_budget=settings.equal_budget,
     )
 
 
