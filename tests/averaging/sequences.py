@@ -34,6 +34,8 @@ LENGTH = 14
 BFLOAT16_EPS = torch.finfo(torch.bfloat16).eps
 NOT_SHOWN = {"lawa": "taken", "bema": "mean", "tail-ema": "mean"}
 """The weights of a method that a look does not use."""
+TAKE_START = "ema", "tail-ema"
+"""Methods that may begin late; SWA's start is of another kind."""
 DTYPES = (None, None, None, torch.float64, torch.bfloat16)
 UNITS = 100
 """How many units of rounding the averager may be from the oracle."""
@@ -163,7 +165,7 @@ def run_sequence(
 
 def _late_start(method: str, seed: int) -> dict[str, Any]:
     """Draw a start, where the method takes one; it has random numbers of its own."""
-    if method not in ("ema", "tail-ema"):
+    if method not in TAKE_START:
         return {}
     drawn = random.Random(f"start {method} {seed}")
     return {"start": drawn.choice((0, 0, "3it", Steps(5), 1, "2ep"))}
@@ -193,8 +195,7 @@ class Sequence:
         self.options["flat"] = self.rng.random() < 0.2 and method != "posthoc-ema"
         self.options["dtype"] = self.rng.choice(DTYPES)
         self.options |= options
-        late = _start_of(self.options)
-        if late:
+        if method in TAKE_START and (late := _start_of(self.options)):
             self.make_method = partial(self.make_method, **late)
         self.optimizer = self.rng.choice(OPTIMIZERS)
         self.first = self.rng.choice((0, 0, 2))

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import switch_ema
 from switch_ema import EMA, SwitchEMA
+from switch_ema.averaging.step import untold
 
 ROOT = Path(switch_ema.__file__).parent
 
@@ -25,6 +27,9 @@ def test_a_step_passes_at_most_eight_files(method, monkeypatch):
     # Once this is imported, the call stack is asked whether it makes the step.
     checkpoints = "torch.distributed.checkpoint.state_dict"
     monkeypatch.delitem(sys.modules, checkpoints, raising=False)
+    # Once an averager without an optimizer exists, all optimizers are followed.
+    followed = untold._follow_all_optimizers()
+    monkeypatch.delitem(_global_optimizer_post_hooks, followed.id)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     averager = method(model, optimizer)
