@@ -32,6 +32,7 @@ SMALLEST = {
     "teacher": ["--models", "tiny", "--batch", "1", "--json", "{json}"],
     "stacking": [*SHORT, "--tasks", "noisy-digits:size=40", "--json", "{json}"],
     "chance": [*SHORT, "--task", "digits:size=40", "--json", "{json}"],
+    "sequential": ["--repeats", "1", "--max-seeds", "16", "--json", "{json}"],
     "skew": ["--seeds", "4", "12", "--json", "{json}"],
     "large": ["--model", "gpt_tiny", "--tokens", "4", "--json", "{json}"],
     "slicing": ["--layers", "2", "--json", "{json}"],

@@ -6,7 +6,7 @@ progress.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
@@ -15,7 +15,7 @@ from switch_ema.bench.execute.failures import FAILURES
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
-from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
     SweepPoint,
@@ -35,9 +35,12 @@ from switch_ema.bench.results.folder import (
     run_folder,
     settle_arithmetic,
 )
+from switch_ema.bench.results.looks import load_looks, note_looks, up_to_looks
 from switch_ema.bench.results.samples import save_samples
 from switch_ema.bench.results.store import FINISHED, REPORTED, Results
 from switch_ema.bench.spec import is_script
+from switch_ema.bench.stats.paired import LEVEL
+from switch_ema.bench.stats.sequential import look_after
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
@@ -81,6 +84,9 @@ class Watcher:
     def tuned(self, task: str, methods: Sequence[str]) -> None:
         """Receive the methods that tuning chose for a task."""
 
+    def looked(self, task: str, seeds: int, undecided: Sequence[str]) -> None:
+        """Receive what is undecided after a look at a task."""
+
 
 def plan_comparison(config: CompareConfig) -> list[Cell]:
     """Plan a comparison; refuse settings that cannot be trained or tuned."""
@@ -88,6 +94,26 @@ def plan_comparison(config: CompareConfig) -> list[Cell]:
     if config.tune:
         check_tuning(config, cells)
     return cells
+
+
+def first_look(config: CompareConfig) -> CompareConfig:
+    """Return the configuration of the first look, if seeds are added until decided.
+
+    With fewer seeds nothing can be decided. The rounds of a stored configuration are
+    dropped, to be repeated one by one.
+    """
+    if not config.until_decided:
+        return config
+    methods = len(labels_of(config)) - 1
+    least = look_after(0, methods, config.round, LEVEL)
+    if config.max_seeds < least:
+        raise UsageError(
+            f"max_seeds must be at least {least} with until_decided, rounds of "
+            f"{config.round} and {counted(methods, 'method')} to judge, as fewer seeds "
+            f"decide nothing; got {config.max_seeds}."
+        )
+    start = config.rounds[0] if config.rounds else config.seeds
+    return replace(config, seeds=max(start, least), rounds=())
 
 
 def run_comparison(
@@ -102,7 +128,8 @@ def run_comparison(
     """Train the unfinished cells of a comparison and summarise all results.
 
     If the run folder has fewer seeds, the others are added; if it has more, all are
-    kept. A failed training does not stop the others, unless it is a script's and
+    kept. With ``until_decided``, seeds are added to each task until it is settled. A
+    failed training does not stop the others, unless it is a script's and
     ``options.keep_going`` is false. Failures and interrupts are returned in the result,
     together with the summary.
 
@@ -120,6 +147,8 @@ def run_comparison(
         UsageError: the run folder cannot be used, or the plan cannot be trained.
     """
     check_trackers(options.track)
+    if config.seeds < first_look(config).seeds:
+        config, cells = first_look(config), None
     cells = plan_comparison(config) if cells is None else cells
     folder = run_folder(config, options.out, options.name)
     error: BaseException | None = None
@@ -147,12 +176,21 @@ def run_comparison(
             if config.tune:
                 points = rest.tune(cells)
                 cells = plan_points(config, points)
-            rest.train(cells)
+            if config.until_decided:
+                rest.train_until_decided()
+            else:
+                rest.train(cells)
         except (Exception, KeyboardInterrupt) as stopped:
             error = stopped
+        if config.until_decided:
+            config, cells = _stored_config(results), None
         every = trained(config, points)
         summary = summarize(every, results, folder.name, cells)
     return Comparison(folder, summary, error)
+
+
+def _stored_config(results: Results) -> CompareConfig:
+    return CompareConfig.from_json(results.meta()["config"])
 
 
 def summarize_run(folder: Path) -> ComparisonSummary:
@@ -187,6 +225,40 @@ class _Runner:
         for task, methods in chosen.items():
             self.watcher.tuned(task, methods)
         return points
+
+    def train_until_decided(self) -> None:
+        """Train in rounds; a task gets no more seeds once it is settled.
+
+        Looks are stored before they are trained, so that a killed run goes on as if it
+        had not been.
+        """
+        config, looks = self.config, load_looks(self.results.meta())
+        if config.seeds > max((own[-1] for own in looks.values()), default=0):
+            looks = {
+                task: (*looks.get(task, ()), config.seeds) for task in config.tasks
+            }
+        trained_now = set(config.tasks)
+        while True:
+            note_looks(self.results, looks)
+            most = max(own[-1] for own in looks.values())
+            config = claim(self.results, replace(config, seeds=most), self.folder)
+            cells = up_to_looks(plan_comparison(config), looks, config.first_seed)
+            replace(self, inputs=self.results.meta()[INPUTS]).train(cells)
+            summary = summarize(config, self.results, self.folder.name, cells)
+            going = []
+            for task in summary.tasks:
+                seeds, undecided = looks[task.task][-1], task.undecided
+                if task.task in trained_now:
+                    self.watcher.looked(task.task, seeds, undecided)
+                if undecided and seeds < config.max_seeds:
+                    going.append(task.task)
+            if not going:
+                return
+            trained_now = set(going)
+            looks |= {
+                task: (*looks[task], _next_look(config, looks[task][-1]))
+                for task in going
+            }
 
     def train(self, cells: list[Cell]) -> None:
         """Train the unfinished cells and store each one as it finishes.
@@ -272,6 +344,14 @@ def _remaining(number: int) -> str:
         f"{counted(number, 'training')} {verb} left: repair the script and repeat the "
         "command, or add --keep-going"
     )
+
+
+def _next_look(config: CompareConfig, seeds: int) -> int:
+    """Return the number of seeds of a task's next look."""
+    methods = len(labels_of(config)) - 1
+    look = min(config.max_seeds, look_after(seeds, methods, config.round, LEVEL))
+    # A task that is behind the others joins their rounds, whose seeds may be stacked.
+    return min((n for n in (*config.rounds, config.seeds) if n >= look), default=look)
 
 
 def _describe_failures(failures: Mapping[str, Sequence[Cell]], trained: int) -> str:

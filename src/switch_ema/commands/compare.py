@@ -81,6 +81,7 @@ class Compare:
         with console.status("Loading torch and the tasks"):
             from switch_ema.bench.compare import (
                 TrainingsFailed,
+                first_look,
                 plan_comparison,
                 run_comparison,
             )
@@ -90,6 +91,7 @@ class Compare:
             from switch_ema.bench.report.terminal import print_plan, print_trials
             from switch_ema.bench.results.estimate import time_from_history
             from switch_ema.bench.results.folder import run_folder, stored_version
+            from switch_ema.bench.results.looks import stored_looks, up_to_looks
             from switch_ema.bench.tuning import plan_trials
             from switch_ema.commands.progress import TalkingBar
 
@@ -104,10 +106,13 @@ class Compare:
             self.run.workers_per_training > 1
         ):  # data-parallel trainings run one seed at a time
             settings = replace(settings, stack="off")
+        settings = first_look(settings)
         folder = run_folder(settings, self.run.out, self.run.name)
         stored, given = stored_version(settings, folder), settings.seeds
         settings = settings.extending(stored)
         cells = plan_comparison(settings)
+        if settings.until_decided:
+            cells = up_to_looks(cells, stored_looks(folder), settings.first_seed)
         if self.config is None:
             _refuse_one_method(settings)
         if condition is not None:
@@ -118,7 +123,9 @@ class Compare:
         if is_script(settings.tasks[0]):
             for sentence in watched(settings.tasks[0]):
                 console.print(Text(printable(sentence), style="dim"))
-        if stored is not None and stored.seeds != given:
+        if settings.until_decided:
+            console.print(_about_rounds(settings, stored))
+        elif stored is not None and stored.seeds != given:
             console.print(_about_seeds(stored.seeds, given))
         console.print(_expected(time_from_history(cells, self.run.out)))
         if self.run.dry_run:
@@ -156,6 +163,15 @@ def _refuse_one_method(settings: CompareConfig) -> None:
             f"{labels[0]} alone has nothing to be compared with; write --methods "
             f"{PLAIN} {shlex.quote(other)}."
         )
+
+
+def _about_rounds(settings: CompareConfig, stored: CompareConfig | None) -> str:
+    """Say that seeds are added until the run is decided."""
+    so_far = "" if stored is None else f"The run has {stored.seeds} seeds so far. "
+    return (
+        f"{so_far}Seeds are added in rounds of {settings.round} until every verdict is "
+        f"settled, up to {settings.max_seeds}."
+    )
 
 
 def _about_seeds(stored: int, given: int) -> str:

@@ -192,6 +192,12 @@ class TalkingBar(Bar):
         task = shortened(printable(cell.task), 32)
         return f"now {task}: {printable(cell.methods[0])}{more}, {seeds}{value}"
 
+    def looked(self, task: str, seeds: int, undecided: Sequence[str]) -> None:
+        """Say after a look what is undecided."""
+        rest = f"undecided: {', '.join(undecided)}" if undecided else "all settled"
+        text = f"{task} after {seeds} seeds: {rest}."
+        self._console.print(escape(printable(text)), soft_wrap=True)
+
     def tuned(self, task: str, methods: Sequence[str]) -> None:
         """Name the options that tuning has chosen for a task."""
         text = f"Tuned for {task}: {', '.join(methods)}"

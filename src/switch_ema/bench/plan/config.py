@@ -33,10 +33,13 @@ from switch_ema.bench.spec import (
 )
 from switch_ema.bench.text import read_json
 
-_SEEDS = 8
+_SEEDS, _MAX_SEEDS, _ROUND = 8, 64, 4
 MOST_SEEDS, MOST_EPOCHS = 100_000, 1_000_000
 # Random generators take seeds below 2**32, and tuning uses seeds above these.
-_LIMITS = (("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000))
+_LIMITS = (
+    *(("seeds", 1, MOST_SEEDS), ("first_seed", 0, 2**31), ("tune", 0, 1_000)),
+    *(("max_seeds", 1, MOST_SEEDS), ("round", 1, MOST_SEEDS)),
+)
 
 LEARNING_RATE = "lr"
 
@@ -108,6 +111,13 @@ class CompareConfig:
     """Smallest difference that matters, in the unit of the metric that decides: "no
     difference" needs an interval between minus and plus this. Default: the metric's
     own, else 0.5 points for metrics in %, else 1% of the baseline's value."""
+    until_decided: bool = dataclasses.field(default=False, metadata=LATER)
+    """Add seeds until every verdict is settled. Intervals are wider, but valid although
+    one looks after every round."""
+    max_seeds: int = dataclasses.field(default=_MAX_SEEDS, metadata=LATER)
+    """With until_decided: number of seeds at which undecided tasks stop."""
+    round: int = dataclasses.field(default=_ROUND, metadata=LATER)
+    """With until_decided: seeds that each round adds."""
     rounds: Annotated[tuple[int, ...], tyro.conf.Fixed, tyro.conf.Suppress] = (
         dataclasses.field(default=(), metadata=LATER)
     )
@@ -145,6 +155,10 @@ class CompareConfig:
             parse_variation(self.sweep)
             if self.tune:
                 raise UsageError("sweep and tune cannot be combined; leave one out.")
+        if self.until_decided and (self.tune or self.sweep is not None):
+            raise UsageError(
+                "until_decided cannot be combined with tune or sweep; leave one out."
+            )
         self._check_script()
         if self.smallest_effect is not None:
             try:
@@ -258,14 +272,15 @@ class CompareConfig:
         """Name a run after its tasks and a hash, so that repeating it resumes it.
 
         The hash covers the task files: an edited file is a different task. It does not
-        cover the number of seeds, to which more can be added, nor the smallest effect.
+        cover the number of seeds, to which more can be added, nor how the results are
+        judged.
         """
         return self._name(self.identity)
 
     @property
     def earlier_name(self) -> str:
         """Name given by 0.2.0 and earlier: its hash covers the number of seeds."""
-        return self._name(dataclasses.replace(self, smallest_effect=None).to_json())
+        return self._name(dataclasses.replace(self, **_JUDGING).to_json())
 
     def _name(self, settings: str) -> str:
         text = settings + self.sources
@@ -276,19 +291,24 @@ class CompareConfig:
     def identity(self) -> str:
         """The settings that every training depends on; equal for runs to be merged.
 
-        Not the number of seeds, nor the smallest effect, which only verdicts use.
+        Not the number of seeds, nor settings that only verdicts use.
         """
-        own = dataclasses.replace(self, seeds=_SEEDS, rounds=(), smallest_effect=None)
+        own = dataclasses.replace(self, seeds=_SEEDS, rounds=(), **_JUDGING)
         return own.to_json()
 
     def extending(self, stored: "CompareConfig | None") -> "CompareConfig":
         """Add seeds to a stored configuration of the same identity; remove none.
 
-        The smallest effect is the new one.
+        The smallest effect is the new one. A run whose seeds were added until it was
+        decided must be judged accordingly ever after.
         """
         if stored is None:
             return self
         stored = dataclasses.replace(stored, smallest_effect=self.smallest_effect)
+        if self.until_decided:
+            names = ("until_decided", "max_seeds", "round")
+            looks = {name: getattr(self, name) for name in names}
+            stored = dataclasses.replace(stored, **looks)
         if self.seeds <= stored.seeds:
             return stored
         rounds = (*stored.rounds, stored.seeds)
@@ -320,6 +340,15 @@ class CompareConfig:
         new = inputs_of(self.tasks, self.seeds_by_round[-1])
         added = {name: digest for name, digest in new.items() if name not in known}
         return json.dumps(json.loads(stored) | added, sort_keys=True)
+
+
+_JUDGING: dict[str, Any] = {
+    "smallest_effect": None,
+    "until_decided": False,
+    "max_seeds": _MAX_SEEDS,
+    "round": _ROUND,
+}
+"""Defaults of the settings that trainings do not depend on."""
 
 
 def _is_text(text: str) -> bool:

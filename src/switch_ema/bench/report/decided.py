@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import NONE, digits_of, fixed, size_of, with_unit
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
@@ -77,6 +78,19 @@ def earlier_looks(summary: ComparisonSummary) -> list[int]:
     return [*_config(summary).get("rounds", ())]
 
 
+def looks_of(summary: ComparisonSummary) -> str:
+    """List the looks of a run whose seeds are added until it is decided, if it is."""
+    if not any(task.looks for task in summary.tasks):
+        return ""
+    return by_task(
+        summary.tasks,
+        lambda task: (
+            f"{counted(len(task.looks), 'look')}, after "
+            f"{listed(map(str, task.looks))} seeds"
+        ),
+    )
+
+
 def spelled_range(seeds: range) -> str:
     """Format a range of seeds.
 
@@ -88,6 +102,12 @@ def spelled_range(seeds: range) -> str:
 
 def _stopping(summary: ComparisonSummary) -> str:
     seeds, before = len(seeds_of(summary)), earlier_looks(summary)
+    if looks := looks_of(summary):
+        most = _config(summary).get("max_seeds", CompareConfig.max_seeds)
+        return (
+            f"seeds are added until every verdict is settled, up to {most} ({looks}); "
+            "p-values and intervals are valid at every look"
+        )
     if not before:
         return f"after {counted(seeds, 'seed')}, fixed beforehand: one look"
     numbers = listed(map(str, [*before, seeds]))
@@ -152,7 +172,8 @@ def _rules(summary: ComparisonSummary, spell: Spell) -> list[tuple[str, str]]:
         ("Decides", by_task(summary.tasks, metric_of)),
         (
             "Test",
-            f"two-sided paired t-test at the level of {LEVEL:.0%}, Holm-corrected over "
+            f"two-sided paired t-test{_for_looks(summary)} at the level of "
+            f"{LEVEL:.0%}, Holm-corrected over "
             f"{compared}{welch}",
         ),
         (
@@ -176,6 +197,11 @@ def most_compared(tasks: Sequence[TaskSummary]) -> int:
     """Return the number of methods over which a task corrects its p-values."""
     found = [task.results[task.metrics[0].name] for task in tasks]
     return max((sum(r.difference is not None for r in own) for own in found), default=0)
+
+
+def _for_looks(summary: ComparisonSummary) -> str:
+    is_sequential = any(task.sequential for task in summary.tasks)
+    return ", valid at every look," if is_sequential else ""
 
 
 def by_task(

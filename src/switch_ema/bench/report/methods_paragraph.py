@@ -9,6 +9,7 @@ from switch_ema.bench.method_names import PLAIN
 from switch_ema.bench.report.decided import (
     by_task,
     earlier_looks,
+    looks_of,
     metric_of,
     most_compared,
     seeds_of,
@@ -18,6 +19,7 @@ from switch_ema.bench.report.decided import (
 from switch_ema.bench.report.references import (
     EQUIVALENCE,
     HOLM,
+    SEQUENTIAL,
     SKEW,
     T_TEST,
     WELCH,
@@ -110,6 +112,13 @@ def _seeds(summary: ComparisonSummary) -> _Parts:
         f"({spelled_range(seeds)}), which determine initial weights, data order and "
         f"augmentation, so comparisons are paired ({_numbers(summary.tasks)}). "
     )
+    if looks := looks_of(summary):
+        return [
+            f"{text}Seeds were added until every verdict was settled ({looks}); tests "
+            "and intervals are valid at every look ",
+            SEQUENTIAL,
+            ". ",
+        ]
     if before:
         return [
             f"{text}Seeds were added after looks at the results with "
@@ -118,7 +127,7 @@ def _seeds(summary: ComparisonSummary) -> _Parts:
     return [f"{text}The number of seeds was fixed beforehand. "]
 
 
-def _numbers(tasks: Iterable[TaskSummary]) -> str:
+def _numbers(tasks: Sequence[TaskSummary]) -> str:
     """Give n, and every method that has less."""
     numbers: dict[int, list[str]] = {}
     for task in tasks:
@@ -131,7 +140,8 @@ def _numbers(tasks: Iterable[TaskSummary]) -> str:
         return f"n = {next(iter(numbers), 0)} pairs"
     most = max(numbers)
     fewer = [f"n = {n} for {listed(numbers[n])}" for n in sorted(numbers) if n < most]
-    return f"n = {most} pairs, except {'; '.join(fewer)}, where seeds did not finish"
+    why = "" if any(task.looks for task in tasks) else ", where seeds did not finish"
+    return f"n = {most} pairs, except {'; '.join(fewer)}{why}"
 
 
 def _training(tasks: Sequence[TaskSummary]) -> _Parts:

@@ -51,6 +51,7 @@ from switch_ema.bench.report.verdict_text import (
     RULE,
     baseline_sentence,
     best_sentence,
+    looks_sentence,
     missing_sentence,
     price_sentence,
     share_sentences,
@@ -87,6 +88,7 @@ class Section:
     verdicts: list[tuple[Verdict, str]]
     baseline_sentence: str
     missing: str
+    looks: str
     tables: list[MetricTable]
     """The primary metric first."""
     curves: list[Figure]
@@ -230,6 +232,7 @@ def _section(
         verdicts=verdicts(task, display_name),
         baseline_sentence=baseline_sentence(task, display_name),
         missing=missing_sentence(task),
+        looks=looks_sentence(task),
         tables=[
             MetricTable(metric, make_rows(task, metric)) for metric in task.metrics
         ],

@@ -175,6 +175,14 @@ SKEW = Publication(
     "On the Removal of Skewness by Transformation",
     _paper("Journal of the Royal Statistical Society B", "54", "221--228"),
 )
+SEQUENTIAL = Publication(
+    "wang2023anytime",
+    "Wang and Ramdas, 2023",
+    "Wang, Hongjian and Ramdas, Aaditya",
+    "Anytime-Valid t-Tests and Confidence Sequences for Gaussian Means with Unknown "
+    "Variance",
+    _preprint("2310.03722"),
+)
 EQUIVALENCE = Publication(
     "schuirmann1987comparison",
     "Schuirmann, 1987",

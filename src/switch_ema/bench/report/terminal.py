@@ -30,6 +30,7 @@ from switch_ema.bench.report.verdict_text import (
     baseline_sentence,
     best_sentence,
     headline,
+    looks_sentence,
     missing_sentence,
     price_sentence,
     share_sentences,
@@ -184,6 +185,7 @@ def _print_task(task: TaskSummary, console: Console) -> None:
 
 def _print_notes(task: TaskSummary, console: Console, notes: Sequence[str]) -> None:
     """Print further notes, problems and missing trainings."""
+    notes = [*notes, looks_sentence(task)]
     _print_lines(console, [("baseline", text) for text in notes if text])
     _print_trouble(task, console)
 

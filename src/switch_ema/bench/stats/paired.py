@@ -16,6 +16,9 @@ resolution as the standard deviation.
 Skew is accounted for. If the differences have a long tail opposite in sign to their
 mean, p and interval also satisfy Hall's test (``skewed.py``) if there are enough seeds;
 with fewer, reports print its p next to the verdict.
+
+Seeds may be added until a verdict is settled. p-values and intervals must then be valid
+at every look, for which ``sequential.py`` gives the levels of the same tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +32,11 @@ from switch_ema.analysis import intervals
 from switch_ema.analysis.intervals import half_width
 from switch_ema.analysis.student import noncentrality, t_isf, t_sf
 from switch_ema.bench.recipe import is_usable
+from switch_ema.bench.stats.sequential import (
+    anytime_p,
+    anytime_sign_p,
+    nominal_level,
+)
 from switch_ema.bench.stats.skewed import (
     ALLOWED_FROM,
     skew_against,
@@ -92,6 +100,8 @@ class Difference:
     freedom: float = 0.0
     """Welch's degrees of freedom if the seeds are not paired; then n is the smaller
     number of seeds, and sd the standard error times sqrt(n)."""
+    sequential: bool = False
+    """Whether p and interval are valid at every look: see ``sequential.py``."""
 
     @property
     def verdict(self) -> Verdict:
@@ -109,7 +119,7 @@ class Difference:
         """The interval; near ties have one as if they varied by the resolution."""
         if self.sd:
             return self.low, self.high
-        half = half_width(self.resolution, self.n, LEVEL / self._factor)
+        half = half_width(self.resolution, self.n, self.level)
         return self.mean - half, self.mean + half
 
     @property
@@ -123,12 +133,22 @@ class Difference:
         if not self.skew or self.allows_for_skew:
             return self.p_holm
         p = skewed_p(self.mean, self.sd, self.n, self.skew)
+        p = anytime_p(p, self.n) if self.sequential else p
         return max(self.p_holm, min(1.0, p * self._factor))
 
     @property
     def is_doubtful(self) -> bool:
         """Whether a test adjusted for skew would overturn the verdict."""
         return self.p_holm < LEVEL <= self.p_if_skewed
+
+    @property
+    def level(self) -> float:
+        """Level of a t-interval with n pairs: corrected over methods and looks."""
+        corrected = LEVEL / self._factor  # the same factor as for p
+        if not self.sequential:
+            return corrected
+        alike = int(self.freedom) + 1 if self.freedom else self.n
+        return nominal_level(corrected, alike)
 
     @property
     def _factor(self) -> float:
@@ -174,6 +194,7 @@ def compare(
     baseline: str = "plain",
     smallest_effect: float | None = None,
     idle: Mapping[str, str] | None = None,
+    sequential: bool = False,
 ) -> list[MethodResult]:
     """Compare every method with the baseline, in the order of the curves.
 
@@ -188,6 +209,8 @@ def compare(
             baseline's value, its median over seeds, which one exploded seed cannot
             change.
         idle: methods that did not act, and why; they are not judged.
+        sequential: whether p-values and intervals must be valid at every look, for
+            seeds that are added until the verdicts are settled.
 
     >>> plain, ema = {0: [1.0], 1: [2.0], 2: [3.5]}, {0: [1.5], 1: [2.7], 2: [3.0]}
     >>> results = compare({"plain": plain, "ema": ema}, higher_is_better=True)
@@ -204,7 +227,9 @@ def compare(
     paired = {
         m: own for m, own in others.items() if m not in idle and _enough(own, base)
     }
-    found = {m: _difference(own, base, len(paired)) for m, own in paired.items()}
+    found = {
+        m: _difference(own, base, len(paired), sequential) for m, own in paired.items()
+    }
     corrected = holm([difference.p for difference in found.values()])
     if smallest_effect is None and base:
         smallest_effect = OF_BASELINE * median(abs(c[-1]) for c in base.values())
@@ -238,6 +263,7 @@ def head_to_head(
     *,
     higher_is_better: bool,
     smallest_effect: float | None = None,
+    sequential: bool = False,
 ) -> Difference | None:
     """Compare two methods, positive if the first is better; p is not corrected.
 
@@ -249,12 +275,17 @@ def head_to_head(
         higher_is_better=higher_is_better,
         baseline=second,
         smallest_effect=smallest_effect,
+        sequential=sequential,
     )
     return results[-1].difference
 
 
 def leaders(
-    curves: Curves, gains: Mapping[str, float], *, higher_is_better: bool
+    curves: Curves,
+    gains: Mapping[str, float],
+    *,
+    higher_is_better: bool,
+    sequential: bool = False,
 ) -> list[str]:
     """Return the method with the largest gain and those it cannot be told from.
 
@@ -265,10 +296,17 @@ def leaders(
         curves: values by method and seed.
         gains: mean difference from the baseline, by method.
         higher_is_better: the direction of the metric.
+        sequential: whether the tests must be valid at every look.
     """
     best, *others = sorted(gains, key=gains.__getitem__, reverse=True) or [""]
     pairs = {
-        other: head_to_head(curves, best, other, higher_is_better=higher_is_better)
+        other: head_to_head(
+            curves,
+            best,
+            other,
+            higher_is_better=higher_is_better,
+            sequential=sequential,
+        )
         for other in others
     }
     corrected = holm([1.0 if d is None else d.p for d in pairs.values()])
@@ -333,13 +371,15 @@ def _enough(own: Seeds, base: Seeds) -> bool:
     return len(pairs) > 1 or (not pairs and min(len(own), len(base)) > 1)
 
 
-def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
+def _difference(
+    own: Seeds, base: Seeds, comparisons: int, sequential: bool
+) -> Difference:
     """Test the paired seeds; p_holm is still p, and there is no interval yet.
 
     Only paired values matter: an unpaired seed that diverges has no influence.
     """
     if not own.keys() & base.keys():
-        return _unpaired_difference(own, base, comparisons)
+        return _unpaired_difference(own, base, comparisons, sequential)
     differences = list(_differences(own, base).values())
     n, mean, sd = len(differences), fmean(differences), stdev(differences)
     pairs = [(own[seed][-1], base[seed][-1]) for seed in own if seed in base]
@@ -348,20 +388,31 @@ def _difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
     # Slightly less than one step, because both are rounded.
     unresolved = max(*roundings, 0.999 * step)
     if sd <= unresolved:
-        p = _sign_test(differences, roundings)
-        return Difference(mean, 0.0, n, nan, nan, p, p, nan, resolution=unresolved)
+        p = _sign_test(differences, roundings, sequential=sequential)
+        found = Difference(mean, 0.0, n, nan, nan, p, p, nan, sequential=sequential)
+        return replace(found, resolution=unresolved)
     p = 2 * t_sf(abs(mean) / sd * sqrt(n), n - 1)
-    detectable = sd / sqrt(n) * _noncentrality(n - 1, LEVEL / comparisons)
+    level = LEVEL / comparisons
+    level = nominal_level(level, n) if sequential else level
+    detectable = sd / sqrt(n) * _noncentrality(n - 1, level)
     skew = skew_against(differences, mean, sd)
-    found = Difference(mean, sd, n, nan, nan, p, p, detectable, skew)
-    if not found.allows_for_skew:
-        return found
-    p = max(p, skewed_p(mean, sd, n, skew))
-    return replace(found, p=p, p_holm=p, detectable=nan)
+    found = Difference(
+        mean, sd, n, nan, nan, p, p, detectable, skew, sequential=sequential
+    )
+    if found.allows_for_skew:
+        p = max(p, skewed_p(mean, sd, n, skew))
+        found = replace(found, detectable=nan)
+    p = anytime_p(p, n) if sequential else p
+    return replace(found, p=p, p_holm=p)
 
 
-def _unpaired_difference(own: Seeds, base: Seeds, comparisons: int) -> Difference:
-    """Apply Welch's test; a spread below the metric's resolution counts as that."""
+def _unpaired_difference(
+    own: Seeds, base: Seeds, comparisons: int, sequential: bool
+) -> Difference:
+    """Apply Welch's test; a spread below the metric's resolution counts as that.
+
+    At every look it is treated like a paired test with as many degrees of freedom.
+    """
     groups = [[curve[-1] for curve in seeds.values()] for seeds in (own, base)]
     every = [value for group in groups for value in group]
     least = max(_ROUNDING * median(map(abs, every)), 0.999 * _resolution(every))
@@ -369,14 +420,19 @@ def _unpaired_difference(own: Seeds, base: Seeds, comparisons: int) -> Differenc
     n, error = min(map(len, groups)), sqrt(sum(errors))
     mean = fmean(groups[0]) - fmean(groups[1])
     if not error:  # nothing but zeros
-        return Difference(mean, 0.0, n, nan, nan, 1.0, 1.0, nan, freedom=n)
+        found = Difference(mean, 0.0, n, nan, nan, 1.0, 1.0, nan, freedom=n)
+        return replace(found, sequential=sequential)
     shares = zip(errors, groups, strict=True)
     weights = [(one / error**2) ** 2 / (len(group) - 1) for one, group in shares]
     freedom = 1 / sum(weights)
-    p = 2 * t_sf(abs(mean) / error, freedom)
-    detectable = error * _noncentrality(freedom, LEVEL / comparisons)
+    p, level = 2 * t_sf(abs(mean) / error, freedom), LEVEL / comparisons
+    if sequential:
+        alike = int(freedom) + 1
+        p, level = anytime_p(p, alike), nominal_level(level, alike)
+    detectable = error * _noncentrality(freedom, level)
     sd = error * sqrt(n)
-    return Difference(mean, sd, n, nan, nan, p, p, detectable, freedom=freedom)
+    found = Difference(mean, sd, n, nan, nan, p, p, detectable, freedom=freedom)
+    return replace(found, sequential=sequential)
 
 
 def _with_interval(difference: Difference) -> Difference:
@@ -384,21 +440,26 @@ def _with_interval(difference: Difference) -> Difference:
     d = difference
     if not d.sd:
         return d
-    level = LEVEL / d._factor  # the same factor as for p
-    half = d.sd / sqrt(d.n) * t_isf(level / 2, d.freedom or d.n - 1)
+    half = d.sd / sqrt(d.n) * t_isf(d.level / 2, d.freedom or d.n - 1)
     low, high = d.mean - half, d.mean + half
     if d.allows_for_skew:  # p is the larger of two: take the union
-        ends = skewed_interval(d.mean, d.sd, d.n, d.skew, level)
+        ends = skewed_interval(d.mean, d.sd, d.n, d.skew, d.level)
         low, high = min(low, ends[0]), max(high, ends[1])
     return replace(d, low=low, high=high)
 
 
-def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> float:
+def _sign_test(
+    differences: Sequence[float],
+    roundings: Sequence[float],
+    *,
+    sequential: bool = False,
+) -> float:
     """Return the exact two-sided p of a sign test, ignoring ties.
 
     Args:
         differences: one per seed.
         roundings: the size up to which each difference is a tie.
+        sequential: whether p must be valid at every look.
 
     >>> _sign_test([0.3, 0.3, 0.3], [0.0] * 3), _sign_test([0.3, -0.3, 0.0], [0.0] * 3)
     (0.25, 1.0)
@@ -406,6 +467,8 @@ def _sign_test(differences: Sequence[float], roundings: Sequence[float]) -> floa
     both = list(zip(differences, roundings, strict=True))
     above = sum(value > rounding for value, rounding in both)
     below = sum(value < -rounding for value, rounding in both)
+    if sequential:
+        return anytime_sign_p(above, below)
     n, most = above + below, max(above, below)
     tail = sum(comb(n, count) for count in range(most, n + 1))
     return min(1.0, tail / 2.0 ** (n - 1))

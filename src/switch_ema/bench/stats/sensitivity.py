@@ -43,6 +43,7 @@ def without_one_seed(
             baseline=baseline,
             smallest_effect=effects[0] if effects else None,
             idle={result.method: result.idle for result in results if result.idle},
+            sequential=any(r.difference.sequential for r in results if r.difference),
         )
         verdicts = {result.method: result.verdict for result in again}
         for result in results:
@@ -65,5 +66,5 @@ def seeds_to_decide(difference: Difference, comparisons: int) -> float:
     if not d.sd:
         return inf
     return pairs_to_decide(
-        d.mean, d.sd, LEVEL / comparisons, d.smallest_effect, sequential=False
+        d.mean, d.sd, LEVEL / comparisons, d.smallest_effect, sequential=d.sequential
     )

@@ -16,6 +16,10 @@ inequality), and its inverse is a p-value that is valid at every look. The small
 it strict with few seeds, where skewed differences mislead Student's t the most:
 ``benchmarks/sequential.py`` measures the rates.
 
+With very few seeds the ratio cannot exceed 1 / level. So that intervals are finite, a
+p-value below a millionth of the level decides as well, which adds a millionth of the
+level to the rate for each look.
+
 Near ties are judged by the signs alone, with the mixture of Krichevsky and Trofimov.
 
 References: T. L. Lai, On confidence sequences. Annals of Statistics 4 (1976), pages 265
@@ -35,6 +39,8 @@ _SPREAD = 0.1
 The largest of the values tried that keeps the stated rate for strongly skewed
 differences; larger ones decide large effects with fewer seeds.
 """
+_FLOOR = 1e-6
+"""Smallest nominal level, as a share of the level."""
 _ZERO = 1e-100
 _MOST = 1_000_000
 """Seeds beyond which no number is stated."""
@@ -51,25 +57,24 @@ def anytime_p(p: float, n: int) -> float:
     if p > _ZERO:
         share = t_isf(p / 2, df) ** 2 / df
         ratio = log1p(share) - log1p(share / growth)
-    return min(1.0, exp(log(growth) / 2 - n / 2 * ratio))
+    return min(1.0, p / _FLOOR, exp(log(growth) / 2 - n / 2 * ratio))
 
 
 @lru_cache
 def nominal_level(level: float, n: int) -> float:
     """Return the level of a t-test with n pairs that is valid at every look.
 
-    ``anytime_p(p, n) < level`` if and only if p is below it; 0 if n pairs are too few
-    for any decision.
+    ``anytime_p(p, n) < level`` if and only if p is below it.
 
-    >>> nominal_level(0.03, 8), round(nominal_level(0.03, 32), 4)
-    (0.0, 0.0009)
+    >>> round(nominal_level(0.03, 8), 9), round(nominal_level(0.03, 32), 4)
+    (3e-08, 0.0009)
     """
     df, growth = n - 1, 1 + n * _SPREAD
     ratio = (sqrt(growth) / level) ** (2 / n)
     if ratio >= growth:
-        return 0.0
+        return level * _FLOOR
     squared = df * (ratio - 1) / (1 - ratio / growth)
-    return 2 * t_sf(sqrt(squared), df)
+    return max(level * _FLOOR, 2 * t_sf(sqrt(squared), df))
 
 
 def anytime_sign_p(above: int, below: int) -> float:
@@ -84,9 +89,9 @@ def anytime_sign_p(above: int, below: int) -> float:
 
 
 def fewest_to_decide(level: float) -> int:
-    """Return the smallest number of pairs with which a t-test can decide."""
+    """Return the smallest number of pairs with which a large effect is decided."""
     n = 2
-    while not nominal_level(level, n):
+    while nominal_level(level, n) <= level * _FLOOR:
         n += 1
     return n
 
@@ -94,8 +99,8 @@ def fewest_to_decide(level: float) -> int:
 def look_after(seeds: int, comparisons: int, step: int, level: float) -> int:
     """Return the number of seeds of the next look.
 
-    The first look has at least the seeds with which every comparison can be decided,
-    in whole rounds.
+    The first look has at least the seeds with which large effects are decided, in whole
+    rounds.
 
     Args:
         seeds: seeds so far; 0 before the first look.
@@ -129,8 +134,7 @@ def pairs_to_decide(
     """
 
     def decides(n: int) -> bool:
-        own = nominal_level(level, n) if sequential else level
-        half = half_width(sd, n, own) if own else inf
+        half = half_width(sd, n, nominal_level(level, n) if sequential else level)
         return abs(mean) > half or abs(mean) + half <= smallest_effect
 
     low, high = 2, 4

@@ -19,6 +19,7 @@ from switch_ema.bench.plan.sweep_points import (
 )
 from switch_ema.bench.plan.task_snapshot import TaskFacts, change_of, load_facts
 from switch_ema.bench.recipe import Metric
+from switch_ema.bench.results.looks import load_looks, up_to_looks
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
     CHECKS,
@@ -73,6 +74,7 @@ def summarize(
     facts = load_facts(meta, config.tasks)
     points = load_points(meta)
     cells = plan_points(config, points, facts) if cells is None else cells
+    cells = up_to_looks(cells, load_looks(meta), config.first_seed)
     if not points:
         tasks = [
             _summarize_task(config, results, facts[task], _of_task(cells, task))
@@ -183,7 +185,9 @@ def _summarize_task(
         metrics=facts.metrics,
         curves=shown,
         results={
-            metric.name: _compare(shown[metric.name], metric, labels[0], idle)
+            metric.name: _compare(
+                shown[metric.name], metric, labels[0], idle, config.until_decided
+            )
             for metric in facts.metrics
         },
         costs=_costs(results, finished),
@@ -202,6 +206,8 @@ def _summarize_task(
         options=_noted(meta, OPTIONS, task, labels),
         samples=load_samples(results.path.parent, task, labels),
         shares=_shares(meta, task, labels),
+        sequential=config.until_decided,
+        looks=load_looks(meta).get(task, ()),
     )
 
 
@@ -321,7 +327,11 @@ def _checks(meta: Mapping[str, str], cell: Cell) -> CellChecks:
 
 
 def _compare(
-    curves: Curves, metric: Metric, baseline: str, idle: Mapping[str, str]
+    curves: Curves,
+    metric: Metric,
+    baseline: str,
+    idle: Mapping[str, str],
+    sequential: bool,
 ) -> list[MethodResult]:
     if not curves.get(baseline):
         return []
@@ -331,6 +341,7 @@ def _compare(
         baseline=baseline,
         smallest_effect=smallest_effect_of(metric),
         idle=idle,
+        sequential=sequential,
     )
 
 

@@ -6,7 +6,12 @@ from math import nan
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import SamplePicture
-from switch_ema.bench.stats.paired import Curves, MethodResult
+from switch_ema.bench.stats.paired import (
+    Curves,
+    Difference,
+    MethodResult,
+    head_to_head,
+)
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,53 @@ class TaskSummary:
     """Full names of methods that the setting has changed."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Learning-rate factors of controls with ``lr*f``."""
+    sequential: bool = False
+    """Whether seeds are added until the verdicts are settled, so that p-values and
+    intervals must be valid at every look."""
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds after which the task was judged, if seeds are added."""
 
     @property
     def title(self) -> str:
         """The task, and the setting if there are several."""
         return f"{self.task}, {self.point}" if self.point else self.task
+
+    def switch_ema_against(self, other: str) -> tuple[str, str, Difference] | None:
+        """Compare Switch EMA with another method head to head, by the first metric.
+
+        Returns:
+            The two methods and their difference; None if one is missing, did not act
+            or is the baseline (which the other comparisons include), or without pairs.
+        """
+        metric = self.metrics[0]
+        results = self.results[metric.name]
+        first, second = (
+            next((r.method for r in results if r.method.partition(":")[0] == name), "")
+            for name in ("switch-ema", other)
+        )
+        left_out = {r.method for r in results if r.verdict == "baseline" or r.idle}
+        if left_out & {first, second}:
+            return None
+        known = [r.difference.smallest_effect for r in results if r.difference]
+        difference = head_to_head(
+            self.curves[metric.name],
+            first,
+            second,
+            higher_is_better=metric.higher_is_better,
+            smallest_effect=known[0] if known else None,
+            sequential=self.sequential,
+        )
+        return None if difference is None else (first, second, difference)
+
+    @property
+    def undecided(self) -> list[str]:
+        """What is not settled: methods, and Switch EMA against EMA."""
+        results = self.results[self.metrics[0].name]
+        found = [r.method for r in results if r.verdict == "undecided"]
+        direct = self.switch_ema_against("ema")
+        if direct is not None and direct[2].verdict == "undecided":
+            found.append(f"{direct[0]} against {direct[1]}")
+        return found
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -47,7 +47,13 @@ def points_of(
         best = choose(settings, key=lambda pair: results[pair[1]].last.mean)[1]
         for value, label in sorted(settings):
             last = results[label].last
-            to_best = head_to_head(curves, best, label, higher_is_better=better)
+            to_best = head_to_head(
+                curves,
+                best,
+                label,
+                higher_is_better=better,
+                sequential=task.sequential,
+            )
             is_judged = to_best is not None and to_best.n >= FEWEST
             within = verdict_of(to_best) != "helps" if is_judged else None
             points.setdefault(name, []).append(

@@ -123,6 +123,7 @@ def _contrasts(
             labels["ema"],
             higher_is_better=metric.higher_is_better,
             smallest_effect=smallest_effect_of(metric),
+            sequential=found.task.sequential,
         )
         if difference is not None:
             verdict = verdict_of(difference)

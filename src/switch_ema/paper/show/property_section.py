@@ -113,6 +113,7 @@ def _measure(
         higher_is_better=metric.higher_is_better,
         baseline=PLAIN,
         smallest_effect=smallest_effect_of(metric),
+        sequential=any(task.sequential for _, task in runs.values()),
     )
     contestants = [Contestant(PLAIN, table.optimizers["sgd"], PLAIN)]
     contestants += [
