@@ -14,8 +14,10 @@ from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
 from switch_ema.paper.show.figures.figure import PaperFigure
 from switch_ema.paper.tables.table import PaperMetric, PaperRow, RowSetting, values_of
+from switch_ema.zoo.data.vision import TRAINING_IMAGES
 from switch_ema.zoo.decays import Decays
 from switch_ema.zoo.procedures import create_procedure
+from switch_ema.zoo.tasks.ssl.settings import BYOL, MOCO_V2, MOCO_V3
 
 ROWS = [
     pytest.param(row, id=f"{table.name}-{row.name}")
@@ -101,6 +103,33 @@ def test_decays_are_those_of_the_paper():
     assert config.methods[1:] == (
         *("ema:decay=0.9", "swa:budget=1.25", "switch-ema:decay=0.999"),
     )
+
+
+def test_decays_of_teachers_can_be_those_of_the_table():
+    row, alone = find("table-4", "byol-stl10"), find("table-4", "simclr-stl10")
+    found = {
+        kind: config_of(row, scale="paper", teachers=kind).methods
+        for kind in ("method", "table", "half")
+    }
+    assert found["method"] == ("ema", "plain", "swa:budget=1.25", "switch-ema")
+    # Table A1, STL-10, contrastive.
+    assert found["table"][0] == "ema:decay=0.9999,warmup=none"
+    assert found["table"][3] == "switch-ema:decay=0.999,warmup=none"
+    for label in (found["half"][0], found["half"][3]):
+        options = parse_spec(label).options
+        assert options["warmup"] == "none"
+        # An epoch has 25 steps of 4,096 images.
+        share = surviving_share(options["decay"], 25)
+        assert share == pytest.approx(0.5, abs=1e-3)
+    other = config_of(alone, scale="paper", teachers="table")
+    assert other == config_of(alone, scale="paper")
+
+
+@pytest.mark.parametrize("name", ["moco-v2", "byol", "moco-v3"])
+def test_steps_per_epoch_of_teachers_are_those_of_their_settings(name):
+    settings = {"moco-v2": MOCO_V2, "byol": BYOL, "moco-v3": MOCO_V3}[name]
+    teacher = find("table-4", f"{name}-cifar100").paper.teacher
+    assert teacher.steps == TRAINING_IMAGES["cifar100"] // settings.batch
 
 
 @pytest.mark.parametrize("row", ROWS)

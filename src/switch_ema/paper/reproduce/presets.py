@@ -1,15 +1,16 @@
 """Builds the comparison of a row, at the small or the paper's scale."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.spec import Spec, parse_spec
-from switch_ema.paper.tables.table import EPOCHS, PaperRow
+from switch_ema.paper.tables.table import EPOCHS, PaperRow, RowSetting, TeacherDecays
 from switch_ema.zoo.decays import Decays
 
 SCALES = ("small", "paper")
+_CONSTANT = {"warmup": "none"}
 _SWA_BUDGET = 1.25
 """SWA's epochs, relative to those of the other methods."""
 
@@ -30,6 +31,11 @@ class RowSettings:
 
     equal_budget: bool = False
     """Give SAM, with two passes per step, half the epochs, and SWA no more epochs."""
+    teachers: Literal["method", "table", "half"] = "method"
+    """Decays of the averages that teach in MoCo and BYOL, at the paper's scale: the
+    method's own rising ones, the constants of Table A1, or one with which a switch
+    keeps half of an epoch's progress. With 12 steps per epoch, as in BYOL on CIFAR-100,
+    decays of 0.99 and 0.999 keep 6% and 0.6%."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -64,7 +70,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
             for own in setting.variants.values() or ({},)
         ),
         methods=tuple(
-            _with_options(m, row, setting.decays)
+            _with_options(m, row, setting, settings.teachers)
             for m in row.methods_at(settings.scale)
         ),
         optimizer=setting.optimizer,
@@ -82,6 +88,16 @@ def seeds_of(row: PaperRow, settings: RowSettings) -> int:
     return own if settings.seeds is None else settings.seeds
 
 
+def _teacher_decays(teacher: TeacherDecays, kind: str) -> Decays:
+    if kind == "table":
+        return teacher.decays
+    # Imports torch, which listing tables must not need.
+    from switch_ema.averaging.schedules.auto import decay_for_share
+
+    half = round(decay_for_share(0.5, teacher.steps), 5)
+    return Decays(half, half)
+
+
 def _first_found(datasets: tuple[str, ...]) -> str:
     """Choose the first dataset found; the last one ships with a library."""
     # Data loaders import torch, which listing tables must not need.
@@ -95,13 +111,20 @@ def _first_found(datasets: tuple[str, ...]) -> str:
     return next(here, datasets[-1])
 
 
-def _with_options(method: str, row: PaperRow, decays: Decays | None) -> str:
+def _with_options(
+    method: str, row: PaperRow, setting: RowSetting, teachers: str
+) -> str:
     """Add decays, and SWA's budget where the paper has values of SWA.
 
     Options that a method has already are kept.
     """
     spec = parse_spec(method)
-    given = {} if decays is None else decays.options().get(spec.name, {})
+    decays, constant = setting.decays, {}
+    if setting.teacher is not None and teachers != "method":
+        decays, constant = _teacher_decays(setting.teacher, teachers), _CONSTANT
+    known = {} if decays is None else decays.options()
+    given: dict[str, Any] = {**known.get(spec.name, {})}
+    given |= constant if given else {}
     if spec.name == "swa" and row.metrics[0].value(method) is not None:
         given = {"budget": _SWA_BUDGET}
     return str(spec.with_defaults(given)) if given else method

@@ -11,6 +11,7 @@ from switch_ema.paper.tables.table import (
     PaperRow,
     PaperTable,
     RowSetting,
+    TeacherDecays,
     values_of,
 )
 from switch_ema.zoo.decays import DECAYS
@@ -46,6 +47,12 @@ _NETWORKS = {
 _METHODS = ("plain", "ema", "swa", "switch-ema")
 
 
+def _teacher(pretraining: str, dataset: str) -> TeacherDecays:
+    images = {"cifar100": 50_000, "stl10": 105_000, "imagenet": 1_281_167}[dataset]
+    batch = 256 if pretraining == "moco-v2" else 4096
+    return TeacherDecays(decays=DECAYS[dataset, "contrastive"], steps=images // batch)
+
+
 def _row(
     name: str,
     title: str,
@@ -78,6 +85,7 @@ def _row(
             epochs=epochs,
             # A teacher's decay rises along a schedule of the method's own.
             decays=None if teaches else DECAYS[dataset, kind],
+            teacher=_teacher(pretraining, dataset) if teaches else None,
         ),
         metrics=(
             PaperMetric(

@@ -30,6 +30,16 @@ EPOCHS = "the epochs of the training"
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherDecays:
+    """Constant decays of an average that computes the targets of the training."""
+
+    decays: Decays
+    """Those of Table A1."""
+    steps: int
+    """Optimizer steps per epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowSetting:
     """Training settings of a row at one scale, small or paper."""
 
@@ -44,6 +54,8 @@ class RowSetting:
     """None: the task's own."""
     decays: Decays | None = None
     """None: the task's own."""
+    teacher: TeacherDecays | None = None
+    """Set if the average teaches: then None of ``decays`` is the method's schedule."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further options by title, each a separate task; empty: one task."""
     datasets: tuple[str, ...] = ()

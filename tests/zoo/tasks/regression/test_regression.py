@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from timm.layers import DropPath
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
@@ -56,10 +57,30 @@ def test_unknown_version():
 
 
 def test_paper_scale_recipes():
-    recipe = RCFMNIST.recipe_for({"scale": "paper"})
-    assert (recipe.epochs, recipe.clip) == (800, 5.0)
-    assert recipe.methods["switch-ema"]["decay"] == 0.999
-    assert Age.recipe_for({"scale": "paper"}).epochs == 400
+    """Only ConvNeXt has a warm-up and clipping; the rate ends at 1e-6 of 1e-3."""
+    for task, epochs in ((RCFMNIST, 800), (Age, 400)):
+        for network in ("resnet18", "resnet50", "convnext-t"):
+            recipe = task.recipe_for({"scale": "paper", "network": network})
+            assert (recipe.epochs, recipe.schedule) == (epochs, "cosine:final=1e-3")
+            assert recipe.methods["switch-ema"]["decay"] == 0.999
+            more = (5.0, 5.0) if network == "convnext-t" else (0.0, None)
+            assert (recipe.warmup_epochs, recipe.clip) == more
+
+
+def test_ages_are_trained_as_released(tmp_path):
+    """In batches of 4 x 64; ConvNeXt exempts vectors and has stochastic depth 0.3."""
+    folder = write_faces(tmp_path / "faces")
+    assert age(folder).batch == 64
+    task = age(folder, scale="paper", network="convnext-t")
+    assert task.batch == 256
+    with torch.device("meta"):
+        model = task.model()
+    rates = [m.drop_prob for m in model.modules() if isinstance(m, DropPath)]
+    assert max(rates) == pytest.approx(0.3)
+    assert len(task.optimizer(model).param_groups) == 2
+    resnet = age(folder, scale="paper", network="resnet50")
+    with torch.device("meta"):
+        assert len(resnet.optimizer(resnet.model()).param_groups) == 1
 
 
 def age(folder, **options):

@@ -104,7 +104,7 @@ def test_batches_have_the_papers_resolution_and_files_are_read_lazily(
     else:
         assert second.dtype == torch.bool and second.shape == (4, 14 * 14)
         # 60% of 7 by 7 squares of 32 pixels, each of 2 by 2 patches.
-        assert second.sum(1).tolist() == [4 * 29] * 4
+        assert second.sum(1).tolist() == [4 * 30] * 4
 
 
 def test_an_evaluation_sees_the_middle_of_every_file_in_order(folder):

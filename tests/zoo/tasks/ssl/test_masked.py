@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from timm.layers import DropPath
 
 from switch_ema.bench.loading import create_task
 from switch_ema.zoo.tasks.ssl.a2mim import fill_with_mean, frequency_loss
 from switch_ema.zoo.tasks.ssl.mae import normalised, shown_tokens
 from switch_ema.zoo.tasks.ssl.masked import draw_masks, patches_of
+from switch_ema.zoo.tasks.ssl.simmim import SimMIM
 
 NAMES = ("simmim", "a2mim", "mae")
 
@@ -108,6 +110,37 @@ def test_the_frequency_loss_by_hand():
     expected = (weight * distance).mean()
     torch.testing.assert_close(frequency_loss(images, targets), expected)
     assert frequency_loss(targets, targets) == 0
+
+
+def test_spectra_are_averaged_over_the_batch_before_they_are_compared():
+    """Errors of opposite sign cancel, and equal ones count once."""
+    targets = torch.randn(4, 3, 8, 8)
+    error = torch.randn(1, 3, 8, 8)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).view(4, 1, 1, 1)
+    cancelled = frequency_loss(targets + signs * error, targets)
+    assert cancelled.item() == pytest.approx(0, abs=1e-9)
+    alone = frequency_loss(targets[:1] + error, targets[:1])
+    torch.testing.assert_close(frequency_loss(targets + error, targets), alone)
+
+
+def test_simmim_masks_120_of_196_patches():
+    """60% of 49 squares are 29.4: the next whole number counts."""
+    assert (draw_masks(2, grid=14, unit=2, share=0.6).sum(1) == 120).all()
+    assert (draw_masks(2, grid=14, unit=1, share=0.75).sum(1) == 147).all()
+
+
+def test_simmim_has_stochastic_depth_and_a_step_schedule_at_the_papers_scale():
+    options = {"scale": "paper", "dataset": "imagenet"}
+    schedule = SimMIM.recipe_for(options).schedule
+    assert schedule == "step:milestones=(0.875,)"  # after 700 of 800 epochs
+    assert SimMIM.recipe_for({**options, "dataset": "cifar100"}).schedule == "cosine"
+    task = create_task("simmim:size=40,network=deit-t", (0,))
+    rates = {}
+    for scale, side in (("small", 8), ("paper", 32)):
+        task.scale, task.image_size = scale, side
+        paths = [m for m in task.encoder().modules() if isinstance(m, DropPath)]
+        rates[scale] = max((m.drop_prob for m in paths), default=0.0)
+    assert rates == {"small": 0.0, "paper": pytest.approx(0.1)}
 
 
 def test_hidden_patches_are_painted_in_the_mean_colour():

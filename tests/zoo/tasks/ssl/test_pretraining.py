@@ -11,9 +11,15 @@ from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.task import CONTROL_EPOCHS
 from switch_ema.bench.train.context import RunContext
-from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.loop import Training, train_cell
 from switch_ema.zoo.data import sources
-from switch_ema.zoo.tasks.ssl.settings import SIMCLR, paper_optimizer
+from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
+from switch_ema.zoo.tasks.ssl.settings import (
+    BARLOW_TWINS,
+    MOCO_V2,
+    SIMCLR,
+    paper_optimizer,
+)
 
 CONVOLUTIONAL = ("simclr", "moco-v2", "byol", "barlow-twins")
 PATCHED = ("moco-v3", "simmim", "a2mim", "mae")
@@ -112,3 +118,41 @@ def test_lars_neither_decays_nor_adapts_vectors():
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (1e-6, 0)
     assert matrices["lr"] == pytest.approx(4.8 / 4)
     assert not vectors["always_adapt"]
+
+
+def test_barlow_twins_trains_vectors_at_0_024_of_the_rate():
+    """Published: rates of 0.2 for weights, 0.0048 for biases and norms."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    matrices, vectors = paper_optimizer(BARLOW_TWINS, model, batch=2048).param_groups
+    assert matrices["lr"] == pytest.approx(1.6)
+    assert vectors["lr"] == pytest.approx(1.6 * 0.0048 / 0.2)
+
+
+def test_sgd_of_moco_v2_decays_every_tensor():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    (group,) = paper_optimizer(MOCO_V2, model, batch=256).param_groups
+    assert (len(group["params"]), group["weight_decay"]) == (4, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["byol", "moco-v2"])
+def test_the_average_is_probed_not_the_student(name, tmp_path, monkeypatch):
+    """OpenMixup probes the online encoder; all our columns show the average."""
+    seen = []
+
+    def evaluate(task, model):
+        teacher = task.averager.averaged_tensors()
+        seen.append(all(torch.equal(p, teacher[n]) for n, p in live(model)))
+        return {"accuracy": 0.0, "knn": 0.0}
+
+    def live(model):
+        return model.named_parameters()
+
+    monkeypatch.setattr(Pretraining, "evaluate", evaluate)
+    methods = ("ema:decay=0.9",)
+    config = CompareConfig(tasks=(TINY[name],), methods=methods, seeds=1, epochs=1)
+    (cell,) = make_plan(config)
+    training = Training(cell, RunContext(tmp_path, "cpu"))
+    training.run()
+    teacher = training.task.averager.averaged_tensors()
+    assert seen == [True]
+    assert not all(torch.equal(p, teacher[n]) for n, p in live(training.model))

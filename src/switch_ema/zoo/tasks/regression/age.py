@@ -14,7 +14,12 @@ from switch_ema.zoo.data.faces import load_faces
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.data.vision import ImageFiles
 from switch_ema.zoo.decays import DECAYS
-from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metrics
+from switch_ema.zoo.tasks.regression.scalar import (
+    SCHEDULE,
+    ScalarRegression,
+    error_metrics,
+    for_network,
+)
 
 DATASETS = ("agedb", "imdb-wiki")
 SMALL = Recipe(
@@ -25,9 +30,7 @@ SMALL = Recipe(
 )
 PAPER = Recipe(
     epochs=400,
-    schedule="cosine",
-    warmup_epochs=20,
-    clip=5.0,
+    schedule=SCHEDULE,
     methods=DECAYS["agedb", "regression"].options(),
 )
 
@@ -50,7 +53,7 @@ class Age(ScalarRegression):
             ``small`` for a small version on 4,000 images at 32.
         size: Training images, instead of the scale's.
         test_size: Test images, likewise.
-        batch: Images per step.
+        batch: Images per step; default: 256, or 64 at small scale.
         workers: Threads that read images.
     """
 
@@ -59,7 +62,7 @@ class Age(ScalarRegression):
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe of the scale."""
-        return PAPER if options.get("scale") == "paper" else SMALL
+        return for_network(PAPER if options.get("scale") == "paper" else SMALL, options)
 
     def __init__(
         self,
@@ -72,12 +75,13 @@ class Age(ScalarRegression):
         scale: str = "small",
         size: int | None = None,
         test_size: int | None = None,
-        batch: int = 64,
+        batch: int | None = None,
         workers: int = 2,
     ) -> None:
         super().__init__(seed)
         self.choose_network(network, scale, 224 if scale == "paper" else 32)
-        self.batch = check_count("batch", batch)
+        usual = 256 if scale == "paper" else 64
+        self.batch = check_count("batch", usual if batch is None else batch)
         self.workers = check_count("workers", workers)
         faces = load_faces(check_choice("dataset", dataset, DATASETS), folder)
         limits = (None, None) if scale == "paper" else (4000, 1000)

@@ -1,7 +1,6 @@
 """Counting red blood cells: a stand-in for age regression without faces."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,11 @@ from switch_ema.bench.task import Batches, Loader, Recipe
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.coco import CocoImages, open_folder
 from switch_ema.zoo.data.splits import choose_split, stream
-from switch_ema.zoo.tasks.regression.scalar import ScalarRegression, error_metrics
+from switch_ema.zoo.tasks.regression.scalar import (
+    ScalarRegression,
+    error_metrics,
+    for_network,
+)
 
 SIDE = 48
 _COUNTED = "RBC"
@@ -52,9 +55,7 @@ class CellCount(ScalarRegression):
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe, shared by all networks."""
-        # Revision 1: tensors of ConvNeXt without weight decay.
-        is_newer = options.get("network") == "convnext-t"
-        return replace(cls.recipe, revision=1) if is_newer else cls.recipe
+        return for_network(cls.recipe, options)
 
     def __init__(
         self,

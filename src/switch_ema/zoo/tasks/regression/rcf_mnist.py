@@ -20,9 +20,11 @@ from switch_ema.zoo.tasks.regression.rotation import (
     upright,
 )
 from switch_ema.zoo.tasks.regression.scalar import (
+    SCHEDULE,
     ScalarRegression,
     error_metrics,
     errors,
+    for_network,
 )
 
 _FULL = 360.0
@@ -59,9 +61,7 @@ SMALL = Recipe(
 )
 PAPER = Recipe(
     epochs=800,
-    schedule="cosine",
-    warmup_epochs=20,
-    clip=5.0,
+    schedule=SCHEDULE,
     methods=DECAYS["rcf-mnist", "regression"].options(),
 )
 
@@ -102,7 +102,7 @@ class RCFMNIST(ScalarRegression):
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe of the scale."""
-        return PAPER if options.get("scale") == "paper" else SMALL
+        return for_network(PAPER if options.get("scale") == "paper" else SMALL, options)
 
     def __init__(
         self,

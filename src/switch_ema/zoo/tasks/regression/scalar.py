@@ -1,7 +1,8 @@
 """The base of tasks that predict one number per image: the paper's Table 10."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice
 from switch_ema.bench.optimizers.groups import parameter_groups
-from switch_ema.bench.recipe import Metric
+from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.task import Task
 from switch_ema.zoo.models import create_network
 from switch_ema.zoo.tasks.metrics import predict
@@ -19,6 +20,21 @@ from switch_ema.zoo.tasks.metrics import predict
 NETWORKS = ("resnet18", "resnet50", "convnext-t")
 """The encoders of the paper's Table 10."""
 SCALES = ("small", "paper")
+SCHEDULE = "cosine:final=1e-3"
+"""Schedule at the paper's scale, which ends at a rate of 1e-6."""
+
+
+def for_network(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
+    """Add what only ConvNeXt has in the released configurations.
+
+    At the paper's scale that is a warm-up of 5 epochs and clipping at 5; at both, in
+    revision 1, tensors without weight decay.
+    """
+    if options.get("network") != "convnext-t":
+        return recipe
+    if options.get("scale") == "paper":
+        recipe = replace(recipe, warmup_epochs=5.0, clip=5.0)
+    return replace(recipe, revision=1)
 
 
 def error_metrics(unit: str) -> tuple[Metric, Metric]:
@@ -69,8 +85,13 @@ class ScalarRegression(Task):
 
     def model(self) -> nn.Module:
         """Make the network with one output."""
+        deep = self.network == "convnext-t" and self.scale == "paper"
         return create_network(
-            self.network, num_classes=1, image_size=self.side, scale=self.scale
+            self.network,
+            num_classes=1,
+            image_size=self.side,
+            scale=self.scale,
+            drop_path=0.3 if deep else 0.0,
         )
 
     def optimizer(self, model: nn.Module) -> Optimizer:

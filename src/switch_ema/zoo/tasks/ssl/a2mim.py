@@ -30,7 +30,7 @@ class _A2MIMModel(SimMIMModel):
 class A2MIM(SimMIM):
     """A2MIM: reconstruct masked squares in pixels and frequencies."""
 
-    undivided = "its loss is scaled by the largest error in a batch"
+    undivided = "its loss compares spectra averaged over a batch"
 
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
@@ -60,13 +60,14 @@ def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
 
 
 def frequency_loss(images: Tensor, targets: Tensor) -> Tensor:
-    """Return the focal frequency loss (Jiang et al., 2021).
+    """Return the focal frequency loss (Jiang et al., 2021), as A2MIM uses it.
 
-    The squared error of the spectra, each frequency weighted by the logarithm of its
-    current error relative to the largest in the batch.
+    The squared error of the spectra averaged over the batch, each frequency weighted by
+    the logarithm of its current error relative to the largest.
     """
-    spectra = (torch.fft.fft2(x.float(), norm="ortho") for x in (images, targets))
-    first, second = spectra
+    first, second = (
+        torch.fft.fft2(x.float(), norm="ortho").mean(0) for x in (images, targets)
+    )
     distance = torch.view_as_real(first - second).square().sum(-1)
     weight = (distance.detach().sqrt() + 1).log()
     return (weight / weight.max().clamp(min=1e-12) * distance).mean()

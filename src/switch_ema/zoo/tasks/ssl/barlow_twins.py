@@ -25,7 +25,7 @@ class BarlowTwins(TwoViews):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Push the cross-correlation of the projections towards the identity."""
         first, second = model(*batch)
-        loss: Tensor = need("lightly.loss").BarlowTwinsLoss(lambda_param=5e-3)(
+        loss: Tensor = need("lightly.loss").BarlowTwinsLoss(lambda_param=5.1e-3)(
             first, second
         )
         return loss

@@ -15,7 +15,7 @@ from switch_ema.zoo.tasks.ssl.masked import (
     hidden_mean,
     patches_of,
 )
-from switch_ema.zoo.tasks.ssl.pretraining import width_of
+from switch_ema.zoo.tasks.ssl.pretraining import width_of, xavier_
 
 
 class _MAEModel(MaskedModel):
@@ -66,7 +66,10 @@ class MAE(Masked):
         small = self.scale == "small"
         sizes = (32, 1, 2) if small else (512, 8, 16)
         width, depth, heads = sizes
-        return _MAEModel(self.encoder(), width=width, depth=depth, heads=heads)
+        model = _MAEModel(self.encoder(), width=width, depth=depth, heads=heads)
+        if not small:
+            xavier_(model, separate=False)
+        return model
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean squared error of pixels in the masked patches."""

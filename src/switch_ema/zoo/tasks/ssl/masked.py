@@ -1,5 +1,6 @@
 """Tasks that mask a part of each image and reconstruct it."""
 
+import math
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar
@@ -99,7 +100,9 @@ def draw_masks(
     """
     side = -(-grid // unit)
     order = torch.rand(count, side**2, generator=generator).argsort(1)
-    hidden = (order < round(share * side**2)).view(count, side, side)
+    # The next whole number, but 0.6 * 5 squares are 3 in spite of rounding.
+    squares = math.ceil(round(share * side**2, 6))
+    hidden = (order < squares).view(count, side, side)
     hidden = hidden.repeat_interleave(unit, 1).repeat_interleave(unit, 2)
     return hidden[:, :grid, :grid].flatten(1)
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 from switch_ema.bench.task import Recipe, SelfTeachingTask
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl import settings
-from switch_ema.zoo.tasks.ssl.pretraining import width_of
+from switch_ema.zoo.tasks.ssl.pretraining import width_of, xavier_
 from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 
 TEMPERATURE = 0.2
@@ -37,10 +37,14 @@ class MoCoV3(TwoViews, SelfTeachingTask):
         """Make encoder, projector and predictor, with a random patch projection."""
         encoder, sizes = self.encoder(), self.sizes(4096, 256)
         if hasattr(encoder, "patch_embed"):
+            if self.scale == "paper":
+                xavier_(encoder, separate=True)
             _prepare(encoder)
         head = need("lightly.models.modules.heads").MoCoProjectionHead
         projector = head(width_of(encoder), num_layers=3, batch_norm=True, **sizes)
         predictor = head(sizes["output_dim"], num_layers=2, batch_norm=True, **sizes)
+        for part in (projector, predictor):
+            part.layers[-1] = nn.BatchNorm1d(sizes["output_dim"], affine=False)
         return TwoViewModel(encoder, projector, predictor)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:

@@ -157,15 +157,15 @@ class Pretraining(Task):
             return _SIDES[self.scale]
         return int(self.x.shape[-1])
 
-    def encoder(self, *, drop_path: float = 0.0) -> nn.Module:
-        """Make the encoder with fresh weights."""
+    def encoder(self, *, drop_path: float | None = None) -> nn.Module:
+        """Make the encoder with fresh weights; None: no stochastic depth."""
         return create_encoder(
             self.network,
             scale=self.scale,
             channels=self.channels,
             image_size=self.image_size,
             pool=self.pool(),
-            drop_path=drop_path,
+            drop_path=drop_path or 0.0,
         )
 
     def pool(self) -> str | None:
@@ -309,6 +309,25 @@ def create_encoder(
         raise ValueError(f"network must have a classifier to remove, got {network!r}.")
     reset(0, **({} if pool is None else {"global_pool": pool}))
     return model
+
+
+def xavier_(vit: nn.Module, *, separate: bool) -> None:
+    """Initialise the linear layers and the patch projection as MAE or MoCo v3 do.
+
+    Args:
+        vit: A vision transformer of timm.
+        separate: Whether queries, keys and values count as layers of their own.
+    """
+    for name, layer in vit.named_modules():
+        if isinstance(layer, nn.Linear):
+            outputs, inputs = layer.weight.shape
+            parts = 3 if separate and name.endswith("qkv") else 1
+            bound = math.sqrt(6 / (outputs // parts + inputs))
+            nn.init.uniform_(layer.weight, -bound, bound)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.Conv2d):
+            nn.init.xavier_uniform_(layer.weight.data.flatten(1))
 
 
 def width_of(encoder: nn.Module) -> int:

@@ -1,5 +1,7 @@
 """SimMIM (Xie et al., 2022)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,6 +52,20 @@ class SimMIM(Masked):
         methods={"ema": {"decay": 0.9}, "switch-ema": {"decay": 0.9}},
         revision=1,  # tensors without weight decay
     )
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the recipe; on ImageNet the rate falls once, after 7/8 of it."""
+        recipe = super().recipe_for(options)
+        is_full = options.get("scale") == "paper"
+        if not (is_full and options.get("dataset") == "imagenet"):
+            return recipe
+        return replace(recipe, schedule="step:milestones=(0.875,)")
+
+    def encoder(self, *, drop_path: float | None = None) -> nn.Module:
+        """Make the encoder; at the paper's scale with stochastic depth of 0.1."""
+        usual = 0.1 if self.scale == "paper" else 0.0
+        return super().encoder(drop_path=usual if drop_path is None else drop_path)
 
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
