@@ -77,6 +77,14 @@ def test_what_is_unknown_is_null_and_nothing_may_be_missing():
     assert parsed(as_json(compared()))["tasks"] == []
 
 
+def test_names_of_unknown_origin_are_escaped():
+    task = replace(HELPS, task="\x1b[2J\u2028", problems=["\x1b]0;x\x07 gone"])
+    text = as_json(compared(task))
+    assert text.isascii() and "\x1b" not in text
+    (found,) = parsed(text)["tasks"]
+    assert found["task"] == task.task and found["problems"] == task.problems
+
+
 HELPS = make_task("a", {"plain": 0.0, "ema": 5.0, "swa": -5.0})
 SAME = make_task("b", {"plain": 0.0, "ema": 0.0}, noise=0.1)
 OPEN = make_task("c", {"plain": 0.0, "ema": 0.3}, noise=3.0)
