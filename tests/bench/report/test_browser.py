@@ -247,7 +247,7 @@ def test_the_first_screen_answers(
         )
         for finding in browser.find_elements("css selector", ".finding")
     ]
-    assert [len(own) for own in shown] == [1 + 4 + 3] * 2
+    assert [len(own) for own in shown] == [1 + 4 + 4] * 2
     first = shown if width > 1000 else shown[:1]
     assert all(0 <= top < bottom <= height for own in first for top, bottom in own)
     marks = browser.execute_script(

@@ -1,6 +1,7 @@
 """The first screen: over-training, best epochs, head to head, and what to do next."""
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -157,10 +158,42 @@ def test_an_undecided_comparison_asks_for_seeds() -> None:
     words = advice.split()
     assert (words[:2], words[3:]) == (
         ["Next:", "about"],
-        ["seeds", "would", "decide", "ema."],
+        ["seeds", "would", "decide", "ema", "(--until-decided)."],
     )
+    of_logs = texts(replace(task, optimizer=""))[-1]
+    assert of_logs == advice.replace(" (--until-decided)", "")
     seeds = int(words[2])
     assert 20 < seeds < 400
+
+
+def test_intervals_are_valid_at_every_look_if_the_verdicts_are() -> None:
+    task = task_of({"plain": PEAKED, "ema": FLAT}, noise=2.0, seeds=16)
+    results = compare(
+        task.curves["accuracy"],
+        higher_is_better=True,
+        smallest_effect=0.5,
+        sequential=True,
+    )
+    looked = replace(task, results={"accuracy": results}, sequential=True)
+
+    def widths(told: str) -> list[float]:
+        ends = re.findall(r"\[(-?[\d.]+), (-?[\d.]+)\]", told)
+        return [float(high) - float(low) for low, high in ends]
+
+    for fixed, wide in zip(texts(task)[:2], texts(looked)[:2], strict=True):
+        pairs = list(zip(widths(fixed), widths(wide), strict=True))
+        assert pairs and all(wider > narrow for narrow, wider in pairs)
+    few = task_of({"plain": FLAT, "ema": FLAT}, noise=1.5, seeds=4)
+    results = compare(
+        few.curves["accuracy"],
+        higher_is_better=True,
+        smallest_effect=0.5,
+        sequential=True,
+    )
+    few = replace(few, results={"accuracy": results}, sequential=True)
+    told = texts(few)
+    assert "[-, -]" not in " ".join(told), "too few seeds for an interval"
+    assert re.search(r"decide ema \(--max-seeds \d+\)\.$", told[-1])
 
 
 def test_more_seeds_than_anyone_trains_are_not_recommended() -> None:

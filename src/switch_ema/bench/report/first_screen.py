@@ -68,6 +68,7 @@ def course_of(task: TaskSummary, method: str, smallest: float) -> Course | None:
         method,
         higher_is_better=metric.higher_is_better,
         smallest=smallest,
+        sequential=task.sequential,
     )
 
 
@@ -135,6 +136,7 @@ def _best_epoch_line(
             baseline=own.method,
             smallest_effect=smallest,
             idle={r.method: r.idle for r in task.results[metric.name] if r.idle},
+            sequential=task.sequential,
         )
         found.append(next(r for r in results if r.method == focus.method))
     same, each_own = (result.difference for result in found)
@@ -183,7 +185,9 @@ def _direct_lines(
             known = is_small if verdict == "no difference" else "undecided"
             text = f"{name} against {spell(second)}: {known}; {name} "
             text += _lead(difference, metric)
-        there = head_to_head(best, first, second, higher_is_better=better)
+        there = head_to_head(
+            best, first, second, higher_is_better=better, sequential=task.sequential
+        )
         told = _lead(difference, metric)
         if over_trains and there is not None and _lead(there, metric) != told:
             also = _also(there, difference, metric)
@@ -221,8 +225,15 @@ def _more_seeds(task: TaskSummary, spell: Spell) -> list[str]:
     )
     names = listed(spell(result.method) for result in undecided)
     if most <= MOST_SEEDS:
-        return [f"about {most:.0f} seeds would decide {names}"]
+        return [f"about {most:.0f} seeds would decide {names}{_option(task, most)}"]
     return [f"more than {MOST_SEEDS:,} seeds would be needed to decide {names}"]
+
+
+def _option(task: TaskSummary, seeds: float) -> str:
+    """Name the option that adds seeds, if the comparison has one."""
+    if task.point or not (task.optimizer or is_script(task.task)):
+        return ""
+    return f" (--max-seeds {seeds:.0f})" if task.sequential else " (--until-decided)"
 
 
 def _other_settings(task: TaskSummary, own: Course | None) -> list[str]:
@@ -270,7 +281,8 @@ def _size(change: Difference, metric: Metric) -> str:
     digits = _digits(change)
     unit = "points" if metric.unit == "%" else metric.unit
     ends = (fixed(end, digits) for end in (change.low, change.high))
-    interval = f" [{', '.join(ends)}]" if change.sd else ""
+    is_known = change.sd and isfinite(change.low + change.high)
+    interval = f" [{', '.join(ends)}]" if is_known else ""
     return f"{fixed(change.mean, digits)}{f' {unit}' if unit else ''}{interval}"
 
 

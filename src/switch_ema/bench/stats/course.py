@@ -50,7 +50,12 @@ class Course:
 
 
 def course(
-    curves: Curves, method: str, *, higher_is_better: bool, smallest: float
+    curves: Curves,
+    method: str,
+    *,
+    higher_is_better: bool,
+    smallest: float,
+    sequential: bool = False,
 ) -> Course | None:
     """Describe the course of a method's training.
 
@@ -59,6 +64,7 @@ def course(
         method: one of the methods.
         higher_is_better: direction of the metric.
         smallest: the smallest change of interest.
+        sequential: whether intervals must be valid at every look.
 
     Returns:
         None with fewer than two seeds or evaluations.
@@ -74,7 +80,8 @@ def course(
         {seed: [curve[at[seed]]] for seed, curve in own.items()}
         for at in (chosen, dict.fromkeys(own, before), dict.fromkeys(own, last))
     )
-    decline, recent = _gain(best, end), _gain(end, start)
+    decline = _gain(best, end, sequential)
+    recent = _gain(end, start, sequential)
     state = _state(decline, recent, smallest)
     return Course(
         method=method,
@@ -155,9 +162,13 @@ def _best_epoch(curves: Sequence[Sequence[float]], epochs: Sequence[int]) -> int
     return max(means, key=means.__getitem__)
 
 
-def _gain(first: Seeds, second: Seeds) -> Difference:
+def _gain(first: Seeds, second: Seeds, sequential: bool) -> Difference:
     found = head_to_head(
-        {"first": first, "second": second}, "first", "second", higher_is_better=True
+        {"first": first, "second": second},
+        "first",
+        "second",
+        higher_is_better=True,
+        sequential=sequential,
     )
     assert found is not None, "there are two seeds"
     return found
