@@ -6,7 +6,9 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.task_snapshot import retrained
 from switch_ema.bench.results.folder import RESULTS, open_run
+from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.paper.reproduce.plan import RowPlan, row_folder
@@ -70,8 +72,19 @@ class StoredRows:
             try:
                 config, results = open_run(folder)
                 with closing(results):
+                    _refuse_older(row, config, results)
                     tasks = summarize(config, results, folder.name).tasks
                 self._read[folder] = config, tasks
             except UsageError as error:
                 self._read[folder] = error
         return self._read.get(folder)
+
+
+def _refuse_older(row: PaperRow, config: CompareConfig, results: Results) -> None:
+    """Refuse a row that was trained by an older recipe, to show only one of them."""
+    # Until the recipes changed, SWA trained no longer than the other methods.
+    short_swa = "swa" in config.methods and row.metrics[0].value("swa") is not None
+    if short_swa or retrained(results.meta(), config.tasks):
+        raise UsageError(
+            "it was trained by an older recipe; delete its folder and train it again."
+        )
