@@ -1,5 +1,6 @@
 """Existing logs get the statistics of a comparison."""
 
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.judge import judge
 from switch_ema.bench.logs.naming import group_logs
+from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.rows import make_rows
 from switch_ema.bench.stats.paired import compare
 
@@ -43,6 +45,26 @@ def test_the_numbers_are_those_of_the_paired_statistics(logs):
     assert found.results["ema"].verdict == "helps"
     assert found.sentence.startswith("ema helps: +0.97") and found.problems == []
     assert found.sentence in str(found) and "| ema |" in str(found)
+
+
+def test_logs_of_more_seeds_can_be_judged_again_and_again(logs):
+    gains = [0.9, 1.4, 0.6, 1.1, 1.3, 0.8, 1.0, 1.2, 0.7, 1.5, 1.0, 0.9, 1.1, 1.2]
+    plain = {seed: [2.0 + seed % 5 / 3] for seed in range(len(gains))}
+    ema = {seed: [plain[seed][0] + gain] for seed, gain in enumerate(gains)}
+    paths = logs(plain=plain, ema=ema)
+    once = judge(paths, metric="score").results["ema"].difference
+    found = judge(paths, metric="score", until_decided=True)
+    often = found.results["ema"].difference
+    assert found.results["ema"].verdict == "helps" and found.summary.tasks[0].sequential
+    assert often.mean == once.mean
+    assert often.low < once.low and often.high > once.high and often.p > once.p
+    # Eight logs would do for a single look, but not for many.
+    few = {method: own[:8] for method, own in paths.items()}
+    assert judge(few, metric="score").results["ema"].verdict == "helps"
+    again = judge(few, metric="score", until_decided=True)
+    assert again.results["ema"].verdict == "undecided"
+    (advice,) = [text for _, text in first_screen(again.summary.tasks[0])][-1:]
+    assert re.search(r"about 1[2-4] seeds would decide ema", advice)
 
 
 def test_direction_and_baseline(logs):

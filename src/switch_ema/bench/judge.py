@@ -68,6 +68,7 @@ def judge(
     lower_is_better: bool | None = None,
     unit: str = "",
     smallest_effect: float | None = None,
+    until_decided: bool = False,
     name: str = "logs",
 ) -> Judgement:
     """Compare methods from the log files of their trainings, paired by seed.
@@ -88,6 +89,8 @@ def judge(
         unit: shown with the values, such as "%".
         smallest_effect: smallest difference that matters, in the metric's unit; by
             default 0.5 if the unit is "%", otherwise 1% of the baseline's value.
+        until_decided: make p-values and intervals valid although logs are judged again
+            and again, with more seeds each time, until the verdicts are settled.
         name: title of the table.
 
     Returns:
@@ -127,7 +130,7 @@ def judge(
         unit=unit,
         smallest_effect=smallest_effect,
     )
-    task = _summarized(curves, measured, wanted, name)
+    task = _summarized(curves, measured, wanted, name, until_decided)
     return Judgement(ComparisonSummary(name, [task], config="{}"))
 
 
@@ -216,7 +219,7 @@ def _only_metric(series: Mapping[Path, Series]) -> str:
 
 
 def _summarized(
-    curves: _Curves, metric: Metric, baseline: str, name: str
+    curves: _Curves, metric: Metric, baseline: str, name: str, sequential: bool
 ) -> TaskSummary:
     ordered = {baseline: curves.values[baseline], **curves.values}
     longest = max(len(c) for own in ordered.values() for c in own.values())
@@ -248,10 +251,12 @@ def _summarized(
                 higher_is_better=metric.higher_is_better,
                 baseline=baseline,
                 smallest_effect=smallest_effect_of(metric),
+                sequential=sequential,
             )
         },
         costs=[],
         problems=problems,
+        sequential=sequential,
     )
 
 

@@ -49,6 +49,9 @@ class Judge:
     """Smallest difference that matters, in the metric's unit: "no difference" needs an
     interval between minus and plus this; None: 0.5 if the unit is %, otherwise 1% of
     the baseline's value."""
+    until_decided: bool = False
+    """Use p-values and intervals that stay valid if you judge again whenever logs of
+    more seeds are there, until the verdicts are settled."""
     title: str = "logs"
     """Title of the table."""
     format: Literal["table", "md", "csv", "latex", "json"] = "table"
@@ -78,6 +81,7 @@ class Judge:
             lower_is_better=self.lower_is_better if given else None,
             unit=self.unit,
             smallest_effect=self.smallest_effect,
+            until_decided=self.until_decided,
             name=self.title,
         ).summary
         if self.format != "table":
@@ -113,6 +117,7 @@ def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> 
     from switch_ema.bench.report.verdict_text import (
         RULE,
         best_sentence,
+        looks_sentence,
         skew_sentence,
         verdicts,
     )
@@ -135,6 +140,7 @@ def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> 
     if verbose:
         sentences += [*(text for _, text in verdicts(task)), RULE]
     doubts = [] if verbose else [skew_sentence(task)]
+    doubts.append(looks_sentence(task))
     for text in (*sentences, *filter(None, doubts), *task.problems):
         print_line(console, text)
 

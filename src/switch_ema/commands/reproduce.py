@@ -117,6 +117,12 @@ def _reproduce(
         console = Console(stderr=True)
     plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
     _print_plan(flags, plans, console)
+    if flags.settings.until_decided:
+        console.print(
+            "Seeds are added until every verdict is settled, up to "
+            f"{flags.settings.max_seeds}; the plan shows those so far, or of the first "
+            "look."
+        )
     seeds = flags.settings.seeds or MOST_SEEDS
     more = [p.row.name for p in plans if p.config.seeds > seeds and not p.table.seeds]
     if more:

@@ -87,6 +87,10 @@ def _checked(flags: "Reproduce") -> float | None:
             "all includes every row of every table; do not combine it with other "
             "tables or --rows."
         )
+    if flags.settings.until_decided:
+        raise UsageError(
+            "--until-decided is for single tables; all has a fixed number of seeds."
+        )
     if flags.write_docs is not None:
         raise UsageError("--write-docs writes every table by default; remove all.")
     if flags.budget is None:

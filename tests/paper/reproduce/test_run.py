@@ -214,3 +214,34 @@ def test_seeds_are_added_to_a_row(tiny_rows, tmp_path, monkeypatch):
     assert found.config.seeds == 4
     assert [len(seeds) for seeds in found.task.curves["error"].values()] == 3 * [4]
     assert plan(tmp_path, "swin-s", epochs=1)[0].config.seeds == 4  # keeps them
+
+
+def test_rows_get_seeds_until_they_are_decided(tiny, tmp_path, monkeypatch):
+    def row_config(row, settings):
+        return CompareConfig(
+            tasks=(tiny,),
+            methods=("plain", "ema"),
+            seeds=settings.seeds,
+            epochs=1,
+            smallest_effect=100.0,
+            until_decided=settings.until_decided,
+            max_seeds=settings.max_seeds,
+        )
+
+    monkeypatch.setattr(planning, "row_config", row_config)
+    (planned,) = plan(tmp_path, "resnet18", until_decided=True, max_seeds=16)
+    assert planned.config.seeds == 12  # the first look
+    console = Console(file=io.StringIO(), width=120)
+    train_rows([planned], OPTIONS, console)
+    assert ", n = 12 (" in console.file.getvalue()
+    ((_, task),) = [
+        (found.row, found.task) for found in collect_rows(TABLE_3, tmp_path, "small")
+    ]
+    assert task.sequential and task.looks == (12,) and task.undecided == []
+    assert plan(tmp_path, "resnet18")[0].config.until_decided  # and stays so
+
+
+def test_the_settings_of_rows_reach_the_comparison():
+    settings = RowSettings(until_decided=True, max_seeds=20)
+    config = planning.row_config(TABLE_3.rows[0], settings)
+    assert config.until_decided and config.max_seeds == 20

@@ -117,6 +117,8 @@ def _task(task: TaskSummary) -> dict[str, Any]:
         ],
         "problems": task.problems,
         "missing_trainings": task.missing,
+        "until_decided": task.sequential,
+        "looks": list(task.looks),
     }
 
 

@@ -74,12 +74,19 @@ def plan_row(
 ) -> RowPlan:
     """Plan the comparison of one row; refuse a folder that holds another one.
 
-    A row that is stored with more seeds keeps them all.
+    A row that is stored with more seeds keeps them all. A figure with seeds of its own
+    keeps their number.
     """
     if table.seeds is not None:
-        settings = replace(settings, seeds=table.seeds)
+        settings = replace(settings, seeds=table.seeds, until_decided=False)
     folder = row_folder(out, table, row, settings.scale)
-    config = _with_stored(row_config(row, settings), folder)
+    config = row_config(row, settings)
+    if config.until_decided:
+        # Imports torch, which planning does not need otherwise.
+        from switch_ema.bench.compare import first_look
+
+        config = first_look(config)
+    config = _with_stored(config, folder)
     return RowPlan(table=table, row=row, config=config, folder=folder)
 
 

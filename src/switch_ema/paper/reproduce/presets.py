@@ -36,6 +36,11 @@ class RowSettings:
     method's own rising ones, the constants of Table A1, or one with which a switch
     keeps half of an epoch's progress. With 12 steps per epoch, as in BYOL on CIFAR-100,
     decays of 0.99 and 0.999 keep 6% and 0.6%."""
+    until_decided: bool = False
+    """Add seeds in rounds of 4 until every verdict is settled, with intervals that are
+    valid at every look."""
+    max_seeds: int = CompareConfig.max_seeds
+    """With until_decided: number of seeds at which undecided rows stop."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -79,6 +84,8 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         epochs=epochs,
         stack=setting.stack,
         equal_budget=settings.equal_budget,
+        until_decided=settings.until_decided,
+        max_seeds=settings.max_seeds,
     )
 
 

@@ -73,4 +73,6 @@ def row_line(plan: RowPlan, summary: ComparisonSummary) -> str:
                 else fixed(result.difference.mean, digits, "+")
             )
             parts.append(f"{result.method} {shown}")
-    return f"{plan.row.name}: {', '.join(parts)}, n = {plan.config.seeds}"
+    seeds = {(plan.config.seeds, *task.looks)[-1] for task in summary.tasks}
+    n = " and ".join(map(str, sorted(seeds))) or plan.config.seeds
+    return f"{plan.row.name}: {', '.join(parts)}, n = {n}"
