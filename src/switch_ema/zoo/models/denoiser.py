@@ -59,6 +59,27 @@ def create_denoiser(shape: DenoiserShape) -> nn.Module:
         up_block_types=tuple(up),
         attention_head_dim=None,  # one head, as in DDPM
         norm_num_groups=shape.groups,
+        norm_eps=1e-6,
+        flip_sin_to_cos=False,  # embeds a step as sines, then cosines
+        freq_shift=1,  # frequencies from 1 down to 1/10,000, both included
+        downsample_padding=0,  # pads on the right and below only, as in TensorFlow
         dropout=shape.dropout,
     )
-    return cast(nn.Module, model)
+    made = cast(nn.Module, model)
+    _initialise(made)
+    return made
+
+
+def _initialise(model: nn.Module) -> None:
+    """Start as DDPM does: Xavier's uniform weights, and branches of almost zero.
+
+    The last layer of each residual and attention branch, and of the network, has
+    Xavier's variance times 1e-10. So each branch starts as the identity, and the first
+    predicted noise is 0.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            is_last = name.endswith((".conv2", ".to_out.0")) or name == "conv_out"
+            nn.init.xavier_uniform_(layer.weight, gain=1e-5 if is_last else 1.0)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)

@@ -101,6 +101,7 @@ class DDPM(Task):
             clip=1.0,
             methods=methods,
             evaluate_every=settings.evaluate_every,
+            revision=1,  # DDPM's embedding, padding and initial weights
         )
 
     def __init__(
