@@ -132,3 +132,19 @@ def test_the_page_has_the_section() -> None:
     assert '<h2 id="decided">How this was decided</h2>' in page
     assert "after 8 seeds, fixed beforehand: one look" in page
     assert "a mean difference below " in page
+
+
+def test_seeds_that_were_added_until_it_was_decided_are_told() -> None:
+    task = make_task("digits", {"plain": 0.0, "ema": 1.0})
+    other = replace(make_task("moons", {"plain": 0.0, "ema": 1.0}), sequential=True)
+    tasks = (
+        replace(task, sequential=True, looks=(12,)),
+        replace(other, looks=(12, 16)),
+    )
+    told = rules_of(*tasks, rounds=[12], seeds=16, until_decided=True, max_seeds=32)
+    assert told["Stopping rule"] == (
+        "seeds are added until every verdict is settled, up to 32 (digits: 1 look, "
+        "after 12 seeds; moons: 2 looks, after 12 and 16 seeds); p-values and "
+        "intervals are valid at every look"
+    )
+    assert told["Test"].startswith("two-sided paired t-test, valid at every look, at")

@@ -113,3 +113,13 @@ def test_untrusted_names_stay_text() -> None:
     text = told(make_task("a\x1b[2J\\b", {"plain": 0.0, "ema": 1.0}), latex=True)
     assert "\x1b" not in text
     assert "\\textbackslash{}b" in text
+
+
+def test_seeds_that_were_added_until_it_was_decided_are_told() -> None:
+    task = replace(make_task("digits", DIGITS), sequential=True, looks=(4, 8))
+    text = told(task, until_decided=True, rounds=[4])
+    assert (
+        "Seeds were added until every verdict was settled (2 looks, after 4 and 8 "
+        "seeds); tests and intervals are valid at every look (Wang and Ramdas, 2023)."
+    ) in text
+    assert "arXiv:2310.03722" in text and "fixed beforehand" not in text
