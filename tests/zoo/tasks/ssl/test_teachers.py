@@ -18,6 +18,7 @@ from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.loop import Training
+from switch_ema.zoo.tasks import registry
 from switch_ema.zoo.tasks.registry import TASKS
 from switch_ema.zoo.tasks.ssl.byol import BYOL
 from switch_ema.zoo.tasks.ssl.moco_v2 import MoCoV2
@@ -155,6 +156,7 @@ def test_the_loop_trains_as_the_reference_recursion_with_deep_copies(
     tmp_path, monkeypatch, method, name, task_class, loss_of
 ):
     monkeypatch.setitem(TASKS, name, f"{__name__}:{task_class.__name__}")
+    monkeypatch.setattr(registry, "extra_of", lambda name: "self-supervised")
     epochs, decay = 3, {"decay": 0.7}
     recipe = Recipe(epochs=epochs, methods={"ema": decay, "switch-ema": decay})
     cell = Cell(f"{name}:size=60,batch=20", None, recipe, (method,), (0,))
