@@ -2,9 +2,10 @@
 
 Each stage refines the boxes of the previous one; its positives are boxes with an IoU of
 at least 0.5, 0.6 and 0.7 (Cai and Vasconcelos, "Cascade R-CNN", 2019). The stages'
-losses are weighted by 1, 0.5 and 0.25. In tests, boxes come from the last stage; class
-probabilities are the mean softmax of the three classifiers on the last stage's input
-boxes, and masks are the mean of the three mask heads on the final boxes.
+losses are weighted by 1, 0.5 and 0.25; boxes have smooth L1 with beta 1. In tests,
+boxes come from the last stage; class probabilities are the mean softmax of the three
+classifiers on the last stage's input boxes, and masks are the mean of the three mask
+heads on the final boxes.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ class CascadeHeads(nn.Module):
             _stage(width, classes, sizes, iou, weights)
             for iou, weights in zip(_IOUS, _CODER_WEIGHTS, strict=True)
         )
-        self._losses: Any = need("torchvision.models.detection.roi_heads")
+        self._heads: Any = need("torchvision.models.detection.roi_heads")
         self._boxes: Any = need("torchvision.ops.boxes")
 
     def forward(
@@ -146,37 +147,21 @@ class CascadeHeads(nn.Module):
         image_shapes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]],
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        sampled, matched, labels, regression = stage.select_training_samples(
-            proposals, targets
+        from switch_ema.zoo.models.detection.roi_losses import train_heads
+
+        trained = train_heads(
+            stage, features, proposals, image_shapes, targets, beta=1.0
         )
-        logits, moves = self._classify(stage, features, sampled, image_shapes)
-        # torchvision's loss looks up a box per class; here all classes share one.
-        repeated = moves.repeat(1, logits.shape[1])
-        classifier, boxes = self._losses.fastrcnn_loss(
-            logits, repeated, labels, regression
-        )
-        positive = [torch.where(label > 0)[0] for label in labels]
-        chosen = [box[which] for box, which in zip(sampled, positive, strict=True)]
-        mask = self._losses.maskrcnn_loss(
-            self._mask_logits(stage, features, chosen, image_shapes),
-            chosen,
-            [target["masks"] for target in targets],
-            [target["labels"] for target in targets],
-            [index[which] for index, which in zip(matched, positive, strict=True)],
-        )
-        losses = {
-            "loss_classifier": classifier,
-            "loss_box_reg": boxes,
-            "loss_mask": mask,
-        }
-        moved = self._moved(stage, moves, sampled, image_shapes)
+        sampled = trained.sampled
+        moved = self._moved(stage, trained.moves, sampled, image_shapes)
         # Drop the true boxes from the samples; the next stage adds them anyway.
         truths = [target["boxes"] for target in targets]
         own = [
             ~(before[:, None] == truth[None]).all(2).any(1)
             for before, truth in zip(sampled, truths, strict=True)
         ]
-        return losses, [box[keep] for box, keep in zip(moved, own, strict=True)]
+        kept = [box[keep] for box, keep in zip(moved, own, strict=True)]
+        return trained.losses, kept
 
     def _mask_logits(
         self,
@@ -210,7 +195,7 @@ class CascadeHeads(nn.Module):
         masks = torch.stack(
             [
                 torch.cat(
-                    self._losses.maskrcnn_inference(
+                    self._heads.maskrcnn_inference(
                         self._mask_logits(stage, features, boxes, image_shapes), labels
                     )
                 )

@@ -66,7 +66,8 @@ def small_mask_rcnn(
     sizes: RoISizes = SMALL,
 ) -> nn.Module:
     """Make a Mask R-CNN for small images; ``classes`` are without the background."""
-    return make_mask_rcnn(small_backbone(backbone), classes, sizes, (side,), side)
+    body = small_backbone(backbone)
+    return _with_l1(make_mask_rcnn(body, classes, sizes, (side,), side))
 
 
 def paper_mask_rcnn(
@@ -80,7 +81,17 @@ def paper_mask_rcnn(
     """Make the paper's Mask R-CNN; for the arguments see ``paper_retinanet``."""
     body = paper_backbone(backbone, pretrained=pretrained)
     sides = tuple(shorter_sides)
-    return make_mask_rcnn(body, classes, PAPER, sides, longest_side)
+    return _with_l1(make_mask_rcnn(body, classes, PAPER, sides, longest_side))
+
+
+def _with_l1(model: Any) -> nn.Module:
+    """Replace torchvision's smooth L1 by the L1 of the paper's Mask R-CNN."""
+    from switch_ema.zoo.models.detection.roi_losses import L1Heads, L1Proposals
+
+    # Only methods differ; constructing both again would repeat all their settings.
+    model.rpn.__class__, model.roi_heads.__class__ = L1Proposals, L1Heads
+    made: nn.Module = model
+    return made
 
 
 def make_mask_rcnn(
@@ -90,7 +101,7 @@ def make_mask_rcnn(
     shorter_sides: tuple[int, ...],
     longest_side: int,
 ) -> nn.Module:
-    """Assemble torchvision's parts."""
+    """Assemble torchvision's parts, with its losses."""
     faster: Any = need("torchvision.models.detection.faster_rcnn")
     anchors = need("torchvision.models.detection.anchor_utils").AnchorGenerator(
         tuple((side,) for side in sizes.anchors),

@@ -1,10 +1,12 @@
 """Mask R-CNN and Cascade Mask R-CNN (Table 6)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from switch_ema.bench.task import Recipe
 from switch_ema.zoo.models.detection.cascade import (
     paper_cascade_mask_rcnn,
     small_cascade_mask_rcnn,
@@ -33,6 +35,11 @@ class MaskRCNN(Detection):
     drawn_from = 0.5
     usual_schedule = "2x"
     small = SmallTraining(epochs={"1x": 5, "2x": 10}, size=100)
+
+    @classmethod
+    def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
+        """Return the schedule's recipe."""
+        return replace(super().recipe_for(options), revision=2)  # box losses
 
     def detector(self) -> nn.Module:
         """Make the network."""
