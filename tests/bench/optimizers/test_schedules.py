@@ -72,6 +72,52 @@ def test_one_cycle_is_torchs(total):
     )
 
 
+def test_one_cycle_can_cycle_momentum_by_hand():
+    optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=0.3)
+    schedule = create_schedule(
+        "one-cycle:cycle_momentum=True", optimizer, total_steps=21, warmup_steps=5
+    )
+    found = [optimizer.param_groups[0]["betas"]]
+    for _ in range(23):
+        optimizer.step()
+        schedule.step()
+        found.append(optimizer.param_groups[0]["betas"])
+    # Half cosines over 4 steps down and 16 up: (1 - cos(pi / 4)) / 2 = 0.146447.
+    by_hand = {0: 0.95, 1: 0.95 - 0.0146447, 2: 0.9, 4: 0.85, 8: 0.85 + 0.0146447}
+    by_hand |= {12: 0.9, 20: 0.95, 23: 0.95}
+    for step, value in by_hand.items():
+        assert found[step] == pytest.approx((value, 0.999), abs=1e-7), step
+
+
+def cycled(kind):
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    return kind([nn.Parameter(torch.zeros(1))], lr=0.3, **options)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_cycled_momentum_is_torchs_and_resumes(kind):
+    text = "one-cycle:cycle_momentum=True"
+    ours, theirs = cycled(kind), cycled(kind)
+    one = create_schedule(text, ours, total_steps=20)
+    other = torch.optim.lr_scheduler.OneCycleLR(theirs, max_lr=0.3, total_steps=20)
+    key = "betas" if kind is torch.optim.AdamW else "momentum"
+    for step in range(19):
+        for optimizer, schedule in ((ours, one), (theirs, other)):
+            optimizer.step()
+            schedule.step()
+        (mine,), (torchs,) = ours.param_groups, theirs.param_groups
+        assert mine[key] == pytest.approx(torchs[key], rel=1e-9)
+        assert mine["lr"] == pytest.approx(torchs["lr"], rel=1e-9)
+        if step == 9:
+            file = io.BytesIO()
+            torch.save([ours.state_dict(), one.state_dict()], file)
+            file.seek(0)
+            ours = cycled(kind)
+            one = create_schedule(text, ours, total_steps=20)
+            for part, state in zip((ours, one), torch.load(file), strict=True):
+                part.load_state_dict(state)
+
+
 @every_schedule
 @pytest.mark.parametrize("total", [1, 2, 3])
 def test_short_trainings_and_overtime_stay_in_range(name, total):

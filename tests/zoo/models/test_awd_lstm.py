@@ -75,3 +75,15 @@ def test_weights_are_dropped_in_training_alone():
     assert torch.equal(one, other)
     model.train()(words)[0].logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_hidden_weights_that_are_not_dropped_are_trained():
+    torch.manual_seed(0)
+    drop = AWDDropout(words=0, inputs=0, hidden=0, outputs=0, weights=0.5)
+    model = AWDLSTM(11, width=20, hidden=30, drop=drop).train()
+    model(torch.randint(11, (7, 3)))[0].logits.square().sum().backward()
+    for layer in model.layers:
+        # A dropped weight has no gradient in this step, each of the others has one.
+        trained = (layer.weight_hh_l0.grad != 0).double().mean().item()
+        deviation = 0.5 / layer.weight_hh_l0.numel() ** 0.5
+        assert abs(trained - 0.5) < 4 * deviation

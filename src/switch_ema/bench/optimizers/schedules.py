@@ -11,6 +11,9 @@ parameter group. With ``T`` steps in all, of which ``W`` warm up:
 | inverse-sqrt | ``sqrt(W / (t + 1))`` after the warm-up, as in fairseq |
 | one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
 
+With ``cycle_momentum=True``, one-cycle also takes Adam's beta1, or SGD's momentum, from
+0.95 to 0.85 and back, as torch's OneCycleLR does by default.
+
 After ``T`` steps the rate stays as it is, or a tail has a constant factor ``TAIL``.
 
 Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle has a built-in
@@ -20,7 +23,9 @@ warm-up: there, ``W`` is the length of the rise.
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -72,12 +77,42 @@ def _one_cycle(
     rise: float = 0.3,
     start: float = 1 / 25,
     end: float = 1 / 25e4,
+    cycle_momentum: bool = False,
 ) -> float:
     """Rise to the learning rate and fall to almost nothing, as torch's OneCycleLR."""
     peak = max((warmup or rise * total) - 1, 0)
     if t < peak:
         return _anneal(start, 1.0, t / peak)
     return _anneal(1.0, end, min((t - peak) / max(total - 1 - peak, 1), 1.0))
+
+
+class _CycledMomentum(LambdaLR):
+    """A schedule that also sets Adam's beta1, or SGD's momentum, in every step."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: Callable[[int], float],
+        momentum: Callable[[int], float],
+    ) -> None:
+        self._momentum = momentum
+        super().__init__(optimizer, factor)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Set the momenta and return the learning rates."""
+        momentum = self._momentum(self.last_epoch)
+        for group in self.optimizer.param_groups:
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            elif group.get("momentum"):
+                group["momentum"] = momentum
+        return super().get_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state without the function, which cannot be pickled."""
+        state: dict[str, Any] = super().state_dict()
+        del state["_momentum"]
+        return state
 
 
 SCHEDULES: dict[str, Callable[..., float]] = {
@@ -154,7 +189,14 @@ def create_schedule(
         own = shape(min(t, total), total, warmup, **options)
         return max(own, TAIL) if has_tail and t >= total else own
 
-    return LambdaLR(optimizer, factor)
+    if not options.get("cycle_momentum"):
+        return LambdaLR(optimizer, factor)
+    cycle = {**options, "start": 0.0, "end": 0.0}
+
+    def momentum(t: int) -> float:
+        return 0.95 - 0.1 * shape(min(t, total), total, warmup, **cycle)
+
+    return _CycledMomentum(optimizer, factor, momentum)
 
 
 def _warmup(t: int, warmup: int) -> float:

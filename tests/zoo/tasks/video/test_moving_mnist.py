@@ -88,7 +88,8 @@ def test_validation_digits_are_not_trained_on():
 
 def test_recipe_is_the_paper_s_at_its_scale():
     recipe = MovingMNIST.recipe_for({"network": "predrnn", "scale": "paper"})
-    assert (recipe.epochs, recipe.schedule) == (200, "one-cycle")
+    schedule = "one-cycle:cycle_momentum=True"
+    assert (recipe.epochs, recipe.schedule) == (200, schedule)
     assert recipe.methods["switch-ema"] == {"decay": 0.999}
 
 

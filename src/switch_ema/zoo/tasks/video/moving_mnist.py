@@ -121,7 +121,7 @@ class MovingMNIST(Task):
         }
         return Recipe(
             epochs=settings.epochs,
-            schedule="one-cycle",
+            schedule="one-cycle:cycle_momentum=True",  # as in OpenSTL
             methods=methods,
             evaluate_every=settings.evaluate_every,
         )
