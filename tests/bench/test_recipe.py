@@ -29,6 +29,7 @@ def test_clip_must_be_above_zero_and_finite(clip):
         ("warmup_epochs", -1, r"in \[0, inf\), got -1"),
         ("layer_decay", 0, "a number above 0, got 0"),
         ("schedule", 3, "text, got 3"),
+        ("deploy", None, "text, got None"),
         ("precision", None, "text, got None"),
         ("methods", ("ema",), r"a dict, got \('ema',\)"),
     ],

@@ -70,6 +70,34 @@ class Metric:
             raise UsageError(f"metric {self.name}: {error}") from None
 
 
+ROUNDINGS = ("bf16", "int8", "int4")
+"""Roundings of the final weights that can be evaluated."""
+
+
+def roundings_of(deploy: str) -> tuple[str, ...]:
+    """Read a list of roundings, separated by commas; empty for an empty text.
+
+    >>> roundings_of("bf16,int8"), roundings_of("")
+    (('bf16', 'int8'), ())
+    """
+    kinds = tuple(kind.strip() for kind in deploy.split(",")) if deploy else ()
+    if not set(kinds) <= set(ROUNDINGS) or len(set(kinds)) < len(kinds):
+        raise UsageError(
+            f"deploy must list some of {', '.join(ROUNDINGS)}, once each and separated "
+            f"by commas, got {deploy!r}."
+        )
+    return kinds
+
+
+def rounded_metric(metric: Metric, kind: str) -> Metric:
+    """Return the metric of a model whose final weights were rounded.
+
+    >>> rounded_metric(Metric(name="accuracy", higher_is_better=True), "int8").name
+    'accuracy (int8)'
+    """
+    return dataclasses.replace(metric, name=f"{metric.name} ({kind})")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How to train a task; the command line may override it."""
@@ -97,6 +125,8 @@ class Recipe:
     revision: int = field(default=0, metadata=LATER)
     """Raised when a built-in task trains differently in a way that no other field and
     no option shows; runs of another revision are not continued."""
+    deploy: str = field(default="", metadata=LATER)
+    """Roundings of the final weights to evaluate as well, such as bf16,int8,int4."""
 
     def __post_init__(self) -> None:
         try:
@@ -108,12 +138,21 @@ class Recipe:
                     check_positive(name, getattr(self, name))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        kinds = (("schedule", str), ("precision", str), ("methods", Mapping))
+        kinds = (
+            *(("schedule", str), ("precision", str), ("deploy", str)),
+            ("methods", Mapping),
+        )
         for name, kind in kinds:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 wanted = "text" if kind is str else "a dict"
                 raise UsageError(f"{name} must be {wanted}, got {value!r}.")
+        roundings_of(self.deploy)
+
+    @property
+    def roundings(self) -> tuple[str, ...]:
+        """Kinds of rounding in ``deploy``."""
+        return roundings_of(self.deploy)
 
     def is_evaluated(self, epoch: int) -> bool:
         """Whether the model is evaluated after an epoch, counted from 1.

@@ -86,6 +86,7 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
             seeds=STACKED_SEEDS if is_stacked else SEEDS,
             first_seed=config.first_seed + _OFFSET,
             rounds=(),
+            deploy=None,
         )
         cells += (replace(cell, split="validation") for cell in make_plan(trial))
     return in_order(cells)

@@ -313,6 +313,7 @@ def test_what_goes_wrong_is_told(script, text, options, sentence):
         ({"tasks": ("script:python train.py",)}, "needs a placeholder for the seed"),
         ({"tasks": ("script:python 'x {seed}",)}, "cannot be split into words"),
         ({"epochs": 3}, "epochs does not apply to a script"),
+        ({"deploy": "int8"}, "deploy does not apply to a script"),
         ({"sweep": "decay=0.9,0.99"}, "sweep does not apply to a script"),
         (
             {"methods": ("plain", "ema@lr*0.5")},

@@ -309,6 +309,11 @@ def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> N
         raise UsageError(
             f"{task} trains its seeds stacked, and clip would mix them; leave it out."
         )
+    if stacked and recipe.deploy:
+        raise UsageError(
+            f"{task} trains its seeds stacked in layouts of its own, which deploy "
+            "cannot round by channel; leave it out or choose another task."
+        )
     check_schedule(recipe.schedule, schedule_free=schedule_free)
     if recipe.precision not in ("no", "bf16", "fp16"):
         raise UsageError(

@@ -19,6 +19,7 @@ from switch_ema.bench.recipe import (
     Metric,
     Recipe,
     is_lower_better,
+    roundings_of,
     stored_fields,
 )
 from switch_ema.bench.spec import (
@@ -46,6 +47,7 @@ LEARNING_RATE = "lr"
 _OF_TASKS = (
     *("optimizer", "epochs", "schedule", "warmup_epochs", "clip", "accumulate"),
     *("precision", "layer_decay", "evaluate_every", "tune", "sweep", "equal_budget"),
+    "deploy",
 )
 """Settings that a script controls itself."""
 
@@ -118,6 +120,9 @@ class CompareConfig:
     """With until_decided: number of seeds at which undecided tasks stop."""
     round: int = dataclasses.field(default=_ROUND, metadata=LATER)
     """With until_decided: seeds that each round adds."""
+    deploy: str | None = dataclasses.field(default=None, metadata=LATER)
+    """Evaluate the final weights again after rounding them to each of bf16,int8,int4,
+    with a scale per channel for integers; the unrounded values still decide."""
     rounds: Annotated[tuple[int, ...], tyro.conf.Fixed, tyro.conf.Suppress] = (
         dataclasses.field(default=(), metadata=LATER)
     )
@@ -160,6 +165,8 @@ class CompareConfig:
                 "until_decided cannot be combined with tune or sweep; leave one out."
             )
         self._check_script()
+        if self.deploy is not None and not roundings_of(self.deploy):
+            raise UsageError("deploy must name a rounding, such as int8, got nothing.")
         if self.smallest_effect is not None:
             try:
                 check_positive("smallest_effect", self.smallest_effect)

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from switch_ema._files import write_atomically
 from switch_ema.analysis.method_style import display_name
-from switch_ema.bench.recipe import Metric
+from switch_ema.bench.recipe import Metric, rounded_metric
 from switch_ema.bench.report.convergence import convergence
 from switch_ema.bench.report.costs import costs
 from switch_ema.bench.report.decided import decision
@@ -34,6 +34,7 @@ from switch_ema.bench.report.numbers import (
 )
 from switch_ema.bench.report.page_style import page_styles
 from switch_ema.bench.report.pictures import Pictures, arrange
+from switch_ema.bench.report.rounding import rounding_sheets
 from switch_ema.bench.report.rows import (
     Row,
     baseline_of,
@@ -91,6 +92,8 @@ class Section:
     looks: str
     tables: list[MetricTable]
     """The primary metric first."""
+    roundings: list[Sheet]
+    """Values after rounding the final weights, one table for each rounding."""
     curves: list[Figure]
     pairs: Figure | None
     costs: Figure | None
@@ -221,6 +224,7 @@ def _section(
 ) -> Section:
     decisive = task.metrics[0]
     several = len(task.results[decisive.name]) > 1
+    rounded = [rounded_metric(decisive, kind) for kind in task.roundings]
     return Section(
         id=key,
         task=task,
@@ -236,9 +240,11 @@ def _section(
         tables=[
             MetricTable(metric, make_rows(task, metric)) for metric in task.metrics
         ],
+        roundings=rounding_sheets(task),
         curves=[
             convergence(task, metric, styles, f"{key}-curve-{number}")
             for number, metric in enumerate(task.metrics, 1)
+            if metric not in rounded  # measured at the last epoch only
         ],
         pairs=differences(task, decisive, styles, f"{key}-pairs") if several else None,
         costs=costs(task, f"{key}-costs") if len(task.costs) > 1 else None,

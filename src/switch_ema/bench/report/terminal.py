@@ -22,6 +22,7 @@ from switch_ema.bench.report.numbers import (
     shortened,
     with_unit,
 )
+from switch_ema.bench.report.rounding import rounding_sheets
 from switch_ema.bench.report.rows import Row, baseline_of, make_rows
 from switch_ema.bench.report.sections import Sheet
 from switch_ema.bench.report.sweeps import sweep_sentences, sweep_sheets, sweep_title
@@ -79,6 +80,7 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         else:
             _print_results(task, console)
         _print_lines(console, first_screen(task))
+        _print_roundings(task, console)
         if doubt := skew_sentence(task):
             _print_lines(console, [("baseline", doubt)])
         _print_notes(task, console, share_sentences(task))
@@ -141,7 +143,6 @@ def _print_sweep(sweep: Sweep, console: Console) -> None:
     console.print(Text(sweep_title(sweep), style="bold"))
     console.print(Text(_conditions(sweep.points[0]), style="dim"))
     for sheet in sweep_sheets(sweep):
-        console.print(Text(printable(sheet.caption), style="dim"))
         _print_sheet(sheet, console)
     _print_lines(console, sweep_sentences(sweep))
     shares = dict.fromkeys(t for point in sweep.points for t in share_sentences(point))
@@ -150,7 +151,14 @@ def _print_sweep(sweep: Sweep, console: Console) -> None:
         _print_trouble(point, console)
 
 
+def _print_roundings(task: TaskSummary, console: Console) -> None:
+    for sheet in rounding_sheets(task):
+        console.print()
+        _print_sheet(sheet, console)
+
+
 def _print_sheet(sheet: Sheet, console: Console) -> None:
+    console.print(Text(printable(sheet.caption), style="dim"))
     table = _table()
     table.add_column(Text(printable(sheet.header[0])), overflow="fold")
     for name in sheet.header[1:]:
@@ -175,6 +183,7 @@ def _print_task(task: TaskSummary, console: Console) -> None:
     _print_lines(console, first_screen(task))
     _print_lines(console, verdicts(task))
     _print_lines(console, [("baseline", baseline_sentence(task))])
+    _print_roundings(task, console)
     _print_notes(task, console, [*share_sentences(task), trivial_sentence(task)])
     if task.costs:
         console.print()

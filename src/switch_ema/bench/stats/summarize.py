@@ -18,7 +18,7 @@ from switch_ema.bench.plan.sweep_points import (
     plan_points,
 )
 from switch_ema.bench.plan.task_snapshot import TaskFacts, change_of, load_facts
-from switch_ema.bench.recipe import Metric
+from switch_ema.bench.recipe import Metric, rounded_metric
 from switch_ema.bench.results.looks import load_looks, up_to_looks
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
@@ -163,6 +163,8 @@ def _summarize_task(
     task, labels = cells[0].task, labels_of(config)
     facts = _with_smallest_effect(config, _with_reported(config, results, task, facts))
     recipe = config.recipe_for(facts.recipe)
+    more = [rounded_metric(facts.metrics[0], kind) for kind in recipe.roundings]
+    facts = replace(facts, metrics=(*facts.metrics, *more))
     statuses = results.statuses()
     finished = [cell for cell in cells if statuses.get(cell.id) in FINISHED]
     curves = _curves(results, finished, facts.metrics, labels)
@@ -208,6 +210,7 @@ def _summarize_task(
         shares=_shares(meta, task, labels),
         sequential=config.until_decided,
         looks=load_looks(meta).get(task, ()),
+        roundings=recipe.roundings,
     )
 
 

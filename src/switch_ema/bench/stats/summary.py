@@ -78,6 +78,8 @@ class TaskSummary:
     intervals must be valid at every look."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds after which the task was judged, if seeds are added."""
+    roundings: tuple[str, ...] = ()
+    """Roundings after which the final weights were evaluated; each has a metric."""
 
     @property
     def title(self) -> str:

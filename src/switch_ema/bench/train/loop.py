@@ -31,6 +31,7 @@ from switch_ema.bench.optimizers.rates import rate_factor, scale_steps
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.recipe import rounded_metric
 from switch_ema.bench.spec import Change, parse_method_spec, task_slug
 from switch_ema.bench.stacking.modules import clip_each_
 from switch_ema.bench.stacking.tasks import StackedTask
@@ -54,6 +55,7 @@ from switch_ema.bench.train.context import (
     check_kernels,
     using_threads,
 )
+from switch_ema.bench.train.deploy import rounded
 from switch_ema.bench.train.description import (
     describe_batches,
     describe_model,
@@ -417,6 +419,7 @@ class Training:
         self._fit_statistics()
         for label in self.averagers:
             measured = self._measure(self.tested, label)
+            measured |= self._measure_rounded(label)
             if label in self.selections:
                 selection = self.selections[label]
                 held_out = self._measure(self.task, label)[selection.metric.name]
@@ -440,9 +443,38 @@ class Training:
                     device=self.accelerator.device,
                 )
 
-    def _measure(self, task: Task, label: str) -> dict[str, list[float]]:
-        with self._averaged(label, _EVALUATION):
+    def _measure(
+        self, task: Task, label: str, rounding: str = ""
+    ) -> dict[str, list[float]]:
+        """Evaluate a method's weights, rounded if a rounding is given."""
+        changed = (
+            rounded(self.model, rounding, stacked=self._is_stacked)
+            if rounding
+            else nullcontext()
+        )
+        with self._averaged(label, _EVALUATION), changed:
             return task_checks.measure(task, self.model, len(self.cell.networks))
+
+    def _measure_rounded(self, label: str) -> dict[str, list[float]]:
+        """Evaluate a method's final weights after rounding; earlier epochs get NaN.
+
+        A method with a selection may end up with the weights of any epoch.
+        """
+        is_last = self.epoch + 1 == self.cell.recipe.epochs
+        if not is_last and label not in self.selections:
+            nothing = [math.nan] * len(self.cell.networks)
+            return dict.fromkeys(self._rounded_metrics.values(), nothing)
+        metric = self.task.metrics[0].name
+        return {
+            name: self._measure(self.tested, label, kind)[metric]
+            for kind, name in self._rounded_metrics.items()
+        }
+
+    @property
+    def _rounded_metrics(self) -> dict[str, str]:
+        """Map each requested rounding to the name of its metric."""
+        metric, kinds = self.task.metrics[0], self.cell.recipe.roundings
+        return {kind: rounded_metric(metric, kind).name for kind in kinds}
 
     @torch.no_grad()
     def _sample(self) -> None:
@@ -469,7 +501,8 @@ class Training:
 
     def _not_measured(self) -> dict[str, list[float]]:
         nothing = [math.nan] * len(self.cell.networks)
-        return {metric.name: nothing for metric in self.task.metrics}
+        names = [metric.name for metric in self.task.metrics]
+        return dict.fromkeys([*names, *self._rounded_metrics.values()], nothing)
 
     def _note(self, label: str, measured: dict[str, list[float]]) -> None:
         for own, networks in self.shown[label].items():
@@ -504,10 +537,13 @@ class Training:
         evaluated = self.cell.recipe.is_evaluated(self.epoch)
         if not (self.context.trackers and evaluated):
             return
+        is_last = self.epoch == self.cell.recipe.epochs
+        unmeasured = () if is_last else self._rounded_metrics.values()
         logged = {
             f"{label}/{metric}": epochs[self.epoch - 1][0]
             for label, metrics in self.result.values.items()
             for metric, epochs in metrics.items()
+            if metric not in unmeasured
         }
         self.accelerator.log(logged, step=self.epoch)
 

@@ -1,0 +1,88 @@
+"""Tables of the values after rounding the final weights, from ``--deploy``."""
+
+from dataclasses import replace
+
+from switch_ema.bench.recipe import rounded_metric
+from switch_ema.bench.report.numbers import (
+    NONE,
+    difference_unit,
+    digits_for,
+    fixed,
+    with_unit,
+)
+from switch_ema.bench.report.rows import (
+    NEAR_TIES,
+    baseline_of,
+    interval_of,
+    make_rows,
+)
+from switch_ema.bench.report.sections import Sheet
+from switch_ema.bench.stats.paired import CONFIDENCE, Difference, head_to_head
+from switch_ema.bench.stats.summary import TaskSummary
+
+
+def rounding_sheets(task: TaskSummary) -> list[Sheet]:
+    """Make a table for each rounding: gaps between methods, and the change by it."""
+    return [_sheet(task, kind) for kind in task.roundings]
+
+
+def _sheet(task: TaskSummary, kind: str) -> Sheet:
+    metric, own = task.metrics[0], rounded_metric(task.metrics[0], kind)
+    results, unit = task.results[own.name], difference_unit(metric)
+    changes = [rounding_change(task, result.method, kind) for result in results]
+    digits = digits_for(
+        replace(result, difference=change)
+        for result, change in zip(results, changes, strict=True)
+    )
+    rows = [
+        [
+            row.method,
+            row.last,
+            _joined(row.difference, row.interval),
+            _change(change, digits),
+            row.n,
+        ]
+        for row, change in zip(make_rows(task, own), changes, strict=True)
+    ]
+    baseline = baseline_of(results) if results else ""
+    return Sheet(
+        caption=f"Final weights rounded to {kind}; the change is from the same "
+        f"weights before rounding. Differences{f' in {unit}' if unit else ''}: "
+        "positive is better.",
+        header=[
+            "method",
+            with_unit(own),
+            f"vs {baseline} [{CONFIDENCE} CI]",
+            f"change [{CONFIDENCE} CI]",
+            "n",
+        ],
+        rows=rows,
+    )
+
+
+def rounding_change(task: TaskSummary, method: str, kind: str) -> Difference | None:
+    """Compare a method's rounded weights with its own before, paired by seed.
+
+    None with fewer than two seeds.
+    """
+    metric = task.metrics[0]
+    before = task.curves[metric.name].get(method, {})
+    after = task.curves[rounded_metric(metric, kind).name].get(method, {})
+    return head_to_head(
+        {"before": before, "after": after},
+        "after",
+        "before",
+        higher_is_better=metric.higher_is_better,
+        sequential=task.sequential,
+    )
+
+
+def _change(change: Difference | None, digits: int) -> str:
+    if change is None:
+        return NONE
+    interval = interval_of(change, digits) if change.sd else NEAR_TIES
+    return _joined(fixed(change.mean, digits, "+"), interval)
+
+
+def _joined(difference: str, interval: str) -> str:
+    return difference if interval == NONE else f"{difference} {interval}"
