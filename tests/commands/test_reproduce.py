@@ -44,6 +44,17 @@ RUN = (
 )
 
 
+def test_a_recipe_is_shown_without_training(folder, capsys):
+    code, out, err = call(capsys, *RUN, "--show", "mae")
+    assert code == 0 and err == ""
+    assert "table-5 mae: MAE, DeiT-B" in out and "tiny.py:Tiny" in out
+    assert "Parameter group 1" in out and "a switch keeps" not in out
+    assert "Method switch-ema" in out and "Plan" not in out
+    assert not (folder / "runs").exists()
+    code, _, err = call(capsys, *RUN, "--show", "nothing")
+    assert code != 0 and "no row of table-5 matches 'nothing'" in err
+
+
 def test_a_row_is_planned_trained_and_shown(folder, capsys):
     code, out, err = call(capsys, *RUN, "--rows", "mae")
     assert code == 0 and err == ""

@@ -44,6 +44,7 @@ class Reproduce:
     - switch-ema reproduce table-13 figure-decay
     - switch-ema reproduce all --budget 30min
     - switch-ema reproduce table-2 --scale paper --dry-run
+    - switch-ema reproduce table-3 --scale paper --show deit-s
     - switch-ema reproduce table-2 --scale paper --executor ray --workers-per-training 8
     - switch-ema reproduce --write-docs docs/results.md
     """
@@ -63,6 +64,9 @@ class Reproduce:
     run: RunOptions = field(default_factory=RunOptions)
     list: bool = False
     """List the rows with the paper's numbers and exit."""
+    show: str | None = None
+    """Print the whole recipe of this row, or of rows by a pattern, and exit: network,
+    augmentation, parameter groups, schedule, decays, and what survives a switch."""
     write_docs: Path | None = None
     """Write the stored results to this file as Markdown, without training."""
     format: Literal["text", "json"] = "text"
@@ -71,7 +75,7 @@ class Reproduce:
 
     def __post_init__(self) -> None:
         if self.format == "json" and (
-            self.list or self.write_docs is not None or ALL in self.tables
+            self.list or self.show or self.write_docs or ALL in self.tables
         ):
             raise UsageError("--format json is for tables by name, such as table-3.")
         if self.run.name is not None:
@@ -84,7 +88,7 @@ class Reproduce:
         from switch_ema.paper import TABLES
         from switch_ema.paper.reproduce.plan import select_tables
 
-        if ALL in self.tables and not self.list:
+        if ALL in self.tables and not (self.list or self.show):
             from switch_ema.commands.reproduce_all import reproduce_all
 
             reproduce_all(self, console)
@@ -95,6 +99,8 @@ class Reproduce:
         if self.list:
             for table in tables:
                 _print_paper(table, self.rows, console)
+        elif self.show is not None:
+            _show_recipes(self, tables, self.show, console)
         elif self.write_docs is not None:
             _write_docs(self, tables, self.write_docs, console)
         elif not self.tables:
@@ -138,6 +144,23 @@ def _reproduce(
             _show(table, stored, console)
         if flags.format == "json":
             print(_verdicts(tables, stored), end="")
+
+
+def _show_recipes(
+    flags: Reproduce, tables: Sequence["PaperTable"], pattern: str, console: Console
+) -> None:
+    """Print the recipes of the rows that match."""
+    from switch_ema.paper.reproduce.plan import plan_rows
+    from switch_ema.paper.show.recipe import row_recipe
+
+    for plan in plan_rows(tables, (pattern,), flags.settings, flags.run.out):
+        title = f"{plan.table.name} {plan.row.name}: {plan.row.title}"
+        printed = Table(title=escape(title), title_justify="left", show_header=False)
+        printed.add_column(overflow="fold")
+        printed.add_column(overflow="fold")
+        for name, text in row_recipe(plan):
+            printed.add_row(escape(name), escape(text))
+        console.print(printed)
 
 
 def _verdicts(tables: Sequence["PaperTable"], stored: "StoredRows") -> str:
