@@ -112,12 +112,12 @@ def test_a_killed_training_keeps_its_rhythm(tiny, tmp_path):
 
 
 def test_trivial_values_stand_beside_the_results(rich_task, tmp_path):
-    summary, text, page = compare(rich_task, tmp_path)
+    summary, _, page = compare(rich_task, tmp_path)
     assert summary.trivial == {
         "mean": {"error": 2.5},
         "zero": {"error": 3.0, "slope": 0.0},
     }
-    assert "without training: mean: error 2.5" in text
+    assert "without training: mean: error 2.5" in page
     assert "zero: error 3.0" in page
 
 
