@@ -15,8 +15,9 @@ ABORTED = "terminate called without an active exception"
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, tmp_path):
     command = [sys.executable, str(path)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    if ABORTED in run.stderr:
+    for _ in range(3):
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        if ABORTED not in run.stderr:
+            break
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()

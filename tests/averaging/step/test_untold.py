@@ -48,6 +48,8 @@ def test_an_average_that_is_never_updated_warns_once(look):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ema.averaged_state_dict()
+    if look == "show":
+        ema.restore()  # its signal handlers would stay for other tests
 
 
 def test_steps_that_need_no_update_do_not_warn(quiet):
