@@ -52,6 +52,7 @@ def test_only_the_weight_decays():
         torch.testing.assert_close(model.state_dict()[name], Net().state_dict()[name])
 
 
+@pytest.mark.zoo
 def test_lars_adapts_the_rate_of_the_weight_only():
     """``trust * |w| / (|g| + decay * |w|) * (g + decay * w)``; otherwise ``g``."""
     trust = 0.01
@@ -65,6 +66,7 @@ def test_lars_adapts_the_rate_of_the_weight_only():
     torch.testing.assert_close(model.pos_embed, Net().pos_embed - LR)
 
 
+@pytest.mark.zoo
 def test_lamb_adapts_the_rate_of_the_weight_only():
     """Adam's first update is the sign; ``decay * w`` is added before rescaling."""
     model = step(f"lamb:lr={LR},weight_decay={DECAY},eps=0.0", 1.0)

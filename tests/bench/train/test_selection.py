@@ -101,7 +101,10 @@ def test_all_methods_of_the_comparison_hold_out():
     assert {c.split for c in make_plan(config)} == {"test"}
 
 
-@pytest.mark.parametrize("task", ["cell-count", "lm"])
+CELLS = pytest.param("cell-count", marks=pytest.mark.zoo)
+
+
+@pytest.mark.parametrize("task", [CELLS, "lm"])
 def test_tasks_without_a_share_of_held_out_examples_are_refused(task):
     config = CompareConfig(tasks=(task,), methods=("plain", "ema+best"))
     with pytest.raises(UsageError, match="ema\\+best needs"):

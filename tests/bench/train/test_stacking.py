@@ -29,6 +29,7 @@ def seeds_per_cell(**more) -> set[int]:
     return {len(cell.seeds) for cell in make_plan(config(**more))}
 
 
+@pytest.mark.zoo
 def test_seeds_are_stacked_where_the_task_allows_it():
     assert seeds_per_cell() == {4}
     assert seeds_per_cell(seeds=37) == {32, 5}

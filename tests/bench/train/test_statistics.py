@@ -126,6 +126,7 @@ def test_five_sets_of_weights_are_averaged_at_half_the_rate(tmp_path):
     assert rates[8 * steps :] == [0.5 * rates[0]] * (2 * steps)
 
 
+@pytest.mark.zoo
 def test_a_stack_with_batch_norm_has_the_values_of_trainings_alone(tmp_path):
     """Rounding grows over the steps; other statistics would change the first digit."""
     task = "classification:network=resnet18,size=50,test_size=20,augment=False"
