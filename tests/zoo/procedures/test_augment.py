@@ -155,6 +155,14 @@ def test_ingredients_change_the_picture_and_follow_the_seed(change, image):
     assert len({result.tobytes() for result in results}) > 3
 
 
+def test_the_strongest_posterize_makes_an_image_black(image):
+    # At magnitude 10 timm keeps 4 - 4 = 0 bits, which Pillow refuses.
+    strongest = replace(PLAIN, crop="none", rand_magnitude=10, rand_deviation=0.0)
+    transform = augment.image_transform(strongest, 32, flip=False)
+    results = [seeded(transform, image, seed) for seed in range(150)]
+    assert 0 < sum(not result.any() for result in results) < 30
+
+
 def test_flip(image):
     still = replace(PLAIN, crop="resized", crop_area=1.0)
     flat = Image.new("L", (32, 32), 0)

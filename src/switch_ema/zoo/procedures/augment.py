@@ -125,14 +125,30 @@ def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform
     steps: list[Transform] = []
     if augmentation.rand_magnitude is not None:
         strength = f"m{augmentation.rand_magnitude}-mstd{augmentation.rand_deviation}"
-        config = f"rand-{strength}-inc1"
-        steps.append(found.rand_augment_transform(config, dict(options)))
+        rand_augment = found.rand_augment_transform(
+            f"rand-{strength}-inc1", dict(options)
+        )
+        for operation in rand_augment.ops:
+            if operation.name == "PosterizeIncreasing":
+                operation.aug_fn = _posterize
+        steps.append(rand_augment)
     if augmentation.auto_augment:
         steps.append(found.auto_augment_transform("original", dict(options)))
     if augmentation.color_jitter:
         v2 = sources.need("torchvision.transforms.v2")
         steps.append(v2.ColorJitter(*[augmentation.color_jitter] * 3))
     return steps
+
+
+def _posterize(image: Any, bits: int, **options: Any) -> Any:
+    """Keep the highest bits of each channel; with none the image is black.
+
+    timm draws 0 bits at magnitudes close to 10. Pillow made such an image black when
+    RandAugment and DeiT were published; newer versions raise ValueError.
+    """
+    if bits == 0:
+        return image.point(lambda value: 0)
+    return sources.need("timm.data.auto_augment").posterize(image, bits, **options)
 
 
 def _reflect(positions: Tensor, side: int) -> Tensor:
