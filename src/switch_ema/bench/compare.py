@@ -4,6 +4,7 @@ Plans, trains, stores and summarises. Displays nothing; a :class:`Watcher` recei
 progress.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from switch_ema.bench.results.folder import (
 )
 from switch_ema.bench.results.looks import load_looks, note_looks, up_to_looks
 from switch_ema.bench.results.samples import save_samples
-from switch_ema.bench.results.store import FINISHED, REPORTED, Results
+from switch_ema.bench.results.store import FINISHED, REPORTED, TRAINED, Results
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.paired import LEVEL
 from switch_ema.bench.stats.sequential import look_after
@@ -326,7 +327,14 @@ class _Runner:
             workers=self.arithmetic.workers,
             makes_samples=self._is_first(cell),
             measures_trivial=measures_trivial,
+            precision=self._trained_precision(cell),
         )
+
+    def _trained_precision(self, cell: Cell) -> str | None:
+        trained_so_far = self.results.meta().get(f"{TRAINED} of {cell.task}")
+        if trained_so_far is None:
+            return None
+        return str(json.loads(trained_so_far).get("Precision", ""))
 
     def _is_first(self, cell: Cell) -> bool:
         return cell.seeds[0] == self.config.first_seed

@@ -13,6 +13,7 @@ from typing import Any
 
 from switch_ema._checks import check_count, check_positive, check_range
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.text import listed
 
 LATER = {"later": True}
 """Marks a field that stored runs may not have."""
@@ -98,6 +99,35 @@ def rounded_metric(metric: Metric, kind: str) -> Metric:
     return dataclasses.replace(metric, name=f"{metric.name} ({kind})")
 
 
+PRECISIONS = ("no", "bf16", "fp16", "auto")
+"""Values of ``precision``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Options of a command that say how steps are computed, and how often measured."""
+
+    accumulate: int | None = None
+    """Batches per optimizer step."""
+    precision: str | None = None
+    """Autocast: no, bf16, fp16, or auto: bf16 on a GPU that has it, else no."""
+    evaluate_every: int | None = field(default=None, metadata=LATER)
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+    compile: bool = field(default=False, metadata=LATER)
+    """Compile the model with torch.compile."""
+    channels_last: bool = field(default=False, metadata=LATER)
+    """Store images and convolutions in the channels_last memory format."""
+    tf32: bool = field(default=False, metadata=LATER)
+    """Multiply float32 matrices in TF32 on GPUs, as convolutions there do by default;
+    no effect on CPUs."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in (None, *PRECISIONS):
+            raise UsageError(
+                f"precision must be {listed(PRECISIONS, 'or')}, got {self.precision!r}."
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How to train a task; the command line may override it."""
@@ -112,7 +142,7 @@ class Recipe:
     accumulate: int = 1
     """Batches per optimizer step."""
     precision: str = "no"
-    """Autocast: no, bf16 or fp16."""
+    """Autocast: no, bf16, fp16 or auto, as in :class:`StepOptions`."""
     layer_decay: float | None = None
     """Learning rate factor per layer, counted from the output."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -127,6 +157,12 @@ class Recipe:
     no option shows; runs of another revision are not continued."""
     deploy: str = field(default="", metadata=LATER)
     """Roundings of the final weights to evaluate as well, such as bf16,int8,int4."""
+    compile: bool = field(default=False, metadata=LATER)
+    """Whether the model is compiled by torch.compile."""
+    channels_last: bool = field(default=False, metadata=LATER)
+    """Whether images and convolutions are in the channels_last memory format."""
+    tf32: bool = field(default=False, metadata=LATER)
+    """Whether GPUs multiply float32 matrices in TF32."""
 
     def __post_init__(self) -> None:
         try:

@@ -79,16 +79,30 @@ def parse_spec(text: str) -> Spec:
     {'betas': (0.9, 0.95), 'lr': 0.001}
     """
     name, _, rest = text.partition(":")
+    return Spec(name.strip(), parse_options(rest, repr(text), "name:"))
+
+
+def parse_options(text: str, where: str, before: str = "") -> dict[str, Any]:
+    """Parse options without a name.
+
+    Args:
+        text: such as ``decay=0.99,buffers=copy``.
+        where: what the options belong to, for messages.
+        before: what is written before the options, for messages.
+
+    >>> parse_options("workers=16,weights=r50.pth", "--set")
+    {'workers': 16, 'weights': 'r50.pth'}
+    """
     options = {}
-    for part in _split(rest):
+    for part in _split(text):
         key, equals, value = part.partition("=")
         if not (equals and key.strip().isidentifier() and value.strip()):
             raise UsageError(
-                f"{text!r}: options are written as name:key=value,key=value, "
+                f"{where}: options are written as {before}key=value,key=value, "
                 f"got {part!r}."
             )
         options[key.strip()] = read_value(value.strip())
-    return Spec(name.strip(), options)
+    return options
 
 
 def parse_method_spec(text: str) -> Spec:

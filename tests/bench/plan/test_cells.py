@@ -51,7 +51,7 @@ def test_sasam_brings_its_averaging_along():
     [
         ({"tasks": ("moons",), "optimizer": "lamb"}, "and lamb would mix them"),
         ({"optimizer": "schedulefree-sgd", "schedule": "cosine"}, "schedule"),
-        ({"precision": "fp8"}, "precision must be no, bf16 or fp16, got 'fp8'"),
+        ({"precision": "fp8"}, "precision must be no, bf16, fp16 or auto, got 'fp8'"),
         ({"schedule": "zigzag"}, "zigzag"),
         ({"tasks": ("digits:length=3",)}, "length"),
         ({"tasks": ("moons",), "clip": 1.0}, "and clip would mix them"),

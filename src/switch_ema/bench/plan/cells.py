@@ -23,9 +23,10 @@ from switch_ema.bench.optimizers.catalog import check_optimizer, optimizer_info
 from switch_ema.bench.optimizers.schedules import check_schedule
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.task_snapshot import TaskFacts, facts_of
-from switch_ema.bench.recipe import LATER, Recipe, stored_fields
+from switch_ema.bench.recipe import LATER, PRECISIONS, Recipe, stored_fields
 from switch_ema.bench.spec import SHARE, Change, is_script, parse_spec
 from switch_ema.bench.task import SelfTeachingTask, Task
+from switch_ema.bench.text import listed
 
 SEEDS_AT_ONCE = 128
 """Seeds per cell of a task that is written to train many seeds."""
@@ -218,7 +219,7 @@ def _seeds_at_once(
     options = [m.spec.with_defaults(recipe.methods.get(m.name, {})) for m in methods]
     has_filter = any(name in spec.options for spec in options for name in FILTERS)
     has_snapshots = any(method.spec.name == "posthoc-ema" for method in methods)
-    alone = has_filter or has_snapshots or recipe.precision != "no"
+    alone = has_filter or has_snapshots or recipe.precision != "no" or recipe.compile
     return 1 if alone else facts.seeds_at_once
 
 
@@ -315,9 +316,10 @@ def _check(config: CompareConfig, recipe: Recipe, task: str, stacked: bool) -> N
             "cannot round by channel; leave it out or choose another task."
         )
     check_schedule(recipe.schedule, schedule_free=schedule_free)
-    if recipe.precision not in ("no", "bf16", "fp16"):
+    if recipe.precision not in PRECISIONS:
         raise UsageError(
-            f"precision must be no, bf16 or fp16, got {recipe.precision!r}."
+            f"{task}: the recipe's precision must be {listed(PRECISIONS, 'or')}, got "
+            f"{recipe.precision!r}."
         )
 
 

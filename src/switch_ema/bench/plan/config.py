@@ -18,6 +18,7 @@ from switch_ema.bench.recipe import (
     LATER,
     Metric,
     Recipe,
+    StepOptions,
     is_lower_better,
     roundings_of,
     stored_fields,
@@ -47,7 +48,7 @@ LEARNING_RATE = "lr"
 _OF_TASKS = (
     *("optimizer", "epochs", "schedule", "warmup_epochs", "clip", "accumulate"),
     *("precision", "layer_decay", "evaluate_every", "tune", "sweep", "equal_budget"),
-    "deploy",
+    *("deploy", "compile", "channels_last", "tf32"),
 )
 """Settings that a script controls itself."""
 
@@ -57,7 +58,7 @@ _DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig:
+class CompareConfig(StepOptions):
     """Everything that the results depend on."""
 
     tasks: Annotated[
@@ -82,17 +83,11 @@ class CompareConfig:
     the given epochs, it keeps its share of the training."""
     clip: float | None = None
     """Maximum gradient norm."""
-    accumulate: int | None = None
-    """Batches per optimizer step."""
-    precision: str | None = None
-    """Autocast: no, bf16 or fp16."""
     equal_budget: bool = dataclasses.field(default=False, metadata=LATER)
     """Give all trainings the same number of forward-backward passes: SAM, with two per
     step, gets half the epochs, and swa:budget=1.25 no more epochs than the others."""
     layer_decay: float | None = None
     """Learning rate factor per layer, counted from the output."""
-    evaluate_every: int | None = dataclasses.field(default=None, metadata=LATER)
-    """Epochs between two evaluations; the last epoch is always evaluated."""
     stack: str = dataclasses.field(default="off", metadata=LATER)
     """Train many seeds as one stacked model where that is faster (auto), the learning
     rates that are compared as well (all), or one by one (off)."""
@@ -132,6 +127,7 @@ class CompareConfig:
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least, most in _LIMITS:
             value = getattr(self, name)
             if isinstance(value, str):
@@ -231,7 +227,7 @@ class CompareConfig:
         given = {
             name: value
             for name, value in dataclasses.asdict(self).items()
-            if name in names - {"methods"} and value is not None
+            if name in names - {"methods"} and value is not None and value is not False
         }
         epochs, warmup = self._epochs(recipe), recipe.warmup_epochs
         if "warmup_epochs" not in given and warmup > epochs:

@@ -38,6 +38,8 @@ class RunContext:
     """Kernels that the run started with, c or torch; None skips the check."""
     workers: int = 1
     """Data-parallel processes per training: see :mod:`.data_parallel`."""
+    precision: str | None = None
+    """Precision of the task's finished trainings; None if there are none."""
 
 
 @contextmanager

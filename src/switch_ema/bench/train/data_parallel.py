@@ -203,7 +203,7 @@ class SharedTraining(Training):
         # A worker without examples in a small last batch still joins the all-reduce,
         # with one example at weight 0: the others would wait for it forever.
         chosen = slice(start, stop) if stop > start else slice(0, 1)
-        part = send_to_device(slice_tensors(batch, chosen), self.accelerator.device)
+        part = self._on_device(slice_tensors(batch, chosen))
         weight = self.size * (stop - start) / count  # DDP divides by the world size
         # When accumulating, only the last micro-batch synchronises the gradients.
         sync = nullcontext() if is_last else self.accelerator.no_sync(self._loss)

@@ -79,7 +79,7 @@ def describe_workers(parts: Sequence[int], backend: str, *, synchronised: bool) 
 
 
 def describe_schedule(recipe: Recipe) -> str:
-    """Describe the learning rate schedule, clipping, layer decay and precision.
+    """Describe the learning rate schedule, clipping and layer decay.
 
     >>> describe_schedule(Recipe(schedule="cosine", warmup_epochs=2, clip=1.0))
     'cosine, warmed up over 2 epochs, gradients clipped at 1'
@@ -95,8 +95,6 @@ def describe_schedule(recipe: Recipe) -> str:
         parts.append(f"gradients clipped at {recipe.clip:g}")
     if recipe.layer_decay is not None:
         parts.append(f"times {recipe.layer_decay:g} per layer")
-    if recipe.precision != "no":
-        parts.append(f"autocast to {recipe.precision}")
     return ", ".join(parts)
 
 

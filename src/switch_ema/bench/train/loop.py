@@ -64,6 +64,14 @@ from switch_ema.bench.train.description import (
 )
 from switch_ema.bench.train.idle import why_idle
 from switch_ema.bench.train.memory import state_mb
+from switch_ema.bench.train.precision import (
+    check_same_precision,
+    describe_precision,
+    resolved_precision,
+    store_channels_last,
+    to_channels_last,
+    using_tf32,
+)
 from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
@@ -103,6 +111,8 @@ class Training:
         self.accelerator = self._accelerate()
         set_seed(self.task.seed)
         model = self._make_model()
+        if recipe.channels_last:  # before the optimizer and the averagers copy weights
+            store_channels_last(model)
         origin = task_checks.load_initial_weights(self.task, model)
         starts = Starts(weights=self._digest(model))
         self.optimizer = task_checks.make_optimizer(
@@ -118,6 +128,10 @@ class Training:
             + (" times each method's factor" if len(cell.variants) > 1 else ""),
             "Learning rate": describe_schedule(recipe),
         }
+        if computed := describe_precision(recipe, self.accelerator.mixed_precision):
+            trained["Precision"] = computed
+        if recipe.precision == "auto":
+            check_same_precision(computed, context.precision)
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
@@ -135,6 +149,8 @@ class Training:
             (teacher,) = self.averagers.values()
             self.task.teach(teacher)
         self.model = self._prepare(model)
+        if recipe.compile:
+            self.model.compile()  # in place: the same object with the same names
         # In float16, Accelerate's wrapper scales the loss and skips steps that
         # overflow; otherwise it only adds a fifth to a small network's step time.
         scales = self.accelerator.scaler is not None
@@ -155,7 +171,9 @@ class Training:
         context = self.context
         return Accelerator(
             **{"cpu": context.device == "cpu", **more},
-            mixed_precision=self.cell.recipe.precision,
+            mixed_precision=resolved_precision(
+                self.cell.recipe.precision, context.device
+            ),
             log_with=list(context.trackers) or None,
             project_dir=str(context.folder / "trackers"),
         )
@@ -237,6 +255,10 @@ class Training:
 
     def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
         """Train to the end; checkpoints after epochs make it resumable."""
+        with using_tf32(self.cell.recipe.tf32):
+            return self._run(progress)
+
+    def _run(self, progress: OnProgress) -> CellResult:
         try:
             self._resume()
             restarted = ""
@@ -379,11 +401,15 @@ class Training:
         Returns:
             Its share of the step's loss, detached.
         """
-        batch = send_to_device(batch, self.accelerator.device)
+        batch = self._on_device(batch)
         with self.accelerator.autocast():
             loss = task_checks.loss_of(self.task, self.model, batch) / batches
         self.accelerator.backward(loss)
         return loss.detach()
+
+    def _on_device(self, batch: Any) -> Any:
+        moved = send_to_device(batch, self.accelerator.device)
+        return to_channels_last(moved) if self.cell.recipe.channels_last else moved
 
     def _look_at(self, batch: Any) -> None:
         """Record the batch size, from the first batch of an epoch."""

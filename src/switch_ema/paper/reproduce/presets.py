@@ -1,11 +1,12 @@
 """Builds the comparison of a row, at the small or the paper's scale."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
-from switch_ema.bench.spec import Spec, parse_spec
+from switch_ema.bench.recipe import StepOptions
+from switch_ema.bench.spec import Spec, parse_options, parse_spec
 from switch_ema.paper.tables.table import EPOCHS, PaperRow, RowSetting, TeacherDecays
 from switch_ema.zoo.decays import Decays
 
@@ -16,7 +17,7 @@ _SWA_BUDGET = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings:
+class RowSettings(StepOptions):
     """Training settings; together with the row, they determine the numbers."""
 
     scale: Literal["small", "paper"] = "small"
@@ -28,7 +29,9 @@ class RowSettings:
     """Epochs per training; None: the scale's default."""
     dataset: str | None = None
     """Dataset at the small scale, such as cifar10; None: the row's own."""
-
+    set: str | None = None
+    """Options of the rows' tasks, such as workers=16,weights=FILE; they replace the
+    rows' own."""
     equal_budget: bool = False
     """Give SAM, with two passes per step, half the epochs, and SWA no more epochs."""
     teachers: Literal["method", "table", "half"] = "method"
@@ -43,6 +46,7 @@ class RowSettings:
     """With until_decided: number of seeds at which undecided rows stop."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.scale not in SCALES:
             raise UsageError(
                 f"scale must be {' or '.join(SCALES)}, got {self.scale!r}."
@@ -69,9 +73,14 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
     }
     if settings.dataset is not None or setting.datasets:
         options["dataset"] = settings.dataset or _first_found(setting.datasets)
+    given = parse_options(settings.set or "", "--set")
+    steps = {one.name: getattr(settings, one.name) for one in fields(StepOptions)}
+    if settings.scale == "paper" and settings.precision is None:
+        steps["precision"] = "auto"
     return CompareConfig(
+        **steps,
         tasks=tuple(
-            str(Spec(setting.task, {**options, **own}))
+            str(Spec(setting.task, {**options, **own, **given}))
             for own in setting.variants.values() or ({},)
         ),
         methods=tuple(

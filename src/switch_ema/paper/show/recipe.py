@@ -20,6 +20,7 @@ from switch_ema.bench.train.description import (
     describe_optimizer,
     describe_schedule,
 )
+from switch_ema.bench.train.precision import describe_precision, resolved_precision
 from switch_ema.bench.train.task_checks import make_loader, make_optimizer
 from switch_ema.paper.reproduce.plan import RowPlan
 
@@ -41,6 +42,8 @@ def row_recipe(plan: RowPlan) -> Lines:
         yield "Task", text
         yield "Epochs", str(recipe.epochs)
         yield "Learning rate", describe_schedule(recipe)
+        precision = resolved_precision(recipe.precision, None)
+        yield "Precision", describe_precision(recipe, precision) or "float32"
         steps = None
         try:
             task = create_task(text, (seed,))
