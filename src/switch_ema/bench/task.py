@@ -150,6 +150,14 @@ class Task(ABC):
         The task must move its data to the model's device here.
         """
 
+    def shorten_evaluation(self, examples: int) -> int | None:
+        """Evaluate at most this many examples from now on, for a rehearsal.
+
+        Returns the number of examples that are left, counted as in a batch. None, the
+        default: the evaluation stays as it is.
+        """
+        return None
+
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor] | None:
         """Return the logits and labels of all evaluation examples.
 

@@ -38,6 +38,7 @@ from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     CONTROL_PURPOSE,
+    Loader,
     SeedBatchTask,
     SelfTeachingTask,
     Task,
@@ -118,7 +119,7 @@ class Training:
         self.optimizer = task_checks.make_optimizer(
             self.task, model, cell.optimizer, recipe.layer_decay
         )
-        batches = len(task_checks.make_loader(self.task, 0))
+        batches = len(self._make_loader(0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
         share = self._change_optimizer()
         # Described here: the schedule changes the learning rate when it is created.
@@ -180,6 +181,9 @@ class Training:
 
     def _make_model(self) -> nn.Module:
         return task_checks.make_model(self.task)
+
+    def _make_loader(self, epoch: int) -> Loader:
+        return task_checks.make_loader(self.task, epoch)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         """Move the model to its device and set its precision."""
@@ -340,7 +344,7 @@ class Training:
         set_mode(self.optimizer, training=True)
         # Offset epoch numbers give the control a different order of the data.
         epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
-        loader = task_checks.make_loader(self.task, epoch)
+        loader = self._make_loader(epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
         for index, batch in enumerate(loader, start=1):

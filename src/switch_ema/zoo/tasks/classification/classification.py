@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.optim import Optimizer
@@ -273,6 +274,13 @@ class Classification(Classifier):
             fit = predict(model, self._centres(trained))
             values["training loss"] = cross_entropy(fit, self.data.y_train).item()
         return values
+
+    def shorten_evaluation(self, examples: int) -> int:
+        """Keep the first evaluation images."""
+        few = torch.arange(min(examples, len(self.y_eval)))
+        x, y = self.data.x_test[few], self.data.y_test[few]
+        self.data, self.y_eval = replace(self.data, x_test=x, y_test=y), y
+        return len(y)
 
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return centre crops of the evaluation images."""

@@ -126,6 +126,8 @@ class DDPM(Task):
         self.steps = check_count(
             "sampling_steps", sampling_steps or settings.sampling_steps
         )
+        self.compared: int | None = None
+        """Real images that FID compares with; None: all."""
         self.inception = None if inception is None else _find_weights(inception)
         if self.inception is None and dataset not in _CLASSIFIERS:
             raise UsageError(
@@ -148,7 +150,7 @@ class DDPM(Task):
     def distance(self) -> FrechetDistance:
         """The distance to real images."""
         if self.inception is not None:
-            return FrechetDistance(self.x, self.inception)
+            return FrechetDistance(self.x[: self.compared], self.inception)
         side = self.settings.shape.image_size
         return FrechetDistance(self.x_eval, classifier_features(self.dataset, side))
 
@@ -189,6 +191,12 @@ class DDPM(Task):
             distance.name: self.distance(images),
             loss.name: self._held_out_loss(model, device),
         }
+
+    def shorten_evaluation(self, examples: int) -> int:
+        """Generate a few images, and compare them with as many."""
+        self.count = self.compared = min(max(examples, 2), self.count)
+        self.x_eval = self.x_eval[: self.count]
+        return self.count
 
     def _held_out_loss(self, model: nn.Module, device: torch.device) -> float:
         """Return the loss on held-out images, with fixed noise."""

@@ -165,6 +165,11 @@ class BertLanguageModel(WordTask):
         parts = (torch.split(x, 16) for x in sequences(self.test, self.scale.length))
         return perplexity((model(x.to(device)), y) for x, y in zip(*parts, strict=True))
 
+    def shorten_evaluation(self, examples: int) -> int:
+        """Keep the first sequences of the evaluation text."""
+        self.test = self.test[: examples * self.scale.length + 1]
+        return len(self.test) - 1
+
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
         """Report that the weights are random."""
         return {}, "random weights"

@@ -181,6 +181,11 @@ class BertText(Classifier):
         """Shuffle the texts."""
         return Batches((self.x, self.y), self.scale.batch, self.seed, epoch=epoch)
 
+    def shorten_evaluation(self, examples: int) -> int:
+        """Keep the first evaluation texts."""
+        self.x_eval, self.y_eval = self.x_eval[:examples], self.y_eval[:examples]
+        return len(self.y_eval)
+
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return the tokens of the evaluation texts."""
         return torch.split(self.x_eval, 100)

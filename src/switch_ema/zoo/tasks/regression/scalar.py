@@ -71,6 +71,8 @@ class ScalarRegression(Task):
     """Learning rate of AdamW at small scale."""
     y: Tensor
     """Targets of the training images, in the unit of the metrics."""
+    x_eval: Any
+    """The evaluation images, which a tensor of indices selects from."""
     y_eval: Tensor
 
     def choose_network(self, network: str, scale: str, side: int) -> None:
@@ -115,6 +117,12 @@ class ScalarRegression(Task):
         centre, spread = self._units()
         found = predict(model, self.evaluation_batches()).squeeze(1)
         return errors(centre + spread * found, self.y_eval)
+
+    def shorten_evaluation(self, examples: int) -> int:
+        """Keep the first evaluation images."""
+        few = torch.arange(min(examples, len(self.y_eval)))
+        self.x_eval, self.y_eval = self.x_eval[few], self.y_eval[few]
+        return len(few)
 
     def trivial(self) -> dict[str, dict[str, float]]:
         """Measure the median of the training data, the best constant for MAE."""

@@ -136,6 +136,8 @@ class Pretraining(Task):
         self.channels = len(self.data.mean)
         self.image_size = check_count("image_size", image_size or self._own_side(), 8)
         self._epoch: int | None = None
+        self._few: int | None = None
+        """Labelled images per evaluation, of training and of tests; None: all."""
 
     @property
     def x(self) -> Images:
@@ -214,8 +216,7 @@ class Pretraining(Task):
         ``accuracy`` is NaN after epochs in which the protocol is not due.
         """
         encoder, data = self.encoder_of(unwrap(model)), self.data
-        shown = torch.nonzero(data.y_train >= 0).flatten()
-        tested = torch.arange(len(data.y_test))
+        shown, tested = self._labelled()
         due = self._protocol_is_due()
         if not (due and self.protocol == "linear"):
             shown, tested = shown[:NEIGHBOURS], tested[:VOTED]
@@ -233,6 +234,16 @@ class Pretraining(Task):
         knn = nearest_neighbours(features.first(NEIGHBOURS, VOTED))
         return {"accuracy": accuracy, "knn": knn}
 
+    def shorten_evaluation(self, examples: int) -> int:
+        """Measure features on a few images; fine-tune one epoch on as many."""
+        self._few = examples
+        return sum(map(len, self._labelled()))
+
+    def _labelled(self) -> tuple[Tensor, Tensor]:
+        """Return the indices of labelled training images and of test images."""
+        shown = torch.nonzero(self.data.y_train >= 0).flatten()
+        return shown[: self._few], torch.arange(len(self.data.y_test))[: self._few]
+
     def _protocol_is_due(self) -> bool:
         """Whether the protocol is due after the last epoch; always before the first."""
         if self._epoch is None:
@@ -244,23 +255,27 @@ class Pretraining(Task):
 
     def _fine_tune(self, encoder: nn.Module) -> float:
         """Fine-tune on all labelled images, as in the paper or for a few epochs."""
-        data, shown = self.data, torch.nonzero(self.data.y_train >= 0).flatten()
-        x, y = data.x_train[shown], data.y_train[shown]
+        shown, tested = self._labelled()
+        x, y = self.data.x_train[shown], self.data.y_train[shown]
+        x_test, y_test = self.data.x_test[tested], self.data.y_test[tested]
+        data = replace(self.data, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
         if self.one_by_one:
             with torch.random.fork_rng():
                 network = self.encoder(drop_path=PROCEDURE.stochastic_depth)
             network.load_state_dict(encoder.state_dict())
             return fine_tune_by_procedure(
                 network.to(next(encoder.parameters()).device),
-                replace(data, x_train=x, y_train=y),
-                epochs=FINE_TUNED[self.scale],
+                data,
+                epochs=FINE_TUNED[self.scale] if self._few is None else 1,
                 resolution=self.image_size,
                 batch=min(self.batch, PROCEDURE.batch_size),
                 seed=self.seed,
                 workers=self.workers,
             )
-        x, x_test = (torch.cat(list(self._prepared(i))) for i in (x, data.x_test))
-        images = Labelled(x, y, x_test, data.y_test, data.classes)
+        prepared, prepared_test = (
+            torch.cat(list(self._prepared(images))) for images in (x, x_test)
+        )
+        images = Labelled(prepared, y, prepared_test, y_test, data.classes)
         return fine_tune(encoder, images, epochs=FINE_TUNED["small"], seed=self.seed)
 
     def _prepared(self, images: Images) -> Iterable[Tensor]:

@@ -180,6 +180,11 @@ class MovingMNIST(Task):
         """Compare the predicted frames with the true ones."""
         return frame_errors(self.predict(model, self.x_eval), self.truth)
 
+    def shorten_evaluation(self, examples: int) -> int:
+        """Keep the first evaluation clips."""
+        self.x_eval = self.x_eval[:examples]
+        return len(self.x_eval)
+
     @property
     def truth(self) -> Tensor:
         """The frames to predict, in [0, 1]."""

@@ -1,0 +1,297 @@
+"""Rehearses a training: a few steps at full size, timed, stored and resumed.
+
+Everything is real but the length: the cell's data, network, optimizer, averagers and
+schedule, the training loop and its checkpoints. The first epoch and the last one are
+both begun, so that what happens only at the end of a training fails here, too.
+"""
+
+import gc
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.task import Loader
+from switch_ema.bench.train.checkpoints import checkpoint_path, save_checkpoint
+from switch_ema.bench.train.context import RunContext, using_threads
+from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.memory import state_mb, storages
+
+_INPUT_SECONDS = 20.0
+"""Longest measurement of the input pipeline."""
+_INPUT_BATCHES = 8
+"""Batches drawn to measure it, if the data has as many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsalLimits:
+    """How much of a training to rehearse."""
+
+    steps: int = 3
+    """Optimizer steps in the first and in the last epoch."""
+    evaluated: int = 8
+    """Examples per evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRehearsal:
+    """Measurements of a rehearsed cell. An example is an image, a clip, or a word."""
+
+    network: str
+    """The network with its number of parameters."""
+    device: str
+    """cpu, or the name of the GPU."""
+    batch: int
+    """Examples per optimizer step."""
+    start_seconds: float
+    """Data, network and optimizer, until the first batch is asked for."""
+    step_seconds: float
+    """An optimizer step, without waiting for its batches."""
+    loop_seconds: float
+    """An optimizer step including the wait for its batches."""
+    input_rate: float
+    """Examples per second that the input pipeline delivers alone."""
+    evaluated: int | None
+    """Examples per evaluation; None: the whole evaluation."""
+    evaluate_seconds: float
+    """An evaluation of one method, after the first epoch."""
+    last_seconds: float
+    """The same after the last epoch."""
+    checkpoint_mb: float
+    save_seconds: float
+    resume_seconds: float
+    state_mb: float
+    """Weights, gradients, optimizer state and averages."""
+    activations_mb: float
+    """Tensors that the forward pass keeps for the backward pass, per example."""
+    flops: float
+    """Floating-point operations of the forward and backward passes, per example."""
+    process_mb: float
+    """Peak memory of the process."""
+    device_mb: float | None
+    """Peak memory of the GPU; None on a CPU."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Metrics of the cell's first method at the end."""
+
+
+def rehearse_cell(
+    cell: Cell, context: RunContext, limits: RehearsalLimits
+) -> CellRehearsal:
+    """Begin the first epoch, store and load a checkpoint, and begin the last epoch."""
+    with using_threads(context.threads):
+        weights, seconds = _begin_and_save(cell, context, limits)
+        gc.collect()  # one training at a time, for the peak of the memory
+        resumed = RehearsedTraining(cell, context, limits)
+        seconds["resume_seconds"] = _timed(resumed._resume)
+        if resumed.epoch != 1 or resumed._digest(resumed.model) != weights:
+            raise UsageError(
+                f"{cell}: the checkpoint has other weights than the training that "
+                "wrote it."
+            )
+        last = resumed.rehearse_epoch(cell.recipe.epochs - 1)
+        # Tasks that are evaluated rarely have no evaluation after the first epoch.
+        seconds |= {
+            "evaluate_seconds": seconds["evaluate_seconds"] or last,
+            "last_seconds": last,
+        }
+        return resumed.measured(**seconds)
+
+
+def _begin_and_save(
+    cell: Cell, context: RunContext, limits: RehearsalLimits
+) -> tuple[list[str], dict[str, float]]:
+    """Begin the first epoch; return digests of the stored weights, and times."""
+    started = time.perf_counter()
+    training = RehearsedTraining(cell, context, limits)
+    seconds = {"start_seconds": time.perf_counter() - started}
+    seconds["evaluate_seconds"] = training.rehearse_epoch(0)
+    seconds["save_seconds"] = _timed(partial(save_checkpoint, training))
+    return training._digest(training.model), seconds
+
+
+class RehearsedTraining(Training):
+    """Trains a few steps of a cell and measures them."""
+
+    def __init__(
+        self, cell: Cell, context: RunContext, limits: RehearsalLimits
+    ) -> None:
+        self.limits = limits
+        self.watch: _Stopwatch | None = None
+        self.seen: _Inspection | None = None
+        super().__init__(cell, context)
+        self.evaluated = self.tested.shorten_evaluation(limits.evaluated)
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.accelerator.device)
+
+    def _make_loader(self, epoch: int) -> Loader:
+        batches = self.limits.steps * self.cell.recipe.accumulate
+        self.watch = _Stopwatch(super()._make_loader(epoch), batches)
+        return self.watch
+
+    def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
+        if self.seen is not None:
+            return super()._back_propagate(batch, batches, is_last=is_last)
+        self.seen = _Inspection(examples_in(batch))
+        with self.seen.watching(self.model.parameters()):
+            return super()._back_propagate(batch, batches, is_last=is_last)
+
+    def rehearse_epoch(self, epoch: int) -> float:
+        """Begin an epoch and evaluate; return the seconds per evaluated method."""
+        self.epoch = epoch
+        self._train_epoch()
+        before = self.result.evaluate_seconds
+        self._evaluate()
+        self.epoch += 1
+        return (self.result.evaluate_seconds - before) / len(self.averagers)
+
+    def measured(self, **seconds: float) -> CellRehearsal:
+        """Return all measurements, after the last epoch."""
+        assert self.watch is not None and self.seen is not None
+        accumulate = self.cell.recipe.accumulate
+        device = self.accelerator.device
+        on_gpu = device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else None
+        values = self.result.values[self.cell.methods[0]]
+        return CellRehearsal(
+            network=self.result.trained["Network"],
+            device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+            batch=self.watch.examples * accumulate,
+            step_seconds=self.watch.step_seconds(accumulate, with_waits=False),
+            loop_seconds=self.watch.step_seconds(accumulate, with_waits=True),
+            input_rate=_input_rate(super()._make_loader(1)),
+            evaluated=self.evaluated,
+            checkpoint_mb=checkpoint_path(self.context.folder, self.cell).stat().st_size
+            / 1e6,
+            state_mb=state_mb(self.model, [self.optimizer], self.averagers.values()),
+            activations_mb=self.seen.kept_mb,
+            flops=self.seen.flops,
+            process_mb=_peak_mb(),
+            device_mb=peak,
+            values={name: epochs[-1][0] for name, epochs in values.items()},
+            **seconds,
+        )
+
+
+class _Stopwatch:
+    """The first batches of a loader, with the time between them.
+
+    Its length is that of the loader, so that schedules are those of the whole training.
+    """
+
+    def __init__(self, loader: Loader, batches: int) -> None:
+        self._loader, self._batches = loader, batches
+        self.waits: list[float] = []
+        self.steps: list[float] = []
+        self.examples = 0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        for _ in range(min(self._batches, len(self._loader))):
+            started = time.perf_counter()
+            batch = next(batches)
+            self.waits.append(time.perf_counter() - started)
+            self.examples = examples_in(batch)
+            started = time.perf_counter()
+            yield batch
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.steps.append(time.perf_counter() - started)
+
+    def step_seconds(self, accumulate: int, *, with_waits: bool) -> float:
+        """Return the median time of an optimizer step, leaving out the first one.
+
+        The first one includes counting operations, and starting to read the data.
+        """
+        each = [
+            step + wait * with_waits
+            for step, wait in zip(self.steps, self.waits, strict=True)
+        ]
+        whole = [
+            sum(each[begin : begin + accumulate])
+            for begin in range(0, len(each), accumulate)
+        ]
+        return statistics.median(whole[1:] or whole)
+
+
+class _Inspection:
+    """Operations and memory of the first forward and backward pass."""
+
+    def __init__(self, examples: int) -> None:
+        self._examples = examples
+        self.flops, self.kept_mb = 0.0, 0.0
+
+    @contextmanager
+    def watching(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+        """Count what happens inside the context, per example."""
+        weights = {address for address, _ in storages(parameters)}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            kept.update(storages([tensor.detach()]))
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with FlopCounterMode(display=False) as counter, hooks:
+            yield
+        sizes = (size for address, size in kept.items() if address not in weights)
+        self.kept_mb = sum(sizes) / 1e6 / self._examples
+        self.flops = counter.get_total_flops() / self._examples
+
+
+def examples_in(batch: Any) -> int:
+    """Count the examples of a batch: images, texts, or the words of a language model.
+
+    >>> examples_in((torch.zeros(4, 3, 8, 8), torch.zeros(4)))
+    4
+    >>> examples_in((torch.zeros(4, 16), torch.zeros(4, 16, dtype=torch.long)))
+    64
+    >>> examples_in(([torch.zeros(3, 8, 9), torch.zeros(3, 7, 8)], [{}, {}]))
+    2
+    """
+    first = batch
+    while isinstance(first, tuple):
+        first = first[0]
+    targets = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
+    if isinstance(targets, Tensor) and isinstance(first, Tensor) and targets.ndim == 2:
+        is_text = targets.dtype == torch.long and targets.shape == first.shape
+        return targets.numel() if is_text else len(first)
+    return len(first)
+
+
+def _input_rate(loader: Loader) -> float:
+    """Return the examples per second of a loader, without the time to start it."""
+    times, counts = [time.perf_counter()], []
+    for batch in islice(loader, _INPUT_BATCHES):
+        times.append(time.perf_counter())
+        counts.append(examples_in(batch))
+        if times[-1] - times[0] > _INPUT_SECONDS:
+            break
+    first = 1 if len(counts) > 1 else 0
+    return sum(counts[first:]) / max(times[-1] - times[first], 1e-9)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _peak_mb() -> float:
+    """Return the peak memory of this process in MB (10^6 bytes)."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
