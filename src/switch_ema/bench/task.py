@@ -1,15 +1,15 @@
 """The interface of a task: data, model, optimizer, loss and metrics."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.view.teacher import Teacher
+from switch_ema.bench.loaders import Batches, Loader
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.stacking.modules import Stacked
 
@@ -43,16 +43,6 @@ def epoch_seed(seed: int, epoch: int, purpose: int = 0) -> int:
             that seeds of different purposes do not overlap.
     """
     return (seed * 100_003 + epoch + 1 + purpose) % 2**32
-
-
-class Loader(Protocol):
-    """Batches of one epoch, with a known length."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the batches."""
 
 
 class Task(ABC):
@@ -260,39 +250,3 @@ class SelfTeachingTask(Task):
         """Return the teacher that computes a student's targets."""
         averager = self.averager
         return Teacher(model, averager.averaged_tensors) if averager else Teacher(model)
-
-
-class Batches:
-    """Shuffled mini-batches of tensors in memory; faster than a DataLoader.
-
-    Args:
-        tensors: inputs, labels and so on, with the same number of examples.
-        size: examples per batch.
-        seed: seed of the order, together with the epoch.
-        epoch: epoch, counted from 0.
-        drop_last: drop a last batch that is not full: batch normalisation fails on one
-            example and is noisy on few. A size above the number of examples then gives
-            one batch of all of them.
-    """
-
-    def __init__(
-        self,
-        tensors: tuple[Tensor, ...],
-        size: int,
-        seed: int,
-        *,
-        epoch: int,
-        drop_last: bool = False,
-    ) -> None:
-        count = len(tensors[0])
-        self.tensors, self.size = tensors, min(size, count) if drop_last else size
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-        order = torch.randperm(count, generator=generator)
-        self.order = order[: count // self.size * self.size] if drop_last else order
-
-    def __len__(self) -> int:
-        return -(-len(self.order) // self.size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        for indices in torch.split(self.order, self.size):
-            yield tuple(tensor[indices] for tensor in self.tensors)

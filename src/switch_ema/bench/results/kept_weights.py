@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.loading import create_task
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.plan.cells import Cell
@@ -51,8 +53,7 @@ class KeptTask:
     def batches(self, count: int) -> list[Any]:
         """Return the first training batches, merged, on the model's device."""
         device = next(self.model.parameters()).device
-        loader = zip(range(count), self.task.train_loader(0), strict=False)
-        return joined([send_to_device(batch, device) for _, batch in loader])
+        return joined(list(islice(feed(self.task.train_loader(0), device), count)))
 
     def is_finite(self, method: str) -> bool:
         """Whether a method's weights are finite."""

@@ -15,6 +15,7 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.loading import check_unchanged, create_task
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
@@ -347,7 +348,7 @@ class Training:
         loader = self._make_loader(epoch)
         total = torch.zeros((), device=self.accelerator.device)
         held: list[Any] = []
-        for index, batch in enumerate(loader, start=1):
+        for index, batch in enumerate(self._feed(loader), start=1):
             if index == 1:
                 self._look_at(batch)
             if index == 1 and self.epoch == 0 and not is_control:
@@ -376,6 +377,10 @@ class Training:
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
 
+    def _feed(self, loader: Loader) -> Iterator[Any]:
+        """Yield the batches of an epoch on the training's device."""
+        return feed(loader, self.accelerator.device)
+
     def _count_processor_time(self, before: float) -> None:
         used = time.process_time() - before
         self.result.processor_seconds += used * self.context.workers
@@ -398,7 +403,7 @@ class Training:
         """Add the gradient of one micro-batch of the step.
 
         Args:
-            batch: a batch from the task's loader.
+            batch: a batch from the task's loader, on the training's device.
             batches: micro-batches in this step; the loss is divided by it.
             is_last: whether it is the last one before the step.
 

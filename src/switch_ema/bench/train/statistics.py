@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import set_seed
 from torch import nn
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.view.recalibration import recalibrate
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import SelfTeachingTask, Task, epoch_seed
@@ -35,21 +36,21 @@ def recompute_statistics(
     """
     if not isinstance(task, StackedTask):
         set_seed(epoch_seed(task.seed, epoch, _PURPOSE))
-        batches = task_checks.make_loader(task, epoch)
-        averager.recalibrate(batches, _call_of(task, device))
+        batches = feed(task_checks.make_loader(task, epoch), device)
+        averager.recalibrate(batches, _call_of(task))
         return
     with averager.averaged() as model:
         stack = cast(Stacked, unwrap(model))
         for index, own in enumerate(task.tasks):
             if not task.has_stopped[index]:
                 set_seed(epoch_seed(own.seed, epoch, _PURPOSE))
-                batches = task_checks.make_loader(own, epoch)
+                batches = feed(task_checks.make_loader(own, epoch), device)
                 alone = stack.alone(index)
                 tracked = {id(buffer) for buffer in alone.buffers()}
-                recalibrate(alone, batches, _call_of(own, device), tracked)
+                recalibrate(alone, batches, _call_of(own), tracked)
 
 
-def _call_of(task: Task, device: torch.device) -> Callable[[nn.Module, Any], Any]:
+def _call_of(task: Task) -> Callable[[nn.Module, Any], Any]:
     """Return a function that runs a model on a batch.
 
     It computes the loss, since only the task knows how to call its model; but the loss
@@ -57,7 +58,6 @@ def _call_of(task: Task, device: torch.device) -> Callable[[nn.Module, Any], Any
     """
 
     def call(model: nn.Module, batch: Any) -> Any:
-        batch = send_to_device(batch, device)
         if isinstance(task, SelfTeachingTask):
             return model(*batch)
         return task.loss(model, batch)

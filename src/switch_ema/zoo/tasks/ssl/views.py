@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 from torch.utils.data import DataLoader, Dataset
 
-from switch_ema.bench.task import Batches
+from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
 from switch_ema.zoo.data.splits import stream
 from switch_ema.zoo.data.vision import Images, picture
 from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
@@ -33,10 +33,15 @@ class DrawnBatches(Batches):
         assert isinstance(task.x, Tensor)
         super().__init__((task.x,), task.batch, task.seed, epoch=epoch, drop_last=True)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Draw whole batches, since all of them share one generator."""
         generator = stream(self._task.seed, f"views of epoch {self._epoch}")
-        for (images,) in super().__iter__():
-            yield self._draw(images.float() / 255, generator)
+        for index, (images,) in enumerate(super().batches()):
+            drawn = self._draw(images.float() / 255, generator)
+            if index >= start:
+                yield tuple(part.take(tensor).to(device) for tensor in drawn)
 
 
 class TransformedBatches:
