@@ -38,7 +38,7 @@ COMMANDS: dict[str, str] = {
     "tasks": "switch_ema.commands.lists:Tasks",
     "methods": "switch_ema.commands.lists:Methods",
     "optimizers": "switch_ema.commands.lists:Optimizers",
-    "data": "switch_ema.commands.lists:Data",
+    "data": "switch_ema.commands.data:Data",
 }
 _CLOSED_PIPE = 128 + 13
 """Exit code after SIGPIPE, as shells report it."""

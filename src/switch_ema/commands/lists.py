@@ -1,4 +1,4 @@
-"""Commands that list tasks, methods, optimizers and data.
+"""Commands that list tasks, methods and optimizers.
 
 Lists need no torch; it is imported only where needed.
 """
@@ -110,19 +110,6 @@ class Optimizers:
         """List them."""
         rows = {name: info.description for name, info in OPTIMIZERS.items()}
         _print_list("optimizer", rows, console)
-
-
-@dataclass(frozen=True)
-class Data:
-    """Show which datasets were found, and how to get the others."""
-
-    def __call__(self, console: Console) -> None:
-        """Show it."""
-        table = Table("data", "found", "where", "how to get it", title="Data")
-        for source in _sources():
-            found = "[green]yes[/]" if source.found else "no"
-            table.add_row(source.name, found, escape(source.where), escape(source.how))
-        console.print(table)
 
 
 def _print_list(kind: str, descriptions: dict[str, str], console: Console) -> None:

@@ -14,6 +14,10 @@ from switch_ema.zoo.data import (
     sources,
     stream,
 )
+from switch_ema.zoo.data.downloads import download_dataset
+from switch_ema.zoo.data.labelled_texts import load_labelled_texts
+from switch_ema.zoo.data.sample_files import write_sample
+from switch_ema.zoo.data.texts import load_texts
 
 
 @pytest.fixture
@@ -49,10 +53,11 @@ def test_unset_folder(folder, monkeypatch):
 def test_missing_file_tells_what_is_there(folder):
     write_images(folder / "mnist.npz")
     message = message_of("images:dataset=fashion_mnist")
-    assert "has mnist.npz, but not fashion_mnist.npz" in message
+    assert "has mnist.npz, but not FashionMNIST/raw or fashion_mnist.npz" in message
     message = message_of("lm:dataset=wikitext2")
-    assert "wikitext2/valid.txt and wikitext2/test.txt" in message
-    assert "download" not in message
+    assert "wikitext2/{valid.txt,test.txt}" in message
+    assert "switch-ema data wikitext2 --download" in message
+    assert "download=True" not in message
 
 
 def test_folder_that_is_none(folder, monkeypatch):
@@ -106,19 +111,41 @@ def test_failing_download_says_what_else_to_do(folder, monkeypatch):
     assert "failed (no network): set SWITCH_EMA_DATA" in message
 
 
-def test_downloads_are_read_through_torchvision(folder, monkeypatch):
+def test_downloads_are_found_afterwards(folder, monkeypatch):
     import torchvision
 
-    class Fake:
-        def __init__(self, root, train, download):
-            assert root == folder / "cache" / "switch-ema"
-            self.data = torch.full((20 if train else 10, 28, 28), 3, dtype=torch.uint8)
-            self.targets = torch.arange(len(self.data)) % 10
+    def fake(root, *, download):
+        assert root == folder / "cache" / "switch-ema" and download
+        write_sample("fashion_mnist", root, count=20)
 
-    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", Fake)
+    monkeypatch.delenv("SWITCH_EMA_DATA")
+    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", fake)
     data = load_images("fashion_mnist", 0, download=True)
-    assert data.x_train.shape == (20, 1, 28, 28)
-    assert data.x_test.shape == (10, 1, 28, 28)
+    assert data.x_train.shape == data.x_test.shape == (20, 1, 28, 28)
+    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", None)
+    assert load_images("fashion_mnist", 0, download=True) is data
+
+
+def test_downloads_from_the_hub_are_written_as_published(folder, monkeypatch):
+    import datasets
+
+    rows = {
+        "Salesforce/wikitext": [{"text": " = Title = \n"}, {"text": ""}],
+        "Yelp/yelp_review_full": [{"label": 4, "text": 'A "good" one, \\n really'}],
+    }
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, *_, split: rows[name])
+    download_dataset("wikitext103")
+    download_dataset("yelp")
+    words = load_texts("wikitext103", 0)
+    assert words.train == ["=", "Title", "=", "<eos>"]
+    reviews = load_labelled_texts("yelp", 0)
+    assert reviews.train == ['A "good" one, \\n really']
+    assert reviews.y_test.tolist() == [4]
+
+
+def test_data_without_a_download_names_its_page(folder):
+    with pytest.raises(UsageError, match=r"imagenet: get it from https://image-net"):
+        download_dataset("imagenet")
 
 
 def test_missing_module_names_the_extra():
@@ -136,7 +163,8 @@ def test_catalogue(folder):
     assert found["digits"].found
     assert found["mnist"].found
     assert found["mnist"].where == str(folder / "mnist.npz")
-    assert found["ptb"].where.endswith("ptb.test.txt")
+    assert found["ptb"].where == str(folder / "ptb")
+    assert found["ptb"].page.startswith("http://www.fit.vutbr.cz")
     assert not found["cifar10"].found
     assert found["cifar10"].where == ""
     assert "download=True" in found["cifar10"].how

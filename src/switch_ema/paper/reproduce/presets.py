@@ -117,13 +117,9 @@ def _teacher_decays(teacher: TeacherDecays, kind: str) -> Decays:
 def _first_found(datasets: tuple[str, ...]) -> str:
     """Choose the first dataset found; the last one ships with a library."""
     # Data loaders import torch, which listing tables must not need.
-    from switch_ema.zoo.data.sources import find_download, find_files
+    from switch_ema.zoo.data.sources import find_files
 
-    here = (
-        name
-        for name in datasets[:-1]
-        if find_files(name) is not None or find_download(name) is not None
-    )
+    here = (name for name in datasets[:-1] if find_files(name) is not None)
     return next(here, datasets[-1])
 
 

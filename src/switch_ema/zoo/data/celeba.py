@@ -8,30 +8,49 @@ from torch import Tensor
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.downloads import find_or_download
+from switch_ema.zoo.data.text_files import read_text
 
-TRAINING, VALIDATION = 162_770, 19_867
-"""Sizes of the training, validation and test parts, in order of file name."""
+PARTITION = "list_eval_partition.txt"
+"""The published file of the parts: lines of a file name and 0, 1 or 2."""
+_TRAINING, _TEST = "0", "2"
 _CROP = (15, 40, 163, 188)
 """Left, top, right and bottom of the face crop in a 178 by 218 image."""
 SIDE = 64
 
 
-def load_celeba() -> tuple[Tensor, Tensor]:
+def load_celeba(*, download: bool = False) -> tuple[Tensor, Tensor]:
     """Return the training and the test faces as bytes (count, 3, 64, 64).
 
-    Reads the published folder img_align_celeba; takes about 2.2 GB of memory.
+    Reads the published folder img_align_celeba and the file of its parts, beside it or
+    in it; all faces take 2.2 GB of memory.
     """
-    files = sources.find_files("celeba")
-    if files is None:
-        raise sources.not_found("celeba")
-    paths = tuple(sorted(files[0].glob("*.jpg")))
-    first_test = TRAINING + VALIDATION
-    if len(paths) <= first_test:
-        raise UsageError(
-            f"{files[0]} must contain more than {first_test:,} *.jpg files, as CelebA "
-            f"does, got {len(paths):,}."
-        )
-    return _read(paths[:TRAINING]), _read(paths[first_test:])
+    (folder,) = find_or_download("celeba", download=download)
+    parts = _read_partition(folder)
+    return _read(parts[_TRAINING]), _read(parts[_TEST])
+
+
+def _read_partition(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the files of each part that are there, in the order of the list."""
+    places = (folder.parent / PARTITION, folder / PARTITION)
+    listing = next((path for path in places if path.is_file()), None)
+    if listing is None:
+        raise UsageError(f"{folder.parent} must contain {PARTITION}, which is missing.")
+    there = {path.name for path in folder.glob("*.jpg")}
+    parts: dict[str, list[Path]] = {part: [] for part in "012"}
+    for number, line in enumerate(read_text(listing).splitlines(), start=1):
+        name, _, part = line.strip().partition(" ")
+        if part.strip() not in parts:
+            raise UsageError(
+                f"{listing}, line {number}: a file name and its part (0, 1 or 2) are "
+                f"expected, got {line!r}."
+            )
+        if name in there:
+            parts[part.strip()].append(folder / name)
+    for part, what in ((_TRAINING, "training"), (_TEST, "tests")):
+        if not parts[part]:
+            raise UsageError(f"{folder} has none of the faces for {what}.")
+    return {part: tuple(paths) for part, paths in parts.items()}
 
 
 @lru_cache(maxsize=2)

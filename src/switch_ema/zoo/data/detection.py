@@ -108,8 +108,8 @@ class DetectionData:
 
 
 SHAPES_TRAIN, SHAPES_TEST = 320, 100
-_FOLDERS = {"bccd": "bccd", "nuclei": "masks", "coco": "coco"}
-"""Dataset folders inside the user's data folder."""
+_KNOWN = ("bccd", "nuclei", "coco")
+"""Datasets found in the user's data folder."""
 
 
 def load_detection(
@@ -166,12 +166,13 @@ def load_detection(
 
 
 def _folder(name: str) -> Path:
-    if name not in _FOLDERS:
+    if name not in _KNOWN:
         return Path(name).expanduser()
-    folder = sources.data_folder()
-    if folder is None or sources.find_files(name) is None:
+    files = sources.find_files(name)
+    if files is None:
         raise sources.not_found(name)
-    return folder / _FOLDERS[name]
+    above = files[0].parent
+    return above.parent if above.name == "annotations" else above
 
 
 @lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""Labelled images: scikit-learn's digits, the user's files, or torchvision's."""
+"""Labelled images in memory: scikit-learn's digits, or published files."""
 
 import zipfile
 from dataclasses import dataclass
@@ -11,8 +11,12 @@ from torch import Tensor
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.cifar import read_cifar
+from switch_ema.zoo.data.downloads import find_or_download
+from switch_ema.zoo.data.idx import read_idx
 from switch_ema.zoo.data.splits import stream
 
+_CIFAR = ("cifar10", "cifar100")
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -52,12 +56,14 @@ def load_images(name: str, seed: int, *, download: bool = False) -> ImageSet:
         order = torch.randperm(len(labels), generator=stream(seed, "digits"))
         x, y = (images * 255).round().byte()[order], labels[order]
         return ImageSet(x[:1000], y[:1000], x[1000:], y[1000:])
-    files = sources.find_files(name)
-    if files is not None:
-        return _read_npz(files[0])
-    if download or sources.find_download(name) is not None:
-        return _read_torchvision(name)
-    raise sources.not_found(name)
+    return _read(name, find_or_download(name, download=download))
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, files: tuple[Path, ...]) -> ImageSet:
+    if files[0].suffix == ".npz":
+        return _image_set(*_read_npz(files[0]))
+    return _image_set(*(read_cifar if name in _CIFAR else read_idx)(files))
 
 
 @lru_cache(maxsize=1)
@@ -68,8 +74,7 @@ def load_digit_images() -> tuple[Tensor, Tensor]:
     return images.unsqueeze(1), torch.tensor(digits.target, dtype=torch.long)
 
 
-@lru_cache(maxsize=2)
-def _read_npz(path: Path) -> ImageSet:
+def _read_npz(path: Path) -> tuple[np.ndarray, ...]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             missing = [array for array in _ARRAYS if array not in stored]
@@ -78,29 +83,9 @@ def _read_npz(path: Path) -> ImageSet:
                     f"{path} must contain the arrays {', '.join(_ARRAYS)}; "
                     f"{', '.join(missing)} not found."
                 )
-            arrays = [stored[array] for array in _ARRAYS]
+            return tuple(stored[array] for array in _ARRAYS)
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
-    return _image_set(*arrays)
-
-
-@lru_cache(maxsize=2)
-def _read_torchvision(name: str) -> ImageSet:
-    """Read or download a dataset; torchvision verifies the files' checksums."""
-    datasets = sources.need("torchvision.datasets")
-    make = getattr(datasets, sources.DOWNLOADS[name][0])
-    folder = sources.download_folder()
-    try:
-        train = make(folder, train=True, download=True)
-        test = make(folder, train=False, download=True)
-    except (RuntimeError, OSError) as error:
-        raise sources.download_failed(name, error) from None
-    parts = [np.asarray(part) for data in (train, test) for part in _parts(data)]
-    return _image_set(*parts)
-
-
-def _parts(dataset: object) -> tuple[object, object]:
-    return getattr(dataset, "data"), getattr(dataset, "targets")  # noqa: B009 - untyped
 
 
 def _image_set(*arrays: np.ndarray) -> ImageSet:

@@ -3,16 +3,19 @@
 import importlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.data.catalog import DATASETS, LIBRARIES
 
 FOLDER = "SWITCH_EMA_DATA"
 _INSTALL = 'pip install "switch-ema[toy]"'
 _EXTRAS = {
+    "datasets": "language",
     "diffusers": "generation",
     "lightly": "self-supervised",
     "mnist1d": "toy",
@@ -25,48 +28,6 @@ _EXTRAS = {
 }
 """The smallest extra with each module; what only some options need is found here."""
 
-FILES: dict[str, tuple[str, ...]] = {
-    "mnist": ("mnist.npz",),
-    "fashion_mnist": ("fashion_mnist.npz",),
-    "cifar10": ("cifar10.npz",),
-    "cifar100": ("cifar100.npz",),
-    "stl10": ("stl10.npz",),
-    "imagenet": ("imagenet/train", "imagenet/val"),
-    "celeba": ("celeba/img_align_celeba",),
-    "wikitext2": ("wikitext2/valid.txt", "wikitext2/test.txt"),
-    "wikitext103": ("wikitext103/*train*", "wikitext103/*test*"),
-    "ptb": ("ptb/*train.txt", "ptb/*test.txt"),
-    "bccd": ("bccd/train.json", "bccd/val.json", "bccd/images*"),
-    "coco": (
-        "coco/annotations/instances_train*.json",
-        "coco/annotations/instances_val*.json",
-    ),
-    "nuclei": ("masks/train.json", "masks/val.json", "masks/images*"),
-    "agedb": ("agedb/*.csv",),
-    "imdb-wiki": ("imdb_wiki/*.csv",),
-    "sst2": ("sst2/train.tsv", "sst2/test.tsv"),
-    "reviews": ("reviews/train.tsv", "reviews/test.tsv"),
-    "yelp": ("yelp/train.csv", "yelp/test.csv"),
-}
-"""File patterns to search for in the data folder, by dataset."""
-
-DOWNLOADS: dict[str, tuple[str, str]] = {
-    "mnist": ("MNIST", "MNIST"),
-    "fashion_mnist": ("FashionMNIST", "FashionMNIST"),
-    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
-    "cifar100": ("CIFAR100", "cifar-100-python"),
-    "stl10": ("STL10", "stl10_binary"),
-}
-"""Torchvision's class and the folder its download creates, by dataset."""
-
-LIBRARIES: dict[str, str] = {
-    "digits": "sklearn",
-    "circles and moons": "sklearn",
-    "mnist1d": "mnist1d",
-    "pydoc": "pydoc_data",
-}
-"""The module that ships each dataset."""
-
 
 @dataclass(frozen=True)
 class DataSource:
@@ -78,6 +39,8 @@ class DataSource:
     """Where it was found; empty if missing."""
     how: str
     """How to get it."""
+    page: str = ""
+    """The publisher's page."""
 
 
 def catalogue() -> list[DataSource]:
@@ -88,11 +51,10 @@ def catalogue() -> list[DataSource]:
         where = f"comes with {module}" if found else ""
         how = "comes with Python" if name == "pydoc" else _INSTALL
         sources.append(DataSource(name, found, where, how))
-    for name in FILES:
-        files, downloaded = find_files(name), find_download(name)
-        places = [str(path) for path in files or ()] or [str(downloaded or "")]
-        found = files is not None or downloaded is not None
-        sources.append(DataSource(name, found, ", ".join(places), _how_to_get(name)))
+    for name, dataset in DATASETS.items():
+        place, how = find_folder(name), _how_to_get(name)
+        where = "" if place is None else str(place)
+        sources.append(DataSource(name, place is not None, where, how, dataset.page))
     return sources
 
 
@@ -107,53 +69,85 @@ def data_folder() -> Path | None:
     return folder
 
 
-def find_files(name: str) -> tuple[Path, ...] | None:
-    """Return a dataset's files in the user's folder; None if any is missing."""
-    folder = data_folder()
-    if folder is None:
-        return None
-    found = [sorted(folder.glob(pattern))[:1] for pattern in FILES[name]]
-    return tuple(paths[0] for paths in found) if all(found) else None
-
-
 def download_folder() -> Path:
     """Return the download folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "switch-ema"
 
 
-def find_download(name: str) -> Path | None:
-    """Return the folder of an earlier download, if any."""
-    if name not in DOWNLOADS:
-        return None
-    folder = download_folder() / DOWNLOADS[name][1]
-    return folder if folder.is_dir() else None
+def find_files(name: str) -> tuple[Path, ...] | None:
+    """Return a dataset's files, one per pattern of its layout; None if any is missing.
+
+    The user's folder comes before earlier downloads.
+    """
+    given = data_folder()
+    for folder in (*([given] if given else []), download_folder()):
+        for layout in DATASETS[name].layouts:
+            found = [sorted(folder.glob(pattern))[:1] for pattern in layout]
+            if all(found):
+                return tuple(paths[0] for paths in found)
+    return None
+
+
+def find_folder(name: str) -> Path | None:
+    """Return the folder with all files of a dataset, or its only file."""
+    files = find_files(name)
+    return None if files is None else Path(os.path.commonpath(files))
 
 
 def _how_to_get(name: str) -> str:
     """Return advice on how to get a missing dataset."""
-    files = " and ".join(FILES[name])
-    other = ", or pass the option download=True" if name in DOWNLOADS else ""
+    dataset = DATASETS[name]
+    how = f"set {FOLDER} to a folder with {_looked_for(name)}"
+    if dataset.torchvision:
+        how += ", or pass the option download=True"
+    if dataset.can_download:
+        how += f", or run `switch-ema data {name} --download`"
     if name == "imagenet":
-        other = ", or pass its path as the option folder"
-    return f"set {FOLDER} to a folder with {files}{other}"
+        how += ", or pass its path as the option folder"
+    return how
+
+
+def _looked_for(name: str) -> str:
+    """Describe the layouts of a dataset."""
+    return " or ".join(map(_described, DATASETS[name].layouts))
+
+
+def _described(layout: Sequence[str]) -> str:
+    """Describe a layout shortly, as a shell would.
+
+    >>> _described(["ptb/train.txt", "ptb/test.txt"])
+    'ptb/{train.txt,test.txt}'
+    """
+    folder = os.path.commonpath(layout)
+    if len(layout) == 1 or (len(layout) > 2 and folder):
+        return folder
+    names = (os.path.relpath(path, folder or ".") for path in layout)
+    return f"{folder}/{{{','.join(names)}}}".lstrip("/")
 
 
 def not_found(name: str) -> UsageError:
     """Build the error for missing data: what was found and what to do."""
+    state = f"{FOLDER} is not set"
     folder = data_folder()
-    if folder is None:
-        state = f"{FOLDER} is not set"
-    else:
+    if folder is not None:
         there = [
-            pattern
-            for patterns in FILES.values()
-            for pattern in patterns
-            if any(folder.glob(pattern))
+            _described(layout)
+            for dataset in DATASETS.values()
+            for layout in dataset.layouts
+            if not _missing(folder, layout)
         ]
-        found = ", ".join(there) or "no known files"
-        state = f"{FOLDER} has {found}, but not {' and '.join(FILES[name])}"
+        found = ", ".join(there) or "no known data"
+        state = f"{FOLDER} has {found}, but not {_looked_for(name)}"
+        for layout in DATASETS[name].layouts:
+            missing = _missing(folder, layout)
+            if len(missing) < len(layout):  # part of it is there
+                state = f"{folder} lacks {', '.join(missing)}"
     return UsageError(f"the data {name} was not found ({state}): {_how_to_get(name)}.")
+
+
+def _missing(folder: Path, layout: Sequence[str]) -> list[str]:
+    return [pattern for pattern in layout if not any(folder.glob(pattern))]
 
 
 def download_failed(name: str, error: Exception) -> UsageError:

@@ -13,7 +13,7 @@ from torch import Tensor
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.images import ImageSet, load_images
-from switch_ema.zoo.data.stl10 import find_stl10, load_stl10
+from switch_ema.zoo.data.stl10 import load_stl10
 
 
 class ImageFiles:
@@ -91,9 +91,7 @@ def load_vision(
         return _open_folders(_imagenet_folder(folder))
     if folder is not None:
         raise UsageError(f"folder applies to the dataset imagenet, not to {name}.")
-    if name == "stl10" and sources.find_files(name) is None:
-        if find_stl10() is None and not download:
-            raise sources.not_found(name)
+    if name == "stl10":
         return in_memory(name, load_stl10(unlabelled=False, download=download))
     return in_memory(name, load_images(name, seed, download=download))
 
@@ -130,10 +128,10 @@ def picture(images: Images, index: int) -> Any:
 def _imagenet_folder(given: str | None) -> Path:
     if given is not None:
         return Path(given).expanduser()
-    folder = sources.data_folder()
-    if folder is None or not (folder / "imagenet").is_dir():
+    folder = sources.find_folder("imagenet")
+    if folder is None:
         raise sources.not_found("imagenet")
-    return folder / "imagenet"
+    return folder
 
 
 @lru_cache(maxsize=1)

@@ -56,6 +56,13 @@ DATA: dict[str, str] = {
 }
 """Dataset that a task needs by default; that of the others comes with a library."""
 
+_PAPER_DATA: dict[str, tuple[str, ...]] = {
+    "rcf-mnist": ("fashion_mnist", "cifar10"),
+    "awd-lstm": ("ptb",),
+    "moving-mnist": ("mnist", "moving_mnist"),
+}
+"""Datasets of tasks at the paper's scale that do not have the option dataset."""
+
 _FAMILIES: dict[str, str] = {
     "toy": "toy",
     "classification": "vision",
@@ -115,6 +122,18 @@ def check_packages(name: str, options: Mapping[str, Any]) -> None:
     for module in (*PACKAGES.get(name, ()), *digits):
         if find_spec(module) is None:
             raise UsageError(missing_extra(module, extra_of(name), name))
+
+
+def needed_data(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the datasets that a task reads from files at the paper's scale.
+
+    >>> needed_data("mae", {"scale": "paper", "dataset": "stl10"})
+    ('stl10',)
+    """
+    if options.get("scale") != "paper":
+        return ()
+    dataset = options.get("dataset")
+    return _PAPER_DATA.get(name, ()) if dataset is None else (str(dataset),)
 
 
 def describe_task(name: str) -> str:

@@ -76,12 +76,14 @@ def test_bad_options(spec, message):
 def test_a_folder_of_stl10_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv(sources.FOLDER, str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(UsageError, match="stl10 was not found: set SWITCH_EMA_DATA"):
+    with pytest.raises(
+        UsageError, match=r"stl10 was not found \(.*: set SWITCH_EMA_DATA"
+    ):
         create_task("byol:dataset=stl10", (0,))
     folder = tmp_path / "stl10_binary"
     folder.mkdir()
     (folder / "train_X.bin").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"found train_X\.bin, so train_y\.bin"):
+    with pytest.raises(UsageError, match=r"lacks stl10_binary/train_y\.bin"):
         create_task("byol:dataset=stl10", (0,))
 
 

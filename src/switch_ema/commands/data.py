@@ -1,0 +1,136 @@
+"""`switch-ema data`: which data the tables need, what was found, and downloads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.text import listed, unknown
+
+if TYPE_CHECKING:
+    from switch_ema.zoo.data.sources import DataSource
+
+
+@dataclass(frozen=True)
+class Data:
+    """Show what data each table needs, what was found, and how to get the rest.
+
+    Tables are those of the paper, at its scale.
+
+    - switch-ema data
+    - switch-ema data table-3 celeba
+    - switch-ema data cifar100 --download
+    """
+
+    names: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="[TABLE|DATA ...]"),
+    ] = ()
+    """Tables, such as table-3, and datasets, such as celeba; default: everything."""
+    download: bool = False
+    """Download what is missing of these, with torchvision or datasets, into
+    SWITCH_EMA_DATA or, if that is not set or not writable, ~/.cache/switch-ema."""
+
+    def __call__(self, console: Console) -> None:
+        """Show it."""
+        from switch_ema.zoo.data.sources import catalogue
+
+        if self.download:
+            if not self.names:
+                raise UsageError(
+                    "--download needs the names of tables or datasets, such as "
+                    "`switch-ema data cifar100 --download`."
+                )
+            _download(self.names, console)
+        sources = {source.name: source for source in catalogue()}
+        if self.names:
+            chosen = _chosen(self.names, sources)
+            _print_details([sources[name] for name in chosen], console)
+        else:
+            _print_by_table(sources, console)
+
+
+def data_of_tables() -> dict[str, tuple[str, ...]]:
+    """Return the datasets of each table of the paper at its scale, by table."""
+    from switch_ema.paper import TABLES
+    from switch_ema.zoo.tasks.registry import needed_data
+
+    found = {}
+    for table in TABLES.values():
+        settings = [row.setting("paper") for row in table.rows]
+        needed = [
+            name
+            for setting in settings
+            for own in setting.variants.values() or ({},)
+            for name in needed_data(setting.task, {**setting.options, **own})
+        ]
+        found[table.name] = tuple(dict.fromkeys(needed))
+    return found
+
+
+def _chosen(names: Sequence[str], sources: "dict[str, DataSource]") -> list[str]:
+    """Return the datasets of tables and datasets by name, each once."""
+    tables = data_of_tables()
+    chosen: list[str] = []
+    for name in names:
+        if name not in tables and name not in sources:
+            raise unknown("table or dataset", name, [*tables, *sources])
+        chosen += tables.get(name, (name,))
+    return list(dict.fromkeys(chosen))
+
+
+def _download(names: Sequence[str], console: Console) -> None:
+    from switch_ema.zoo.data.downloads import download_dataset
+    from switch_ema.zoo.data.sources import catalogue
+
+    sources = {source.name: source for source in catalogue()}
+    failed = []
+    for name in _chosen(names, sources):
+        if sources[name].found:
+            continue
+        try:
+            with console.status(f"Downloading {escape(name)}"):
+                folder = download_dataset(name)
+        except UsageError as error:
+            failed.append(name)
+            console.print(escape(str(error)), style="red", soft_wrap=True)
+        else:
+            console.print(escape(f"Downloaded {name} to {folder}."), soft_wrap=True)
+    if failed:
+        raise UsageError(f"{listed(failed)} could not be downloaded; see above.")
+
+
+def _print_by_table(sources: "dict[str, DataSource]", console: Console) -> None:
+    """Print what each table needs, and where each dataset is."""
+    needs = Table("table", "needs", "missing", title="The paper's tables, at its scale")
+    for table, data in data_of_tables().items():
+        missing = [name for name in data if not sources[name].found]
+        listing = ", ".join(data) or "nothing"
+        needs.add_row(table, escape(listing), escape(", ".join(missing)))
+    console.print(needs)
+    places = Table(title="Data")
+    for column in ("data", "found"):
+        places.add_column(column, no_wrap=True)
+    places.add_column("where, or the publisher's page", overflow="fold")
+    for source in sources.values():
+        where = escape(source.where or source.page or source.how)
+        places.add_row(source.name, "[green]yes[/]" if source.found else "no", where)
+    console.print(places)
+    console.print("switch-ema data NAME shows which files are looked for.")
+
+
+def _print_details(sources: "Sequence[DataSource]", console: Console) -> None:
+    printed = Table(show_header=False, show_lines=True)
+    printed.add_column(no_wrap=True)
+    printed.add_column(overflow="fold")
+    for source in sources:
+        lines = [f"found: {source.where}" if source.found else f"missing: {source.how}"]
+        if source.page:
+            lines.append(f"publisher: {source.page}")
+        printed.add_row(escape(source.name), escape("\n".join(lines)))
+    console.print(printed)
