@@ -192,9 +192,9 @@ def test_the_list_has_a_line_for_each_metric(folder, capsys, monkeypatch):
     assert "PSNR (dB), higher is better, gains in %" in psnr and "21.85" in psnr
 
 
-def test_docs_are_written_from_what_is_stored(folder, capsys):
-    call(capsys, *RUN, "--rows", "simmim")
-    before = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+def test_docs_are_written_from_what_is_published(folder, capsys):
+    call(capsys, *RUN, "--rows", "simmim", "--publish")
+    before = (folder / "evidence/table-5/simmim.jsonl").read_bytes()
     code, out, _ = call(capsys, "reproduce", "--write-docs", "docs/results.md")
     assert code == 0 and "docs/results.md" in out
     overview = (folder / "docs/results.md").read_text()
@@ -211,7 +211,7 @@ def test_docs_are_written_from_what_is_stored(folder, capsys):
     assert text.count("No row of this table has been run") == tables - 1
     assert "| SimMIM, DeiT-B, 800ep |  |" in text
     assert "| 84.16 | +0.31 |" in text
-    after = (folder / "runs/reproduce-table-5/simmim/results.sqlite").read_bytes()
+    after = (folder / "evidence/table-5/simmim.jsonl").read_bytes()
     assert after == before
 
 

@@ -24,6 +24,7 @@ from switch_ema.bench.plan.sweep_points import (
     sweep_points,
     trained,
 )
+from switch_ema.bench.results.evidence import open_results
 from switch_ema.bench.results.folder import (
     INPUTS,
     RESULTS,
@@ -31,7 +32,6 @@ from switch_ema.bench.results.folder import (
     claim,
     locked,
     note_tuned,
-    open_run,
     remove_leftovers,
     run_folder,
     settle_arithmetic,
@@ -194,11 +194,11 @@ def _stored_config(results: Results) -> CompareConfig:
     return CompareConfig.from_json(results.meta()["config"])
 
 
-def summarize_run(folder: Path) -> ComparisonSummary:
-    """Summarise the stored results of a run."""
-    config, results = open_run(folder)
+def summarize_run(path: Path) -> ComparisonSummary:
+    """Summarise the stored results of a run folder or an evidence file."""
+    config, results = open_results(path)
     with closing(results):
-        return summarize(config, results, folder.name)
+        return summarize(config, results, path.stem if path.is_file() else path.name)
 
 
 @dataclass(frozen=True)

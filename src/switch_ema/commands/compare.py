@@ -22,6 +22,11 @@ from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
 from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
 from switch_ema.commands.output import exit_unless
+from switch_ema.commands.publishing import (
+    PublishOptions,
+    publish_run,
+    restore_run,
+)
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -58,6 +63,7 @@ class Compare:
         default_factory=partial(CompareConfig, stack="auto")
     )
     run: RunOptions = field(default_factory=RunOptions)
+    files: PublishOptions = field(default_factory=PublishOptions)
     script: str | None = None
     """Your own training command instead of tasks, such as
     "python train.py --seed {seed}"; its script calls switch_ema.trial, see
@@ -108,6 +114,8 @@ class Compare:
             settings = replace(settings, stack="off")
         settings = first_look(settings)
         folder = run_folder(settings, self.run.out, self.run.name)
+        if self.files.publish:
+            restore_run(folder, self.files.evidence, settings, console)
         stored, given = stored_version(settings, folder), settings.seeds
         settings = settings.extending(stored)
         cells = plan_comparison(settings)
@@ -133,6 +141,8 @@ class Compare:
         watcher = TalkingBar(console)
         run = run_comparison(settings, self.run, cells=cells, watcher=watcher)
         _show(run.summary, run.folder, console, verbose=self.verbose)
+        if self.files.publish:
+            publish_run(run.folder, self.files.evidence, console)
         if self.format == "json":
             print(as_json(run.summary), end="")
         if self.script is not None and run.summary.tasks:
@@ -271,7 +281,7 @@ class Report:
     """
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run, such as runs/NAME."""
+    """Folder of the run, such as runs/NAME, or an evidence file."""
     format: Literal["page", "md", "csv", "latex", "json"] = "page"
     """Output format."""
     fail_unless: str | None = None
@@ -280,6 +290,7 @@ class Report:
     METHOD:no-difference, METHOD:hurts, METHOD:decided."""
     methods_paragraph: bool = False
     """Print how the comparison was done as the methods section of a paper would."""
+    files: PublishOptions = field(default_factory=PublishOptions)
     verbose: bool = False
     """Print every verdict, the cost, and how verdicts are reached."""
 
@@ -302,10 +313,20 @@ class Report:
                     f"{self.run} has no finished baseline to describe yet."
                 )
             print(methods_paragraph(summary, latex=self.format == "latex"), end="")
+        elif self.run.is_file() and self.format == "page":
+            from switch_ema.bench.report.terminal import (
+                print_comparison,
+                print_findings,
+            )
+
+            show = print_comparison if self.verbose else print_findings
+            show(summary, console)  # a file has no folder for a page
         elif self.format == "page":
             _show(summary, self.run, console, verbose=self.verbose)
         else:
             print(FORMATS[self.format](summary), end="")
+        if self.files.publish:
+            publish_run(self.run, self.files.evidence, console)
         exit_unless(condition, summary)
 
 

@@ -18,6 +18,11 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import MOST_SEEDS
 from switch_ema.bench.text import listed
+from switch_ema.commands.publishing import (
+    PublishOptions,
+    publish_run,
+    restore_run,
+)
 from switch_ema.paper.reproduce.presets import RowSettings
 
 if TYPE_CHECKING:
@@ -46,6 +51,8 @@ class Reproduce:
     - switch-ema reproduce table-2 --scale paper --dry-run
     - switch-ema reproduce table-3 --scale paper --show deit-s
     - switch-ema reproduce table-2 --scale paper --executor ray --workers-per-training 8
+    - switch-ema reproduce table-3 --rows resnet18 --until-decided --publish
+    - switch-ema reproduce table-3 --rows resnet18 --check
     - switch-ema reproduce --write-docs docs/results.md
     """
 
@@ -67,8 +74,14 @@ class Reproduce:
     show: str | None = None
     """Print the whole recipe of this row, or of rows by a pattern, and exit: network,
     augmentation, parameter groups, schedule, decays, and what survives a switch."""
+    check: bool = False
+    """Train published rows again (with --seeds, only the first ones) and compare with
+    the published values; exit with code 1 if a verdict differs."""
+    files: Annotated[PublishOptions, tyro.conf.arg(name="")] = field(
+        default_factory=PublishOptions
+    )
     write_docs: Path | None = None
-    """Write the stored results to this file as Markdown, without training."""
+    """Write the published results to this file as Markdown, without training."""
     format: Literal["text", "json"] = "text"
     """json: print the verdicts on the tables' rows as JSON, and everything else to
     standard error."""
@@ -103,6 +116,10 @@ class Reproduce:
             _show_recipes(self, tables, self.show, console)
         elif self.write_docs is not None:
             _write_docs(self, tables, self.write_docs, console)
+        elif self.check:
+            from switch_ema.commands.reproduce_check import check_rows
+
+            check_rows(self, tables, console)
         elif not self.tables:
             *most, last = TABLES
             raise UsageError(
@@ -121,7 +138,12 @@ def _reproduce(
 
     if flags.format == "json":
         console = Console(stderr=True)
-    plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
+    chosen = (tables, flags.rows, flags.settings, flags.run.out)
+    plans = plan_rows(*chosen)
+    if flags.files.publish:
+        for plan in plans:
+            restore_run(plan.folder, flags.files.evidence, plan.config, console)
+        plans = plan_rows(*chosen)  # with the seeds of the restored rows
     _print_plan(flags, plans, console)
     if flags.settings.until_decided:
         console.print(
@@ -139,11 +161,22 @@ def _reproduce(
     stored = StoredRows(flags.run.out, flags.settings.scale)
     try:
         train_rows(plans, flags.run, console, stored)
-    finally:  # show finished rows after Ctrl-C, too
+    finally:  # publish and show finished rows after Ctrl-C, too
+        if flags.files.publish:
+            _publish_rows(plans, flags.files.evidence, console)
         for table in tables:
             _show(table, stored, console)
         if flags.format == "json":
             print(_verdicts(tables, stored), end="")
+
+
+def _publish_rows(plans: Sequence["RowPlan"], evidence: Path, console: Console) -> None:
+    """Publish the rows with a finished training."""
+    from switch_ema.bench.results.folder import RESULTS
+
+    for plan in plans:
+        if (plan.folder / RESULTS).is_file():
+            publish_run(plan.folder, evidence, console)
 
 
 def _show_recipes(
@@ -299,7 +332,7 @@ def _write_docs(
 
     if path.suffix != ".md":
         raise UsageError(f"--write-docs needs the path of a .md file, got {path}.")
-    stored = StoredRows(flags.run.out, flags.settings.scale)
+    stored = StoredRows(flags.run.out, flags.settings.scale, flags.files.evidence)
     # Markdown pages have no pictures.
     shown = [table for table in tables if not isinstance(table, PaperFigure)]
     families: dict[str, list[AnalysisSection]] = {}

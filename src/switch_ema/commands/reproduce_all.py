@@ -91,6 +91,8 @@ def _checked(flags: "Reproduce") -> float | None:
         raise UsageError(
             "--until-decided is for single tables; all has a fixed number of seeds."
         )
+    if flags.files.publish or flags.check:
+        raise UsageError("--publish and --check are for tables by name.")
     if flags.write_docs is not None:
         raise UsageError("--write-docs writes every table by default; remove all.")
     if flags.budget is None:
@@ -147,7 +149,8 @@ def _command(flags: "Reproduce") -> list[str]:
     for option in fields(usual):
         value = getattr(flags.settings, option.name)
         if option.name == "scale" or value != getattr(usual, option.name):
-            command += [f"--{option.name}", str(value)]
+            given = value if isinstance(value, tuple) else (value,)
+            command += [f"--{option.name}", *map(str, given)]
     return command if flags.budget is None else [*command, "--budget", flags.budget]
 
 

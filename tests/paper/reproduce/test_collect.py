@@ -44,7 +44,7 @@ def test_only_rows_of_the_current_recipe_are_shown(change, tmp_path, monkeypatch
     table, stored = trained(tmp_path, budget=change != "budget")
     if change == "revision":
         monkeypatch.setattr(Digits, "recipe", replace(Digits.recipe, revision=1))
-    told = "One is omitted: it was trained by an older recipe; delete its folder and "
+    told = "One is omitted: it was trained by an older recipe; delete its results and "
     told += "train it again."
     assert stored.problems(table) == ([] if change == "nothing" else [told])
     assert len(stored.of(table)) == (1 if change == "nothing" else 0)

@@ -1,7 +1,7 @@
 """The run folder: its file names, its owner and its lock."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -44,12 +44,16 @@ def open_run(folder: Path) -> tuple[CompareConfig, Results]:
     That includes all points of a sweep and, once chosen, the tuned methods.
     """
     results = Results(folder / RESULTS)
-    meta = results.meta()
+    return config_of(results.meta(), folder), results
+
+
+def config_of(meta: Mapping[str, str], where: Path) -> CompareConfig:
+    """Return what a run with this metadata trains: see :func:`open_run`."""
     stored = meta.get(_TUNED) or meta.get("config")
     if stored is None:
-        raise UsageError(f"{folder} has no configuration; was it ever started?")
-    config = CompareConfig.from_json(stored, str(folder))
-    return trained(config, load_points(meta)), results
+        raise UsageError(f"{where} has no configuration; was it ever started?")
+    config = CompareConfig.from_json(stored, str(where))
+    return trained(config, load_points(meta))
 
 
 def run_folder(config: CompareConfig, out: Path, name: str | None = None) -> Path:
@@ -242,6 +246,13 @@ def settle_arithmetic(
     results.set_meta(_KERNELS, settled.kernels)
     results.set_meta(WORKERS, str(settled.workers))
     return settled
+
+
+def arithmetic_of(meta: Mapping[str, str]) -> Arithmetic:
+    """Return the arithmetic of a run with this metadata."""
+    return Arithmetic(
+        int(meta.get(_THREADS, 1)), meta.get(_KERNELS, "c"), int(meta.get(WORKERS, 1))
+    )
 
 
 def threads_of(results: Results) -> int:

@@ -68,6 +68,19 @@ class Results:
             self._connection = sqlite3.connect(path, timeout=_WAIT_SECONDS)
             self._check(create)
 
+    @classmethod
+    def in_memory(cls, path: Path) -> "Results":
+        """Create an empty store that no file holds.
+
+        Args:
+            path: names the store in messages.
+        """
+        results = cls.__new__(cls)
+        results.path = path
+        results._connection = sqlite3.connect(":memory:")
+        results._create()
+        return results
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()

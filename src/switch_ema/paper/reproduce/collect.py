@@ -7,11 +7,12 @@ from pathlib import Path
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.task_snapshot import retrained
-from switch_ema.bench.results.folder import RESULTS, open_run
+from switch_ema.bench.results.evidence import open_results
+from switch_ema.bench.results.folder import RESULTS
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
-from switch_ema.paper.reproduce.plan import RowPlan, row_folder
+from switch_ema.paper.reproduce.plan import RowPlan, row_evidence, row_folder
 from switch_ema.paper.tables.table import PaperRow, PaperTable
 
 
@@ -30,11 +31,13 @@ class StoredRows:
     Args:
         out: parent folder of the tables' folders.
         scale: small or paper.
+        evidence: folder of evidence files, which are read instead of the run folders.
     """
 
-    def __init__(self, out: Path, scale: str) -> None:
+    def __init__(self, out: Path, scale: str, evidence: Path | None = None) -> None:
         self.out = out
         self.scale = scale
+        self.evidence = evidence
         self._read: dict[
             Path, tuple[CompareConfig, list[TaskSummary]] | UsageError
         ] = {}
@@ -67,17 +70,22 @@ class StoredRows:
     def _of(
         self, table: PaperTable, row: PaperRow
     ) -> tuple[CompareConfig, list[TaskSummary]] | UsageError | None:
-        folder = row_folder(self.out, table, row, self.scale)
-        if folder not in self._read and (folder / RESULTS).is_file():
+        if self.evidence is None:
+            source = row_folder(self.out, table, row, self.scale)
+            there = (source / RESULTS).is_file()
+        else:
+            source = row_evidence(self.evidence, table, row, self.scale)
+            there = source.is_file()
+        if source not in self._read and there:
             try:
-                config, results = open_run(folder)
+                config, results = open_results(source)
                 with closing(results):
                     _refuse_older(row, config, results)
-                    tasks = summarize(config, results, folder.name).tasks
-                self._read[folder] = config, tasks
+                    tasks = summarize(config, results, row.name).tasks
+                self._read[source] = config, tasks
             except UsageError as error:
-                self._read[folder] = error
-        return self._read.get(folder)
+                self._read[source] = error
+        return self._read.get(source)
 
 
 def _refuse_older(row: PaperRow, config: CompareConfig, results: Results) -> None:
@@ -86,5 +94,5 @@ def _refuse_older(row: PaperRow, config: CompareConfig, results: Results) -> Non
     short_swa = "swa" in config.methods and row.metrics[0].value("swa") is not None
     if short_swa or retrained(results.meta(), config.tasks):
         raise UsageError(
-            "it was trained by an older recipe; delete its folder and train it again."
+            "it was trained by an older recipe; delete its results and train it again."
         )

@@ -13,6 +13,9 @@ from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
 from switch_ema.paper.tables.table import PaperRow, PaperTable
 
+PREFIX = "reproduce-"
+"""Prefix of a table's run folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowPlan:
@@ -98,7 +101,17 @@ def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
 
 def table_folder(out: Path, table: PaperTable, scale: str) -> Path:
     """Return the parent folder of a table's rows."""
-    return out / f"reproduce-{table.name}{'' if scale == 'small' else f'-{scale}'}"
+    return out / f"{PREFIX}{_scaled_name(table, scale)}"
+
+
+def row_evidence(evidence: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:
+    """Return the evidence file of a row."""
+    home = TABLES[row.home] if row.home else table
+    return evidence / _scaled_name(home, scale) / f"{row.name}.jsonl"
+
+
+def _scaled_name(table: PaperTable, scale: str) -> str:
+    return table.name if scale == "small" else f"{table.name}-{scale}"
 
 
 def _with_stored(config: CompareConfig, folder: Path) -> CompareConfig:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.method_names import base_name
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import StepOptions
-from switch_ema.bench.spec import Spec, parse_options, parse_spec
+from switch_ema.bench.spec import Spec, parse_method_spec, parse_options
 from switch_ema.paper.tables.table import EPOCHS, PaperRow, RowSetting, TeacherDecays
 from switch_ema.zoo.decays import Decays
 
@@ -27,6 +28,9 @@ class RowSettings(StepOptions):
     scale."""
     epochs: int | None = None
     """Epochs per training; None: the scale's default."""
+    methods: tuple[str, ...] = ()
+    """Methods instead of the row's, its baseline among them, such as plain ema
+    switch-ema ema@lr*f; those that the row has take its decays."""
     dataset: str | None = None
     """Dataset at the small scale, such as cifar10; None: the row's own."""
     set: str | None = None
@@ -85,7 +89,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         ),
         methods=tuple(
             _with_options(m, row, setting, settings.teachers)
-            for m in row.methods_at(settings.scale)
+            for m in _methods(row, settings)
         ),
         optimizer=setting.optimizer,
         seeds=seeds_of(row, settings),
@@ -96,6 +100,18 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         until_decided=settings.until_decided,
         max_seeds=settings.max_seeds,
     )
+
+
+def _methods(row: PaperRow, settings: RowSettings) -> tuple[str, ...]:
+    """Return the methods as given, or the row's; its baseline comes first."""
+    if not settings.methods:
+        return row.methods_at(settings.scale)
+    if row.baseline not in settings.methods:
+        raise UsageError(
+            f"methods must include {row.baseline}, the baseline of {row.name}, got "
+            f"{', '.join(settings.methods)}."
+        )
+    return tuple(dict.fromkeys((row.baseline, *settings.methods)))
 
 
 def seeds_of(row: PaperRow, settings: RowSettings) -> int:
@@ -130,12 +146,12 @@ def _with_options(
 
     Options that a method has already are kept.
     """
-    spec = parse_spec(method)
+    spec = parse_method_spec(method)
     decays, constant = setting.decays, {}
     if setting.teacher is not None and teachers != "method":
         decays, constant = _teacher_decays(setting.teacher, teachers), _CONSTANT
     known = {} if decays is None else decays.options()
-    given: dict[str, Any] = {**known.get(spec.name, {})}
+    given: dict[str, Any] = {**known.get(base_name(spec.name), {})}
     given |= constant if given else {}
     if spec.name == "swa" and row.metrics[0].value(method) is not None:
         given = {"budget": _SWA_BUDGET}
