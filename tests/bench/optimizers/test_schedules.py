@@ -47,6 +47,12 @@ def rates(optimizer, schedule, steps: int) -> list[float]:
         ("cosine:final=0.2", 0, {0: 1, 4: 0.6, 8: 0.2}),
         ("cosine", 4, {0: 0.25, 3: 1, 4: 1, 6: 0.5, 8: 0}),
         ("cosine", 8, {0: 0.125, 7: 1, 8: 1}),
+        # YOLOX: squares of 1/4, 2/4, ...; the cosine ends after 6 of 8 steps.
+        (
+            "cosine:final=0.05,hold=0.25,warmup_power=2",
+            4,
+            {0: 0.0625, 1: 0.25, 2: 0.5625, 3: 1, 4: 1, 5: 0.525, 6: 0.05, 8: 0.05},
+        ),
         # Warm-up is the rise: 1/25 to 1 in steps 0, 1, 2; then down in 3 to 7.
         ("one-cycle", 3, {0: 0.04, 1: 0.52, 2: 1, 7: 4e-6, 8: 4e-6}),
         ("one-cycle:start=0.5,end=0", 1, {0: 1, 7: 0}),
@@ -228,10 +234,11 @@ def test_warmup_of_a_schedule_free_optimizer_is_its_own():
     [
         ("linear", r"unknown schedule 'linear'; known are constant, step, "),
         ("cosin", r"unknown schedule 'cosin'; did you mean cosine\? Known are cons"),
-        ("cosine:factor=1", r"cosine has no option factor; valid ones are final\."),
+        ("cosine:factor=1", r"cosine has no option factor; valid ones are final, "),
         ("constant:final=1", r"constant has no option final; valid ones are none\."),
         ("cosine:final=low", r"cosine:final=low: unsupported operand"),
         ("cosine:final=-1", r"cosine:final=-1 would make the learning rate negative"),
+        ("cosine:hold=1", r"hold must be in \[0, 1\), got 1"),
         ("step:factor=-1", r"step:factor=-1 would make the learning rate negative"),
     ],
 )

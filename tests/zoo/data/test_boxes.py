@@ -66,3 +66,39 @@ def test_fitting_scales_the_boxes() -> None:
     scaled, found = fitted(image, target, 32)
     assert scaled.shape == (3, 32, 32)
     assert torch.equal(found["boxes"], target["boxes"] / 2)
+
+
+def centred_square() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """A white square in the left half of a black image."""
+    image = torch.zeros(3, 64, 64, dtype=torch.uint8)
+    image[:, 20:40, 4:24] = 255
+    boxes = torch.tensor([[4.0, 20, 24, 40]])
+    labels, crowd = torch.tensor([1]), torch.tensor([0])
+    return image, {"boxes": boxes, "labels": labels, "iscrowd": crowd}
+
+
+def test_mosaics_shift_by_a_tenth_of_the_side() -> None:
+    """The shift is a share of the result, half as wide as the canvas."""
+    examples = MosaicMixUp([centred_square()], 640)
+    affine = examples._affine._transform.transforms[0]
+    canvas = 2 * 640
+    assert [share * canvas for share in affine.translate] == [64, 64]
+    assert (affine.degrees, affine.scale) == ([-10, 10], (0.1, 2.0))
+
+
+def test_half_of_the_partners_of_mixup_are_mirrored() -> None:
+    torch.manual_seed(1)
+    examples = MosaicMixUp([centred_square()], 64)
+    image, target = torch.zeros(3, 64, 64, dtype=torch.uint8), centred_square()[1]
+    mirrored = 0
+    for _ in range(60):
+        mixed, found = examples._mixed(image, target)
+        assert len(found["boxes"]) <= 2
+        for x1, y1, x2, y2 in found["boxes"][1:].int().tolist():
+            assert (mixed[0, y1 + 1 : y2 - 1, x1 + 1 : x2 - 1] > 100).all()
+        # The partner fills columns up to its side; its square is left or right in it.
+        columns = (mixed[0] < 50).any(0).nonzero().flatten()  # black half of its own
+        white = (mixed[0] > 100).any(0).nonzero().flatten()
+        if len(columns) and len(white):
+            mirrored += int(white.float().mean() > columns.float().mean())
+    assert 15 < mirrored < 45

@@ -7,16 +7,20 @@ parameter group. With ``T`` steps in all, of which ``W`` warm up:
 | --- | --- |
 | constant | 1 |
 | step | ``factor ** n`` after ``n`` of the milestones, which are fractions of ``T`` |
-| cosine | from 1 to ``final`` by ``(1 + cos(pi * (t - W) / (T - W))) / 2`` |
+| cosine | from 1 to ``final`` by ``(1 + cos(pi * (t - W) / (E - W))) / 2`` |
 | inverse-sqrt | ``sqrt(W / (t + 1))`` after the warm-up, as in fairseq |
 | one-cycle | from ``start`` to 1 in ``rise * T`` steps, then to ``end``; half cosines |
 
 With ``cycle_momentum=True``, one-cycle also takes Adam's beta1, or SGD's momentum, from
 0.95 to 0.85 and back, as torch's OneCycleLR does by default.
 
+The cosine ends at ``E = (1 - hold) * T``; the last ``hold`` of the steps, none by
+default, keep its final rate.
+
 After ``T`` steps the rate stays as it is, or a tail has a constant factor ``TAIL``.
 
-Warm-up multiplies by ``(t + 1) / W`` while ``t < W``. One-cycle has a built-in
+Warm-up multiplies by ``(t + 1) / W`` while ``t < W``, or by that to the power
+``warmup_power``, an option of the cosine (YOLOX: 2). One-cycle has a built-in
 warm-up: there, ``W`` is the length of the rise.
 """
 
@@ -58,10 +62,22 @@ def step(
     return _warmup(t, warmup) * factor**passed
 
 
-def cosine(t: int, total: int, warmup: int, *, final: float = 0.0) -> float:
-    """Fall to the final fraction, reached after the last step."""
-    progress = max(t - warmup, 0) / max(total - warmup, 1)
-    return _warmup(t, warmup) * _anneal(1.0, final, progress)
+def cosine(
+    t: int,
+    total: int,
+    warmup: int,
+    *,
+    final: float = 0.0,
+    hold: float = 0.0,
+    warmup_power: float = 1.0,
+) -> float:
+    """Fall to the final fraction, reached when the steps that hold it begin."""
+    if not 0 <= hold < 1:
+        raise UsageError(f"cosine: hold must be in [0, 1), got {hold}.")
+    falling = max((1 - hold) * total - warmup, 1)
+    progress = min(max(t - warmup, 0) / falling, 1.0)
+    warmed: float = _warmup(t, warmup) ** warmup_power
+    return warmed * _anneal(1.0, final, progress)
 
 
 def _inverse_sqrt(t: int, total: int, warmup: int) -> float:

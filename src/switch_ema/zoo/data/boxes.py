@@ -15,6 +15,8 @@ from switch_ema.zoo.data.sources import need
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 GREY = 114
 """Grey value outside the image, 0 to 255."""
+_SHIFT = 0.1
+"""Largest shift of a mosaic, as a share of the result's side."""
 
 
 class BoxAugmentation:
@@ -57,9 +59,9 @@ class MosaicMixUp:
     """YOLOX's augmentation: Mosaic (four images in one), then MixUp.
 
     Mosaic puts four images around a random point of a canvas of twice the side,
-    rotates, shears, scales and shifts it, and keeps the centre. MixUp blends in
-    another image, scaled by 0.5 to 1.5, at half brightness each, and keeps the boxes
-    of both.
+    rotates, shears and scales it, shifts it by up to a tenth of the side, and keeps the
+    centre. MixUp blends in another image, scaled by 0.5 to 1.5 and mirrored half of the
+    time, at half brightness each, and keeps the boxes of both.
 
     Args:
         examples: All training examples; partners are drawn from them.
@@ -83,11 +85,16 @@ class MosaicMixUp:
         self._mosaic, self._mixup = mosaic, mixup
         self._affine = BoxAugmentation(
             v2.RandomAffine(
-                degrees=10, translate=(0.1, 0.1), scale=scale, shear=2, fill=GREY
+                degrees=10,
+                translate=(_SHIFT / 2, _SHIFT / 2),  # shares of the canvas
+                scale=scale,
+                shear=2,
+                fill=GREY,
             ),
             v2.CenterCrop(side),
             smallest=2.0,
         )
+        self._mirror = BoxAugmentation(v2.RandomHorizontalFlip())
         self._last = BoxAugmentation(
             v2.ColorJitter(brightness=0.4, saturation=0.7, hue=0.015),
             v2.RandomHorizontalFlip(),
@@ -122,6 +129,7 @@ class MosaicMixUp:
         other = int(torch.randint(len(self._examples), ()))
         factor = float(torch.empty(()).uniform_(0.5, 1.5))
         added, boxes = fitted(*self._examples[other], round(self._side * factor))
+        added, boxes = self._mirror(added, boxes)
         canvas = torch.full_like(image, GREY)
         room = [self._side - size for size in (added.shape[-1], added.shape[-2])]
         # A small image goes anywhere inside; a large one is cropped at random.

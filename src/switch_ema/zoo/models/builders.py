@@ -200,9 +200,7 @@ def small_deit(width: int) -> Builder:
 
         return VisionTransformer(
             img_size=shape.image_size,
-            # Most 16-pixel images are enlarged from 8: more patches cost time and add
-            # no information.
-            patch_size=_patch(shape, 4 if 16 <= shape.image_size < 28 else 7),
+            patch_size=small_deit_patch(shape),
             in_chans=shape.in_channels,
             num_classes=shape.num_classes,
             embed_dim=width,
@@ -317,6 +315,13 @@ def _weights(shape: NetworkShape) -> Literal["", "moco"]:
     "moco" is Xavier's initialisation, which scales with the width.
     """
     return "" if shape.usual_weights else "moco"
+
+
+def small_deit_patch(shape: NetworkShape) -> int:
+    """Return the side of a patch of a small DeiT."""
+    # Most 16-pixel images are enlarged from 8: more patches cost time and add no
+    # information.
+    return _patch(shape, 4 if 16 <= shape.image_size < 28 else 7)
 
 
 def _patch(shape: NetworkShape, least: int = 7) -> int:

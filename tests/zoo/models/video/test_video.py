@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from timm.layers import DropPath
 
 from switch_ema.zoo.models.video import VIDEO_NETWORKS, Recurrent, SimVP
 
@@ -52,3 +53,13 @@ def test_recurrent_network_sees_forced_frames_and_no_others(name):
 def test_unknown_translators_are_refused():
     with pytest.raises(ValueError, match="translator must be one of inception, gsta"):
         SimVP("lstm", width=8, hidden=16, depth=2)
+
+
+@pytest.mark.parametrize(("scale", "blocks"), [("small", 4), ("paper", 8)])
+def test_stochastic_depth_of_the_second_version_falls_from_a_hundredth(scale, blocks):
+    """OpenSTL: equally spaced rates from 0.01 to the configured 0."""
+    with torch.device("meta"):
+        network = VIDEO_NETWORKS["simvp-v2"].make[scale]()
+    rates = [m.drop_prob for m in network.modules() if isinstance(m, DropPath)]
+    expected = [0.01 - 0.01 * k / (blocks - 1) for k in range(blocks)]
+    assert rates == pytest.approx(expected)

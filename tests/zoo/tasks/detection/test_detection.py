@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.task import CONTROL_EPOCHS
 from switch_ema.zoo.tasks.detection.mask_rcnn import CascadeMaskRCNN, MaskRCNN
 from switch_ema.zoo.tasks.detection.measure import average_precision
@@ -146,3 +147,22 @@ def test_wrong_options_are_one_sentence(options: dict[str, str]) -> None:
     with pytest.raises((UsageError, ValueError)) as caught:
         RetinaNet(0, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_yolox_warms_up_quadratically_and_holds_its_last_rate() -> None:
+    """0.01 from epoch 5, 5% of it from epoch 285 on, and halfway the mean of both."""
+    recipe = YoloX.recipe_for({"scale": "paper", "schedule": "yolox-300"})
+    assert (recipe.epochs, recipe.warmup_epochs) == (300, 5)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    made = create_schedule(
+        recipe.schedule, optimizer, total_steps=3000, warmup_steps=50
+    )
+    rates = []
+    for _ in range(3000):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    assert rates[24] == pytest.approx(0.01 * (25 / 50) ** 2)
+    assert rates[49] == rates[50] == pytest.approx(0.01)
+    assert rates[(50 + 2850) // 2] == pytest.approx(0.01 * 1.05 / 2)
+    assert rates[2849] > rates[2850] == rates[2999] == pytest.approx(0.0005)

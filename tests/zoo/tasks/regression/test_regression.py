@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from PIL import Image
 from timm.layers import DropPath
+from torchvision.transforms.functional import pil_to_tensor
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
-from switch_ema.zoo.tasks.regression.age import Age
+from switch_ema.zoo.tasks.regression.age import Age, crop_box
 from switch_ema.zoo.tasks.regression.cell_count import load_quarters
 from switch_ema.zoo.tasks.regression.rcf_mnist import RCFMNIST
 from tests.zoo.tasks.regression_files import write_cells, write_faces
@@ -158,3 +160,30 @@ def test_mirrored_cells_keep_their_number(tmp_path):
         assert any(
             torch.equal(copy, own) for copy in copies for own in task.x.unbind(0)
         )
+
+
+def test_crops_of_faces_have_half_of_the_area_or_more():
+    """As the release: shares of 0.5 to 1, 3:4 to 4:3, anywhere in the image."""
+    draws = torch.rand(4000, 11, 2, generator=torch.Generator().manual_seed(0))
+    boxes = torch.tensor([crop_box(100, 100, each.tolist()) for each in draws]).float()
+    left, top, right, bottom = boxes.unbind(1)
+    width, height = right - left, bottom - top
+    share, ratio = width * height / 1e4, width / height
+    assert boxes.min() >= 0 and boxes.max() <= 100
+    assert 0.49 < share.min() < 0.52 and share.max() > 0.97
+    assert 0.72 < ratio.min() < 0.78 and 1.28 < ratio.max() < 1.36
+    # Crops lie in the middle on average, and half of their room is left of them.
+    assert (left + right).mean() / 2 == pytest.approx(50, abs=1)
+    free = width < 99
+    assert (left / (100 - width))[free].mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_faces_are_tested_at_their_centre(tmp_path):
+    """224 of 256 pixels, that is 7/8 of the height and width."""
+    task = age(write_faces(tmp_path / "faces"))
+    image = Image.new("L", (320, 320), 0)
+    image.paste(255, (20, 20, 300, 300))  # the centre, 7/8 of 320
+    whole = task._centre(image.convert("RGB"), 0)
+    assert whole.size == (32, 32)
+    inner = pil_to_tensor(whole)[0, 1:-1, 1:-1]
+    assert (inner > 250).all()

@@ -13,8 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from switch_ema.zoo.data.sources import need
+
 FRAMES = 10
 """Input frames, and predicted frames."""
+_FIRST_DROP = 0.01
+"""Stochastic depth of the second version's first block."""
 _TRANSLATORS = ("inception", "gsta")
 
 
@@ -143,11 +147,13 @@ class _InceptionUNet(nn.Module):
 
 def _attention_blocks(channels: int, hidden: int, depth: int) -> nn.Sequential:
     """Return the second version's translator; its first and last layers resize."""
+    # OpenSTL's rates of stochastic depth fall from 0.01 to the configured 0.
+    rates = [_FIRST_DROP * (1 - index / (depth - 1)) for index in range(depth)]
     layers: list[nn.Module] = [
-        _GatedAttention(channels),
+        _GatedAttention(channels, rates[0]),
         nn.Conv2d(channels, hidden, 1),
     ]
-    layers += [_GatedAttention(hidden) for _ in range(depth - 1)]
+    layers += [_GatedAttention(hidden, rate) for rate in rates[1:]]
     return nn.Sequential(*layers, nn.Conv2d(hidden, channels, 1))
 
 
@@ -158,8 +164,9 @@ class _GatedAttention(nn.Module):
     point-wise convolutions; one half of its channels gates the other.
     """
 
-    def __init__(self, width: int, ratio: int = 8) -> None:
+    def __init__(self, width: int, drop_path: float, ratio: int = 8) -> None:
         super().__init__()
+        self.drop_path = need("timm.layers").DropPath(drop_path)
         self.norm = nn.BatchNorm2d(width)
         self.enter = nn.Sequential(nn.Conv2d(width, width, 1), nn.GELU())
         self.kernel = nn.Sequential(
@@ -188,5 +195,6 @@ class _GatedAttention(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         normal = self.norm(features)
         attended = self.leave(self.kernel(self.enter(normal))) + normal
-        features = features + self.scales[0] * attended
-        return features + self.scales[1] * cast(Tensor, self.perceptron(features))
+        features = features + self.drop_path(self.scales[0] * attended)
+        mixed = self.scales[1] * cast(Tensor, self.perceptron(features))
+        return features + cast(Tensor, self.drop_path(mixed))

@@ -68,6 +68,8 @@ class Detection(Task):
     """Whether to train and measure masks."""
     drawn_from: ClassVar[float] = 0.3
     """Minimum score of the detections drawn in pictures."""
+    revision: ClassVar[int] = 1  # tensors without weight decay
+    """That of the recipe."""
     usual_schedule: ClassVar[str]
     small: ClassVar[SmallTraining]
 
@@ -76,12 +78,13 @@ class Detection(Task):
         """Return the schedule's recipe; a short one at small scale."""
         name = options.get("schedule") or cls.usual_schedule
         if options.get("scale", "small") == "paper":
-            return paper_recipe(name, options.get("batch"))
+            return paper_recipe(name, options.get("batch"), cls.revision)
         training = cls.small_training(options.get("backbone", BACKBONES[0]))
         dataset = options.get("dataset", "shapes")
         usual = training.size if dataset == "shapes" else _OTHERS_TRAINED
         images = options.get("size") or _TRAINED.get(dataset, usual)
-        return small_recipe(name, training, images, options.get("batch"))
+        batch = options.get("batch")
+        return small_recipe(name, training, images, batch, cls.revision)
 
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:

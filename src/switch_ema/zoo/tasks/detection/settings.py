@@ -59,7 +59,8 @@ SCHEDULES = {
     ),
     "yolox-300": DetectionSchedule(
         epochs=300,
-        schedule="cosine:final=0.05",
+        # Quadratic warm-up; the last 15 epochs keep the final rate.
+        schedule="cosine:final=0.05,hold=0.05,warmup_power=2",
         warmup_epochs=5,
         batch=64,
         plain_epochs=15,
@@ -92,7 +93,7 @@ def schedule_of(name: str) -> DetectionSchedule:
         raise UsageError(str(error)) from None
 
 
-def paper_recipe(name: str, batch: int | None) -> Recipe:
+def paper_recipe(name: str, batch: int | None, revision: int) -> Recipe:
     """Return the paper's recipe; gradients of smaller batches accumulate."""
     schedule = schedule_of(name)
     return Recipe(
@@ -101,12 +102,12 @@ def paper_recipe(name: str, batch: int | None) -> Recipe:
         warmup_epochs=schedule.warmup_epochs,
         accumulate=max(schedule.batch // (batch or schedule.batch), 1),
         methods=_DECAYS_OF_THE_PAPER.options(),
-        revision=1,  # Swin-T: tensors without weight decay
+        revision=revision,
     )
 
 
 def small_recipe(
-    name: str, training: SmallTraining, images: int, batch: int | None
+    name: str, training: SmallTraining, images: int, batch: int | None, revision: int
 ) -> Recipe:
     """Return a recipe of a few seconds, with decays scaled from the paper's.
 
@@ -133,5 +134,5 @@ def small_recipe(
         clip=5.0,
         evaluate_every=math.ceil(epochs / 2),
         methods=decays.options(),
-        revision=1,  # tensors without weight decay
+        revision=revision,
     )

@@ -1,6 +1,7 @@
 """Age regression on AgeDB and IMDB-WIKI: the paper's Table 10."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +15,7 @@ from switch_ema.zoo.data.faces import load_faces
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.data.vision import ImageFiles
 from switch_ema.zoo.decays import DECAYS
+from switch_ema.zoo.procedures.augment import resize_and_crop
 from switch_ema.zoo.tasks.regression.scalar import (
     SCHEDULE,
     ScalarRegression,
@@ -22,16 +24,26 @@ from switch_ema.zoo.tasks.regression.scalar import (
 )
 
 DATASETS = ("agedb", "imdb-wiki")
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels."""
+_LEAST, _ATTEMPTS = 0.5, 10
+"""Smallest share of the area in a crop; attempts to fit one into an image."""
+_TESTED = 0.875
+"""Share of the height and width that tests see: 224 of 256 pixels."""
+_BICUBIC = 3
+"""Pillow's number of the interpolation."""
 SMALL = Recipe(
     # 62 steps per epoch: a switch keeps two thirds of an epoch's progress.
     epochs=10,
     schedule="cosine",
     methods={"ema": {"decay": 0.95}, "switch-ema": {"decay": 0.95}},
+    revision=2,  # crops
 )
 PAPER = Recipe(
     epochs=400,
     schedule=SCHEDULE,
     methods=DECAYS["agedb", "regression"].options(),
+    revision=2,  # crops
 )
 
 
@@ -39,8 +51,8 @@ class Age(ScalarRegression):
     """Age regression on faces: AgeDB or IMDB-WIKI, from a folder with a CSV file.
 
     The CSV has the columns age, path (relative to its folder) and split, as written by
-    the usual preprocessing. Images are scaled to one size; training shifts them and
-    flips half of them.
+    the usual preprocessing. Training crops half of an image's area or more and flips
+    half of the crops; tests use the centre.
 
     Args:
         seed: Random seed.
@@ -100,7 +112,7 @@ class Age(ScalarRegression):
         )
 
     def train_loader(self, epoch: int) -> Loader:
-        """Shuffle, shift and flip the images."""
+        """Shuffle, crop and flip the images."""
         generator = stream(self.seed, f"faces of epoch {epoch}")
         return _FaceBatches(
             self.x, self.y, self.batch, self.side, generator, self.workers
@@ -110,11 +122,14 @@ class Age(ScalarRegression):
         """Read the evaluation images."""
         for begin in range(0, len(self.x_eval), 100):
             which = torch.arange(begin, min(begin + 100, len(self.x_eval)))
-            yield _read_images(self.x_eval[which], self.side, self.workers)
+            yield _read_images(self.x_eval[which], self._centre, self.workers)
+
+    def _centre(self, image: Any, index: int) -> Any:
+        return resize_and_crop(image, self.side, _TESTED)
 
 
 class _FaceBatches:
-    """Batches of image files: shuffled, shifted by up to 1/14, half of them flipped.
+    """Batches of image files: shuffled, cropped at random, half of them flipped.
 
     An incomplete last batch is dropped.
     """
@@ -138,33 +153,52 @@ class _FaceBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self._images), generator=self._generator)
         for which in torch.split(order, self._batch)[: len(self)]:
-            images = _read_images(self._images[which], self._side, self._workers)
-            yield self._augmented(images), self._ages[which]
+            size = (len(which), _ATTEMPTS + 1, 2)
+            draws = torch.rand(size, generator=self._generator).tolist()
+            mirrored = torch.rand(len(which), generator=self._generator) < 0.5
 
-    def _augmented(self, images: Tensor) -> Tensor:
-        most = max(self._side // 14, 1)
-        padded = torch.nn.functional.pad(images, (most,) * 4)
-        count, end = len(images), 2 * most + 1
-        shifts = torch.randint(end, (count, 2), generator=self._generator).tolist()
-        mirrored = (torch.rand(count, generator=self._generator) < 0.5).tolist()
-        shifted = [
-            image[:, top : top + self._side, left : left + self._side]
-            for image, (top, left) in zip(padded, shifts, strict=True)
-        ]
-        return torch.stack(
-            [
-                image.flip(2) if flip else image
-                for image, flip in zip(shifted, mirrored, strict=True)
-            ]
-        )
+            def cropped(image: Any, index: int, draws: Any = draws) -> Any:
+                width, height = image.size
+                box = crop_box(width, height, draws[index])
+                side = (self._side, self._side)
+                return image.resize(side, resample=_BICUBIC, box=box)
+
+            images = _read_images(self._images[which], cropped, self._workers)
+            flipped = torch.where(mirrored[:, None, None, None], images.flip(3), images)
+            yield flipped, self._ages[which]
 
 
-def _read_images(images: ImageFiles, side: int, workers: int) -> Tensor:
-    """Read images, scaled to one size, with values from -1 to 1."""
+def crop_box(width: int, height: int, draws: Sequence[Sequence[float]]) -> Box:
+    """Choose a crop of half of an image's area or more, from 3:4 to 4:3.
+
+    Args:
+        width: The image's, in pixels.
+        height: Likewise.
+        draws: Pairs of numbers in [0, 1): area and shape of the crop, one pair for each
+            attempt to fit one into the image, and at the end its position.
+
+    >>> crop_box(100, 100, [(1.0, 0.5), (0.0, 0.0)])
+    (0, 0, 100, 100)
+    """
+    *shapes, (x, y) = draws
+    for area, shape in shapes:
+        area = (_LEAST + (1 - _LEAST) * area) * width * height
+        ratio = math.exp((2 * shape - 1) * math.log(4 / 3))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, top, left + w, top + h
+    return 0, 0, width, height
+
+
+def _read_images(
+    images: ImageFiles, resize: Callable[[Any, int], Any], workers: int
+) -> Tensor:
+    """Read images, resized one by one, with values from -1 to 1."""
     to_tensor = sources.need("torchvision.transforms.functional").pil_to_tensor
 
     def read(index: int) -> Tensor:
-        found: Tensor = to_tensor(images.open(index).resize((side, side)))
+        found: Tensor = to_tensor(resize(images.open(index), index))
         return found
 
     with ThreadPoolExecutor(workers) as pool:

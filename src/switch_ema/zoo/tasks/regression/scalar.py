@@ -27,14 +27,14 @@ SCHEDULE = "cosine:final=1e-3"
 def for_network(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
     """Add what only ConvNeXt has in the released configurations.
 
-    At the paper's scale that is a warm-up of 5 epochs and clipping at 5; at both, in
-    revision 1, tensors without weight decay.
+    At the paper's scale that is a warm-up of 5 epochs and clipping at 5; at both, from
+    revision 1 on, tensors without weight decay.
     """
     if options.get("network") != "convnext-t":
         return recipe
     if options.get("scale") == "paper":
         recipe = replace(recipe, warmup_epochs=5.0, clip=5.0)
-    return replace(recipe, revision=1)
+    return replace(recipe, revision=max(recipe.revision, 1))
 
 
 def error_metrics(unit: str) -> tuple[Metric, Metric]:

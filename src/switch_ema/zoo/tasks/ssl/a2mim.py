@@ -17,14 +17,11 @@ _FOURIER = 0.1
 class _A2MIMModel(SimMIMModel):
     """Masked patches get the image's mean colour plus a learned token."""
 
-    def encode(self, images: Tensor, mask: Tensor) -> Tensor:
-        """Return all tokens, including the class token."""
-        masked, vit = self.masked, self.masked.vit
-        filled = fill_with_mean(images, mask, self.patch)
-        tokens = masked.images_to_tokens(filled) + mask[:, :, None] * masked.mask_token
-        tokens = masked.add_pos_embed(masked.prepend_prefix_tokens(tokens))
-        encoded: Tensor = vit.norm(vit.blocks(vit.norm_pre(tokens)))
-        return encoded
+    def embed(self, images: Tensor, mask: Tensor) -> Tensor:
+        """Return the tokens of the patches, the masked ones hidden."""
+        vit: Any = self.vit
+        tokens: Tensor = vit.patch_embed(fill_with_mean(images, mask, self.patch))
+        return tokens + mask[:, :, None] * self.mask_token.to(tokens.dtype)
 
 
 class A2MIM(SimMIM):

@@ -22,7 +22,9 @@ class _MAEModel(MaskedModel):
     """Encodes the visible patches; a small transformer decodes the others."""
 
     def __init__(self, vit: nn.Module, *, width: int, depth: int, heads: int) -> None:
-        super().__init__(vit)
+        super().__init__()
+        wrap = need("lightly.models.modules").MaskedVisionTransformerTIMM
+        self.masked = wrap(vit, weight_initialization="skip")
         decoder = need("lightly.models.modules").MaskedVisionTransformerDecoderTIMM
         inner = self.masked.vit
         self.embed = nn.Linear(width_of(vit), width)
@@ -34,6 +36,12 @@ class _MAEModel(MaskedModel):
             num_prefix_tokens=inner.num_prefix_tokens,
         )
         self.predict = nn.Linear(width, self.values)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The part that is kept after pre-training."""
+        vit: nn.Module = self.masked.vit
+        return vit
 
     def forward(self, images: Tensor, mask: Tensor) -> Tensor:
         """Predict the pixels of every patch; all images mask equally many."""

@@ -15,28 +15,24 @@ from switch_ema.zoo.tasks.ssl.views import DrawnBatches, TransformedBatches, cro
 
 
 class MaskedModel(nn.Module):
-    """Lightly's maskable vision transformer and a decoder."""
-
-    def __init__(self, vit: nn.Module) -> None:
-        super().__init__()
-        wrap = need("lightly.models.modules").MaskedVisionTransformerTIMM
-        self.masked = wrap(vit, weight_initialization="skip")
+    """A vision transformer that sees masked images, and a decoder."""
 
     @property
+    @abstractmethod
     def encoder(self) -> nn.Module:
         """The part that is kept after pre-training."""
-        vit: nn.Module = self.masked.vit
-        return vit
 
     @property
     def patch(self) -> int:
         """Height and width of a patch."""
-        return int(self.masked.vit.patch_embed.patch_size[0])
+        vit: Any = self.encoder
+        return int(vit.patch_embed.patch_size[0])
 
     @property
     def values(self) -> int:
         """Values per patch."""
-        return self.patch**2 * int(self.masked.vit.patch_embed.proj.in_channels)
+        vit: Any = self.encoder
+        return self.patch**2 * int(vit.patch_embed.proj.in_channels)
 
     @abstractmethod
     def forward(self, images: Tensor, mask: Tensor) -> Tensor:

@@ -261,8 +261,8 @@ class Pretraining(Task):
         data = replace(self.data, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
         if self.one_by_one:
             with torch.random.fork_rng():
-                network = self.encoder(drop_path=PROCEDURE.stochastic_depth)
-            network.load_state_dict(encoder.state_dict())
+                depth = PROCEDURE.stochastic_depth
+                network = self.copy_to_tune(encoder, drop_path=depth)
             return fine_tune_by_procedure(
                 network.to(next(encoder.parameters()).device),
                 data,
@@ -277,6 +277,12 @@ class Pretraining(Task):
         )
         images = Labelled(prepared, y, prepared_test, y_test, data.classes)
         return fine_tune(encoder, images, epochs=FINE_TUNED["small"], seed=self.seed)
+
+    def copy_to_tune(self, encoder: nn.Module, *, drop_path: float) -> nn.Module:
+        """Make a copy with the same weights and other stochastic depth."""
+        network = self.encoder(drop_path=drop_path)
+        network.load_state_dict(encoder.state_dict())
+        return network
 
     def _prepared(self, images: Images) -> Iterable[Tensor]:
         if isinstance(images, Tensor):

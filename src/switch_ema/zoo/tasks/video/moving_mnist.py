@@ -124,6 +124,7 @@ class MovingMNIST(Task):
             schedule="one-cycle:cycle_momentum=True",  # as in OpenSTL
             methods=methods,
             evaluate_every=settings.evaluate_every,
+            revision=1 if network == "simvp-v2" else 0,  # stochastic depth
         )
 
     def __init__(
