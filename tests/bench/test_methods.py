@@ -199,9 +199,7 @@ def test_the_share_is_that_of_the_task_unless_given():
     defaults = {"switch-ema": {"decay": 0.9, "live_share": 0.5}}
     own = surviving_share("switch-ema:live_share=0", defaults, 10)
     assert surviving_share("switch-ema", defaults, 10) == pytest.approx((1 + own) / 2)
-    with pytest.raises(
-        UsageError, match=r"lr\*f needs a Switch EMA with a numeric decay"
-    ):
+    with pytest.raises(UsageError, match="f needs a Switch EMA with a numeric decay"):
         surviving_share("switch-ema:decay=slow", {}, 10)
 
 
@@ -212,6 +210,10 @@ def test_the_share_is_that_of_the_task_unless_given():
         ("ema@lr*0.5", ""),
         ("ema@lr*f", "switch-ema:decay=0.9"),
         ("ema@lr*f:decay=0.99", "switch-ema:decay=0.99"),
+        ("ema@epochs*f", "switch-ema:decay=0.9"),
+        ("ema@epochs*0.5", ""),
+        ("lookahead:alpha=f", "switch-ema:decay=0.9"),
+        ("lookahead:alpha=0.5", ""),
         ("ema@lr=0.1,lr*f:decay=0.5", "switch-ema:decay=0.9"),
     ],
 )

@@ -56,6 +56,8 @@ def test_defaults_give_way():
         ("ema:decay=0.9", ()),
         ("ema@lr*0.5:decay=0.9", (Change("lr", 0.5, is_factor=True),)),
         ("ema@lr*f", (Change("lr", "f", is_factor=True),)),
+        ("ema@epochs*f", (Change("epochs", "f", is_factor=True),)),
+        ("ema@epochs=52", (Change("epochs", 52),)),
         (
             "ema@lr=0.1,betas=(0.9,0.95)",
             (Change("lr", 0.1), Change("betas", (0.9, 0.95))),
@@ -69,10 +71,16 @@ def test_methods_may_change_the_optimizer(text, changes):
 
 
 @pytest.mark.parametrize(
-    "text", ["ema@", "ema@lr", "ema@lr*", "ema@lr*0", "ema@lr=-1", "ema@lr*x", "ema@2"]
+    "text",
+    [
+        *("ema@", "ema@lr", "ema@lr*", "ema@lr*0", "ema@lr=-1", "ema@lr*x", "ema@2"),
+        *("ema@epochs=0", "ema@epochs=2.5", "ema@epochs=f", "ema@epochs*-1"),
+    ],
 )
 def test_changes_that_cannot_be_read(text):
-    with pytest.raises(UsageError, match="expected optimizer settings after @"):
+    with pytest.raises(
+        UsageError, match="expected optimizer settings or epochs after @"
+    ):
         parse_method_spec(text)
 
 

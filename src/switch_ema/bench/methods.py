@@ -35,7 +35,7 @@ from switch_ema.bench.method_names import (
     uses_held_out,
 )
 from switch_ema.bench.option_docs import Option, meanings_of, values_of
-from switch_ema.bench.spec import SHARE, Change, Spec, parse_method_spec
+from switch_ema.bench.spec import EPOCHS, SHARE, Change, Spec, parse_method_spec
 from switch_ema.bench.text import unknown
 
 FILTERS = ("include", "exclude")
@@ -44,6 +44,7 @@ BUDGET = "budget"
 _MODELS = 5
 """Sets of weights that SWA with a budget averages, as in the paper."""
 _SWITCH_EMA = "switch-ema"
+_LOOKAHEAD = "lookahead"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Method:
 
     @property
     def changes(self) -> str:
-        """Canonical form of its changes to the optimizer, for comparison."""
+        """Canonical form of its changes of optimizer and epochs, for comparison."""
         return ",".join(map(str, effective(self.spec.changes)))
 
     def make(
@@ -159,8 +160,12 @@ def parse_method(text: str, defaults: Mapping[str, Mapping[str, Any]]) -> Method
     others = {key: value for key, value in options.items() if key not in filters}
     tiny = nn.Linear(1, 1)
     sgd = torch.optim.SGD(tiny.parameters(), lr=0.1)
+    # f is known only once training starts; any valid value checks the rest.
+    checked = {key: 0.5 if value == SHARE else value for key, value in others.items()}
     try:
-        method = Method(text, Spec(spec.name, others))
+        method = Method(
+            text, Spec(spec.name, checked if name == _LOOKAHEAD else others)
+        )
         method.make(tiny, sgd, epochs=1, folder=Path("unused"), probe=_no_values)
     except TypeError:
         raise UsageError(
@@ -181,12 +186,16 @@ def effective(changes: Iterable[Change]) -> list[Change]:
 
 
 def control_for(control: Method, methods: Sequence[Method]) -> str:
-    """Find the Switch EMA that defines f for a control with ``lr*f``.
+    """Find the Switch EMA that defines f for a control that uses it.
+
+    Controls are ``lr*f``, ``epochs*f`` and Lookahead with ``alpha=f``.
 
     The one with the same options as the control, otherwise the first, otherwise one
     with the task's default options. Empty if the method is not such a control.
     """
-    if not any(change.value == SHARE for change in control.spec.changes):
+    if not any(change.value == SHARE for change in control.spec.changes) and not (
+        _has_share_as_alpha(control)
+    ):
         return ""
     found = [m for m in methods if m.spec.name == _SWITCH_EMA]
     alike = [m for m in found if m.spec.options == control.spec.options]
@@ -212,7 +221,7 @@ def surviving_share(
     is_known = isinstance(decay, (int, float)) or decay == AUTO
     if not is_known or not (is_number or type(every) is Steps):
         raise UsageError(
-            f"lr*{SHARE} needs a Switch EMA with a numeric decay and interval, got "
+            f"{SHARE} needs a Switch EMA with a numeric decay and interval, got "
             f"{label}."
         )
     steps = every.n if isinstance(every, Steps) else every * steps_per_epoch
@@ -228,6 +237,48 @@ def with_share(changes: Iterable[Change], share: float) -> tuple[Change, ...]:
         replace(change, value=share) if change.value == SHARE else change
         for change in changes
     )
+
+
+def _has_share_as_alpha(method: Method) -> bool:
+    """Whether a method is Lookahead with ``alpha=f``."""
+    return method.name == _LOOKAHEAD and method.spec.options.get("alpha") == SHARE
+
+
+def with_share_as_alpha(method: Method, share: float, steps: int) -> Method:
+    """Replace ``alpha=f`` of Lookahead by its value; k is one epoch by default.
+
+    Its slow weights then keep what Switch EMA keeps, without an average in between.
+    """
+    if not _has_share_as_alpha(method):
+        return method
+    options = {"k": steps, **method.spec.options, "alpha": share}
+    return replace(method, spec=replace(method.spec, options=options))
+
+
+def of_optimizer(changes: Iterable[Change]) -> list[Change]:
+    """Select the changes of the optimizer.
+
+    >>> changes = method_of("ema@epochs*2,lr*f").spec.changes
+    >>> [str(change) for change in of_optimizer(changes)]
+    ['lr*f']
+    """
+    return [change for change in changes if change.option != EPOCHS]
+
+
+def changed_epochs(epochs: int, changes: Iterable[Change]) -> int:
+    """Apply changes of the epochs that are numbers; those by f are left.
+
+    >>> changes = method_of("ema@epochs*0.43").spec.changes
+    >>> changed_epochs(120, changes), changed_epochs(1, changes)
+    (52, 1)
+    >>> changed_epochs(120, method_of("ema@epochs=60,epochs*f").spec.changes)
+    60
+    """
+    for change in changes:
+        if change.option == EPOCHS and change.value != SHARE:
+            value = epochs * change.value if change.is_factor else change.value
+            epochs = max(1, round(value))
+    return epochs
 
 
 def options_of(name: str) -> dict[str, str]:
@@ -384,7 +435,7 @@ def _options(
     elif spec.name in ("swa", "swag"):
         # The usual schedule: average the last quarter of the training.
         options.setdefault("start", int(0.75 * epochs))
-    if spec.name == "lookahead":
+    if spec.name == _LOOKAHEAD:
         options.setdefault("k", 100)  # the paper's setting
     if spec.name == "posthoc-ema":
         options.setdefault("folder", folder / "posthoc")

@@ -29,12 +29,14 @@ KINDS: dict[type, str] = {
 
 
 SHARE = "f"
-"""Learning rate factor that stands for the share of progress a switch keeps."""
+"""Factor that stands for the share of progress that a switch keeps."""
+EPOCHS = "epochs"
+"""A method's change of the length of its training, next to those of its optimizer."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A method's change of an optimizer setting: ``lr=0.05``, or ``lr*0.5``."""
+    """A method's change of an optimizer setting or of its epochs: ``lr*0.5``."""
 
     option: str
     value: Any
@@ -53,7 +55,7 @@ class Spec:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
-    """Optimizer changes of a method, in order."""
+    """Changes of a method's optimizer and epochs, in order."""
 
     def __str__(self) -> str:
         """Format it as typed, with sorted options: equal specs give equal texts."""
@@ -106,7 +108,7 @@ def parse_options(text: str, where: str, before: str = "") -> dict[str, Any]:
 
 
 def parse_method_spec(text: str) -> Spec:
-    """Parse a method with its optimizer changes and options.
+    """Parse a method with its changes of optimizer and epochs, and its options.
 
     >>> parse_method_spec("ema@lr*0.5:decay=0.9").changes
     (Change(option='lr', value=0.5, is_factor=True),)
@@ -127,9 +129,10 @@ def _change(text: str, part: str) -> Change:
         raise _wrong_change(text, part)
     option, is_factor = found["option"], found["sign"] == "*"
     value = read_value(found["value"].strip())
-    is_share = is_factor and option == "lr" and value == SHARE
-    must_be_positive = is_factor or option == "lr"
-    is_positive = type(value) in (int, float) and 0 < value < math.inf
+    is_share = is_factor and option in ("lr", EPOCHS) and value == SHARE
+    must_be_positive = is_factor or option in ("lr", EPOCHS)
+    kinds = (int,) if option == EPOCHS and not is_factor else (int, float)
+    is_positive = type(value) in kinds and 0 < value < math.inf
     if must_be_positive and not (is_positive or is_share):
         raise _wrong_change(text, part)
     return Change(option, value, is_factor)
@@ -153,8 +156,9 @@ def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
 
 def _wrong_change(text: str, part: str) -> UsageError:
     return UsageError(
-        f"{text!r}: expected optimizer settings after @, such as lr=0.05, lr*0.5 or "
-        f"lr*{SHARE}, with rates and factors above 0, got {part!r}."
+        f"{text!r}: expected optimizer settings or epochs after @, such as lr=0.05, "
+        f"lr*0.5, lr*{SHARE} or epochs*{SHARE}, with rates, factors and whole epochs "
+        f"above 0, got {part!r}."
     )
 
 

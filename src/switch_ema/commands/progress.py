@@ -70,6 +70,8 @@ class Bar(Watcher):
 
             yield on_epoch
             progress.now = ""  # leave only the bar on the screen
+            if total is not None:  # controls may train for fewer epochs than planned
+                progress.update(bar, completed=total)
 
     def _now(self, cell: Cell, latest: Latest | None) -> str:
         """Return the line below the bar after an epoch of this training."""

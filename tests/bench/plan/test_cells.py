@@ -115,3 +115,23 @@ def test_methods_share_a_training_if_they_change_the_optimizer_alike():
         (("ema@lr*0.5", "lawa@lr*0.5"), ""),
         (("ema@lr*f",), "switch-ema"),
     ]
+
+
+def test_methods_may_train_for_other_numbers_of_epochs():
+    methods = ("plain", "ema@epochs*0.5", "lawa@epochs*0.5", "ema@epochs*f")
+    config = CompareConfig(
+        tasks=("digits",), methods=methods, seeds=1, epochs=10, warmup_epochs=2
+    )
+    cells = make_plan(config)
+    lengths = [
+        (c.methods, c.recipe.epochs, c.recipe.warmup_epochs, c.control_of)
+        for c in cells
+    ]
+    assert lengths == [
+        (("plain",), 10, 2, ""),
+        (("ema@epochs*0.5", "lawa@epochs*0.5"), 5, 1, ""),
+        (("ema@epochs*f",), 10, 2, "switch-ema"),  # until f is known
+    ]
+    short = cells[-1].lasting(4)
+    assert (short.id, short.recipe.epochs) == (cells[-1].id, 4)
+    assert short.recipe.warmup_epochs == pytest.approx(0.8)

@@ -299,3 +299,15 @@ def test_bad_settings_are_told():
         RowSettings(scale="huge")
     with pytest.raises(UsageError, match="dataset needs the small scale"):
         RowSettings(scale="paper", dataset="digits")
+
+
+def test_other_methods_take_the_decays_of_the_row():
+    row = next(r for r in TABLES["table-3"].rows if r.name == "resnet18")
+    methods = ("ema", "plain", "ema@lr*f", "ema+best", "ema:decay=0.5", "lookahead")
+    settings = RowSettings(scale="paper", methods=methods)
+    assert row_config(row, settings).methods == (
+        *("plain", "ema:decay=0.99", "ema@lr*f:decay=0.99", "ema+best:decay=0.99"),
+        *("ema:decay=0.5", "lookahead"),
+    )
+    with pytest.raises(UsageError, match="must include plain, the baseline of resnet1"):
+        row_config(row, RowSettings(methods=("ema", "switch-ema")))

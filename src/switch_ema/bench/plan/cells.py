@@ -14,6 +14,7 @@ from switch_ema.bench.method_names import CONTROL, DESCRIPTIONS
 from switch_ema.bench.methods import (
     FILTERS,
     Method,
+    changed_epochs,
     control_for,
     effective,
     method_of,
@@ -53,7 +54,7 @@ class Cell:
     split: str = "test"
     """Data to evaluate on: "test", "validation", or HELD_OUT."""
     control_of: str = field(default="", metadata=LATER)
-    """Switch EMA whose surviving share scales the learning rate of a control."""
+    """Switch EMA whose surviving share a control uses as f."""
 
     @property
     def variants(self) -> tuple[tuple[Change, ...], ...]:
@@ -81,6 +82,16 @@ class Cell:
         """Hash of everything that the result depends on."""
         text = json.dumps(stored_fields(self), sort_keys=True, default=str)
         return hashlib.sha1(text.encode()).hexdigest()[:16]
+
+    def lasting(self, epochs: int) -> "Cell":
+        """Return the same training, with the same id, for another number of epochs.
+
+        For a control with ``epochs*f``, whose f is known only once training starts. The
+        warm-up keeps its share of the training.
+        """
+        found = replace(self, recipe=_with_epochs(self.recipe, epochs))
+        found.__dict__["id"] = self.id
+        return found
 
     def __str__(self) -> str:
         """Describe the cell for messages."""
@@ -142,12 +153,26 @@ def _task_cells(config: CompareConfig, task: str, facts: TaskFacts) -> Iterator[
                 yield Cell(
                     task,
                     config.optimizer,
-                    _with_budget(recipe, group[0], is_equal=config.equal_budget),
+                    _recipe_of(group[0], recipe, is_equal=config.equal_budget),
                     tuple(method.label for method in group),
                     tuple(seeds[start : start + size]),
                     split,
                     control_of=control_for(group[0], methods),
                 )
+
+
+def _with_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """Change the length of a training; the warm-up keeps its share of it."""
+    warmup = recipe.warmup_epochs * epochs / recipe.epochs
+    return replace(recipe, epochs=epochs, warmup_epochs=warmup)
+
+
+def _recipe_of(method: Method, recipe: Recipe, *, is_equal: bool) -> Recipe:
+    """Apply a method's number of epochs and its budget to a task's recipe."""
+    epochs = changed_epochs(recipe.epochs, method.spec.changes)
+    if epochs != recipe.epochs:
+        recipe = _with_epochs(recipe, epochs)
+    return _with_budget(recipe, method, is_equal=is_equal)
 
 
 def _with_budget(recipe: Recipe, method: Method, *, is_equal: bool) -> Recipe:
@@ -186,7 +211,7 @@ def _groups(methods: list[Method], *, alone: bool) -> list[list[Method]]:
 def _with_rates(groups: list[list[Method]]) -> list[list[Method]]:
     """Merge groups that differ only in their learning rates.
 
-    Not controls with ``lr*f``, whose rate is known only once training starts.
+    Not controls with f, which is known only once training starts.
     """
     merged: dict[tuple[str, ...], list[Method]] = {}
     for group in groups:

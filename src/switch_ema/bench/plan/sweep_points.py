@@ -18,6 +18,7 @@ from switch_ema.bench.plan.cells import Cell, in_order, labels_of, make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.task_snapshot import TaskFacts
 from switch_ema.bench.spec import (
+    EPOCHS,
     Change,
     Spec,
     parse_method_spec,
@@ -86,8 +87,10 @@ def sweep_points(config: CompareConfig) -> list[SweepPoint]:
 
 
 def check_varied(config: CompareConfig, option: str) -> None:
-    """Refuse an option that neither the methods nor the optimizer have."""
+    """Refuse an option that neither the methods nor the optimizer have, nor epochs."""
     if any(option in options_of(method_of(m).spec.name) for m in config.methods):
+        return
+    if option == EPOCHS:
         return
     if config.optimizer is not None:
         base = parse_spec(config.optimizer)

@@ -20,7 +20,7 @@ from switch_ema.bench.report.numbers import (
     size_of,
 )
 from switch_ema.bench.report.rows import baseline_of, detects, interval_of
-from switch_ema.bench.spec import SHARE, parse_method_spec
+from switch_ema.bench.spec import EPOCHS, SHARE, parse_method_spec
 from switch_ema.bench.stats.paired import (
     CONFIDENCE,
     FEWEST,
@@ -333,13 +333,17 @@ def _direct_verdicts(
     return found
 
 
+_CONTROLS = (f"ema@lr*{SHARE}", f"ema@{EPOCHS}*{SHARE}", f"lookahead:alpha={SHARE}")
+"""EMA at a smaller learning rate or for fewer epochs, and Lookahead once per epoch."""
+
+
 def direct_pairs(task: TaskSummary) -> list[tuple[str, str, Difference]]:
     """Compare Switch EMA with EMA, the paper's central question.
 
-    Also with EMA trained at lr * f, to see if a smaller rate explains the gain. Pairs
-    with the baseline are among the other comparisons already.
+    Also with controls that learn as much less by other means, to see if this explains
+    the gain. Pairs with the baseline are among the other comparisons already.
     """
-    pairs = map(task.switch_ema_against, ("ema", f"ema@lr*{SHARE}"))
+    pairs = map(task.switch_ema_against, ("ema", *_CONTROLS))
     return [pair for pair in pairs if pair is not None]
 
 
@@ -388,14 +392,28 @@ def _digits(task: TaskSummary, metric: Metric) -> int:
 
 
 def share_sentences(task: TaskSummary, spell: Spell = str) -> list[str]:
-    """Give the value of f for each control trained at ``lr*f``."""
+    """Say what each control with f does, and give the value of f."""
     return [
         printable(
-            f"{spell(method)} trains at {share:.3g} of the learning rate: f, the share "
-            "of its progress that Switch EMA keeps at a switch."
+            f"{spell(method)} {_control(method, share)}: f, the share of its progress "
+            "that Switch EMA keeps at a switch."
         )
         for method, share in task.shares.items()
     ]
+
+
+def _control(method: str, share: float) -> str:
+    """Say what f stands for in a control.
+
+    >>> _control("ema@epochs*f", 0.431)
+    'trains for 0.431 of the epochs'
+    """
+    changes = parse_method_spec(method).changes
+    options = {change.option for change in changes if change.value == SHARE}
+    parts = [f"trains at {share:.3g} of the learning rate"] if "lr" in options else []
+    if EPOCHS in options:
+        parts.append(f"trains for {share:.3g} of the epochs")
+    return " and ".join(parts) or f"moves its slow weights by alpha = {share:.3g}"
 
 
 def missing_sentence(task: TaskSummary) -> str:

@@ -297,7 +297,7 @@ def _noted(
 def _shares(
     meta: Mapping[str, str], task: str, labels: Sequence[str]
 ) -> dict[str, float]:
-    """Read the value of f of controls with ``lr*f``."""
+    """Read the value of f of the controls that use it."""
     found = {}
     for label in labels:
         with suppress(KeyError, ValueError):  # not a control, or damaged

@@ -72,7 +72,7 @@ class TaskSummary:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Full names of methods that the setting has changed."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Learning-rate factors of controls with ``lr*f``."""
+    """Values of f of the controls that use it."""
     sequential: bool = False
     """Whether seeds are added until the verdicts are settled, so that p-values and
     intervals must be valid at every look."""
@@ -89,6 +89,9 @@ class TaskSummary:
     def switch_ema_against(self, other: str) -> tuple[str, str, Difference] | None:
         """Compare Switch EMA with another method head to head, by the first metric.
 
+        Args:
+            other: its name, or its whole label.
+
         Returns:
             The two methods and their difference; None if one is missing, did not act
             or is the baseline (which the other comparisons include), or without pairs.
@@ -96,7 +99,7 @@ class TaskSummary:
         metric = self.metrics[0]
         results = self.results[metric.name]
         first, second = (
-            next((r.method for r in results if r.method.partition(":")[0] == name), "")
+            next((r.method for r in results if _is_named(r.method, name)), "")
             for name in ("switch-ema", other)
         )
         left_out = {r.method for r in results if r.verdict == "baseline" or r.idle}
@@ -136,6 +139,11 @@ class TaskSummary:
             for optimizer, own in methods.items()
         ]
         return {**self.trained, "Optimizer": "; ".join(described)}
+
+
+def _is_named(method: str, name: str) -> bool:
+    """Whether a method has this name, whatever its options if the name has none."""
+    return name in (method, method.partition(":")[0])
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,14 @@ from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
     as_teacher,
+    changed_epochs,
     effective,
     method_of,
+    of_optimizer,
     parse_method,
     surviving_share,
     with_share,
+    with_share_as_alpha,
 )
 from switch_ema.bench.optimizers.overrides import change_optimizer
 from switch_ema.bench.optimizers.rates import rate_factor, scale_steps
@@ -33,7 +36,7 @@ from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.recipe import rounded_metric
-from switch_ema.bench.spec import Change, parse_method_spec, task_slug
+from switch_ema.bench.spec import SHARE, Change, parse_method_spec, task_slug
 from switch_ema.bench.stacking.modules import clip_each_
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
@@ -89,7 +92,7 @@ class Training:
     """Trains one cell to its last epoch, from its checkpoint if it has one."""
 
     def __init__(self, cell: Cell, context: RunContext) -> None:
-        self.cell, self.context = cell, context
+        self._planned, self.context = cell, context
         if context.sources is not None:
             check_unchanged(cell.task, context.sources)
         check_kernels(context.kernels)
@@ -97,7 +100,8 @@ class Training:
 
     def _begin(self) -> None:
         """Build the initial state."""
-        cell, context, recipe = self.cell, self.context, self.cell.recipe
+        self.cell = cell = self._planned
+        context, recipe = self.context, cell.recipe
         # Seeded, so a task that draws its data here draws the same for every method.
         set_seed(cell.seeds[0])
         self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
@@ -122,7 +126,10 @@ class Training:
         )
         batches = len(self._make_loader(0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
-        share = self._change_optimizer()
+        self.share = self._surviving_share()
+        self.cell = cell = self._with_share_of_epochs()
+        recipe = cell.recipe
+        self._change_optimizer()
         # Described here: the schedule changes the learning rate when it is created.
         trained = {
             "Network": describe_model(model, len(cell.networks)),
@@ -159,7 +166,7 @@ class Training:
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
         self.result = CellResult(
-            origin=origin, trained=trained, share=share, starts=starts
+            origin=origin, trained=trained, share=self.share, starts=starts
         )
         for label in cell.methods:
             method = self._method(label)
@@ -191,23 +198,36 @@ class Training:
         prepared: nn.Module = self.accelerator.prepare_model(model)
         return prepared
 
-    def _change_optimizer(self) -> float | None:
-        """Apply the methods' optimizer settings; return the share f, if one uses it."""
+    def _surviving_share(self) -> float | None:
+        """Return the share f, if a method uses it."""
+        if not self.cell.control_of:
+            return None
+        return surviving_share(
+            self.cell.control_of, self.cell.recipe.methods, self.steps_per_epoch
+        )
+
+    def _with_share_of_epochs(self) -> Cell:
+        """Apply ``epochs*f``; planning has applied other changes of the epochs."""
+        changes = parse_method_spec(self.cell.methods[0]).changes
+        by_share = [change for change in changes if change.value == SHARE]
+        if self.share is None or by_share == of_optimizer(by_share):
+            return self.cell
+        epochs = self.cell.recipe.epochs
+        known = with_share(by_share, self.share)
+        return self.cell.lasting(changed_epochs(epochs, known))
+
+    def _change_optimizer(self) -> None:
+        """Apply the methods' optimizer settings."""
         variants = self.cell.variants
         if len(variants) > 1:
             factors = [rate_factor(self.optimizer, changes) for changes in variants]
             each = [factor for factor in factors for _ in self.cell.seeds]
             scale_steps(self.optimizer, each)
-            return None
+            return
         changes: Iterable[Change] = parse_method_spec(self.cell.methods[0]).changes
-        share = None
-        if self.cell.control_of:
-            share = surviving_share(
-                self.cell.control_of, self.cell.recipe.methods, self.steps_per_epoch
-            )
-            changes = with_share(changes, share)
-        change_optimizer(self.optimizer, changes)
-        return share
+        if self.share is not None:
+            changes = with_share(changes, self.share)
+        change_optimizer(self.optimizer, of_optimizer(changes))
 
     def _writes_weights(self) -> bool:
         """Whether a method of the cell may overwrite the weights during a step."""
@@ -252,6 +272,8 @@ class Training:
 
     def _method(self, label: str) -> Method:
         method = parse_method(label, self.cell.recipe.methods)
+        if self.share is not None:
+            method = with_share_as_alpha(method, self.share, self.steps_per_epoch)
         if not isinstance(self.task, SelfTeachingTask):
             return method
         steps = self.cell.recipe.epochs * self.steps_per_epoch

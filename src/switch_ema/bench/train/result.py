@@ -37,7 +37,7 @@ class CellResult:
     origin: str = ""
     """Origin of the initial weights, if the task gives one."""
     share: float | None = None
-    """Learning rate factor of a control with ``lr*f``."""
+    """The value of f for a control that uses it."""
     trivial: Trivial = field(default_factory=dict)
     """Scores of trivial predictors, if requested."""
     samples: dict[str, dict[str, bytes]] = field(default_factory=dict)
