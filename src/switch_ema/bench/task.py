@@ -11,16 +11,19 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.view.teacher import Teacher
 from switch_ema.bench.loaders import Batches, Loader
 from switch_ema.bench.recipe import Metric, Recipe
+from switch_ema.bench.sharding import Shard
 from switch_ema.bench.stacking.modules import Stacked
 
 __all__ = [
     "Batches",
+    "JointLossTask",
     "Loader",
     "Metric",
     "PlaneTask",
     "Recipe",
     "SeedBatchTask",
     "SelfTeachingTask",
+    "Shard",
     "Task",
 ]
 
@@ -72,6 +75,30 @@ class Task(ABC):
 
     Empty if ``loss`` is the mean over the examples of a batch and examples are along
     the first dimension of its tensors: then each worker takes its part of each batch.
+    Otherwise ``loss`` exchanges with the other workers: see ``shares_loss``.
+    """
+    shares_loss: ClassVar[bool] = False
+    """Whether ``loss`` exchanges with the other workers through ``shard``.
+
+    The mean of the workers' losses, weighted by their numbers of examples, must be the
+    loss of the whole batch. Without an exchange, this is tested before the training.
+    """
+    uses_all_parameters: ClassVar[bool] = False
+    """Whether every loss depends on all parameters that require a gradient.
+
+    Then data-parallel workers need not search for unused parameters in each step.
+    """
+
+    divides_evaluation: ClassVar[bool] = False
+    """Whether workers evaluate their parts and exchange them through ``shard``.
+
+    Then all of them call ``evaluate`` and ``predictions`` and return the same values;
+    otherwise the first one evaluates alone.
+    """
+    shard: Shard = Shard()
+    """This process's part of the data; all of it unless several workers train.
+
+    The loop sets it before it calls any method.
     """
 
     def __init__(self, seed: int) -> None:
@@ -224,6 +251,43 @@ class PlaneTask(SeedBatchTask):
     y_eval: Tensor
 
 
+class JointLossTask(Task):
+    """A task whose loss compares the examples of a batch with each other.
+
+    The loop embeds the examples in parts, by micro-batches and by workers, and computes
+    the loss once from the embeddings of the whole step. So neither gradient
+    accumulation nor data-parallel workers change what an example is compared with.
+    """
+
+    shares_loss: ClassVar[bool] = True
+
+    @abstractmethod
+    def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Return what is compared: tensors with one row per example."""
+
+    def targets(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Return rows to compare with that need no gradient, such as a teacher's."""
+        return ()
+
+    @abstractmethod
+    def joint_loss(
+        self,
+        model: nn.Module,
+        embeddings: tuple[Tensor, ...],
+        targets: tuple[Tensor, ...],
+    ) -> Tensor:
+        """Return the loss of a whole step; it must not run the model."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the loss of a batch, over the parts of all workers."""
+        gather = self.shard.gather
+        return self.joint_loss(
+            model,
+            tuple(map(gather, self.embed(model, batch))),
+            tuple(map(gather, self.targets(model, batch))),
+        )
+
+
 class SelfTeachingTask(Task):
     """A task whose targets come from the averaged model, as in MoCo and BYOL.
 
@@ -232,7 +296,10 @@ class SelfTeachingTask(Task):
     The decay of a method rises along a cosine to ``final_decay``.
     """
 
-    undivided: ClassVar[str] = "its averaged weights compute the targets of a batch"
+    undivided: ClassVar[str] = (
+        "it may keep targets of a worker's own examples (a task that does not, or "
+        "gathers them, sets undivided = '')"
+    )
     final_decay: ClassVar[float] = 1.0
     memory: ClassVar[tuple[str, ...]] = ()
     """Names of tensors that ``loss`` writes into the model, such as a queue of targets.

@@ -20,6 +20,7 @@ from switch_ema.bench.train.context import RunContext
 DIVIDED = """
 import os, signal
 from pathlib import Path
+from switch_ema.bench.task import SelfTeachingTask
 
 class Divided(Tiny):
     def __init__(self, seed, **options):
@@ -77,6 +78,10 @@ class Dying(Divided):
 
 class Whole(Divided):
     undivided = "its loss needs the whole batch"
+
+
+class Taught(SelfTeachingTask, Divided):
+    pass
 """
 
 
@@ -133,8 +138,8 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(file, tmp_pa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Normalised", "has batch normalisation, which torch .* only on GPUs"),
-        ("Contrasted", r"its loss of 8 examples is .*, and the mean over two parts"),
+        ("Normalised", "has 1 examples, fewer than the 2 workers, so batch norm"),
+        ("Contrasted", r"its loss of 4 examples is .*, and the mean over two parts"),
         ("Small", "a batch of .* has 1 examples, fewer than the 2 workers"),
         ("Listed", "cannot be divided among workers: they must be tensors"),
         ("Broken", r"tiny\.py, line \d+: KeyError: 'lost key'"),
@@ -159,21 +164,11 @@ def test_workers_that_always_die_are_given_up(file, tmp_path, monkeypatch):
     [
         ("Whole", "because its loss needs the whole batch"),
         ("moons", "because it trains all seeds as one stacked model"),
-        pytest.param(
-            "simclr",
-            "because its loss compares the images of a batch with each other",
-            marks=pytest.mark.zoo,
-        ),
-        pytest.param(
-            "moco-v2",
-            "because its averaged weights compute the targets",
-            marks=pytest.mark.zoo,
-        ),
-        ("lm", "because its network carries its state over from the previous batch"),
+        ("Taught", "because it may keep targets of a worker's own examples"),
     ],
 )
 def test_tasks_that_cannot_be_divided_are_refused(file, tmp_path, task, message):
-    spelled = f"{file}:{task}" if task == "Whole" else task
+    spelled = task if task == "moons" else f"{file}:{task}"
     cells = make_plan(CompareConfig(tasks=(spelled,), methods=("plain",), seeds=1))
     context = RunContext(tmp_path, "cpu", workers=2)
     with pytest.raises(UsageError, match=message):

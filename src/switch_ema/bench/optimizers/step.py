@@ -52,7 +52,7 @@ def take_step(
     sam.first_step()
     try:
         optimizer.zero_grad()
-        with _frozen_statistics(model):
+        with frozen_statistics(model):
             compute_gradients()
     finally:
         sam.restore()
@@ -67,7 +67,7 @@ def _unwrap(optimizer: Optimizer) -> Optimizer:
 
 
 @contextmanager
-def _frozen_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Normalise by batch statistics without recording them.
 
     Unlike a momentum of 0, this also keeps the batch counter.

@@ -1,20 +1,21 @@
 """Data-parallel training of one cell, with the results of a single process.
 
 Each worker is a process of a process group started by Ray Train, torchrun or Slurm. It
-draws the task's full batches in the single-process order and takes its part of each.
-Losses are weighted by the sizes of the parts, so DDP's averaged gradient equals that of
-the whole batch even if the parts differ in size. Rank 0 evaluates, writes and reports
-while the others wait.
+takes its part of each batch of the single-process order: the task's loader reads only
+that part, or draws whole batches, of which the worker takes its part. Losses are
+weighted by the sizes of the parts, so DDP's averaged gradient equals that of the whole
+batch even if the parts differ in size. Rank 0 writes and reports; it also evaluates
+alone, unless the task divides its evaluation.
 """
 
 import importlib
 import os
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import pairwise
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,13 +34,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from switch_ema._random import random_numbers_kept
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loaders import BatchPart, feed, is_placed
 from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import method_of
 from switch_ema.bench.optimizers.step import set_mode
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.task import Task, epoch_seed
+from switch_ema.bench.sharding import Shard
+from switch_ema.bench.task import JointLossTask, Loader, Task, epoch_seed
 from switch_ema.bench.train import task_checks
+from switch_ema.bench.train.batch_statistics import SynchronisedStatistics
 from switch_ema.bench.train.checkpoints import (
     Unreadable,
     checkpoint_path,
@@ -49,12 +53,13 @@ from switch_ema.bench.train.checkpoints import (
 )
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.description import describe_workers
+from switch_ema.bench.train.joint_loss import back_propagate_jointly
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
 PATIENCE = timedelta(days=1)
-"""How long workers wait for rank 0, which evaluates alone.
+"""How long workers wait for rank 0, which may evaluate alone.
 
 The launcher detects dead workers, not this timeout.
 """
@@ -87,6 +92,11 @@ class SharedTraining(Training):
             )
         super().__init__(cell, context)
 
+    def _make_task(self, split: str) -> Task:
+        task = super()._make_task(split)
+        task.shard = Shard(self.rank, self.size)
+        return task
+
     def _accelerate(self, **more: Any) -> Accelerator:
         on_cpu = self.context.device == "cpu" or not torch.cuda.is_available()
         # Otherwise Accelerate picks the number of threads and warns about it.
@@ -95,7 +105,9 @@ class SharedTraining(Training):
             cpu=on_cpu,
             kwargs_handlers=[
                 # As in a single process, a loss may leave parameters unused.
-                DistributedDataParallelKwargs(find_unused_parameters=True),
+                DistributedDataParallelKwargs(
+                    find_unused_parameters=not self.task.uses_all_parameters
+                ),
                 InitProcessGroupKwargs(timeout=PATIENCE),
             ],
         )
@@ -105,18 +117,18 @@ class SharedTraining(Training):
     def _make_model(self) -> nn.Module:
         model = super()._make_model()
         self._normalises = any(isinstance(m, _BatchNorm) for m in model.modules())
-        if not self._normalises:
+        if not (self._normalises and self.accelerator.device.type == "cuda"):
             return model
-        if self.accelerator.device.type != "cuda":
-            raise UsageError(
-                f"{self.cell.task} has batch normalisation, which torch synchronises "
-                "among workers only on GPUs; on CPUs each worker would normalise by "
-                "its part of a batch, so train it with one worker."
-            )
         # Not torch's conversion, which drops the activation inside timm's layers.
         layers: Any = importlib.import_module("timm.layers")
         synchronised: nn.Module = layers.convert_sync_batchnorm(model)
         return synchronised
+
+    def _synchronised(self) -> AbstractContextManager[Any]:
+        """Normalise by whole batches; on GPUs the layers do that themselves."""
+        if self._normalises and self.accelerator.device.type != "cuda":
+            return SynchronisedStatistics(self.task.shard)
+        return nullcontext()
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         # DDP wraps the loss rather than the model, so the task sees its own model.
@@ -147,24 +159,36 @@ class SharedTraining(Training):
         self._calls = 0
         super()._train_epoch()
 
-    def _look_at(self, batch: Any) -> None:
-        super()._look_at(batch)
-        count = _examples_in(batch)
-        if count is None:
-            raise UsageError(
-                f"the batches of {self.cell.task} cannot be divided among workers: "
-                "they must be tensors, or tuples or dicts of tensors, with the "
-                "examples along the first dimension."
-            )
-        if count < self.size:
-            raise UsageError(
-                f"a batch of {self.cell.task} has {count} examples, fewer than the "
-                f"{self.size} workers that would divide it."
-            )
+    def _feed(self, loader: Loader) -> Iterator["_Part"]:
+        """Yield this worker's part of each batch."""
+        device, shard, spare = self.accelerator.device, self.task.shard, None
+        for batch, whole in _parts(loader, device, shard, self.cell.task):
+            own = _rows_of(batch)
+            own = len(shard.of(whole)) if own is None else own
+            if spare is None and whole < self.size:
+                raise UsageError(
+                    f"a batch of {self.cell.task} has {whole} examples, fewer than the "
+                    f"{self.size} workers that would divide it."
+                )
+            if spare is None:
+                spare = slice_tensors(batch, slice(0, 1)) if _rows_of(batch) else batch
+            if own == 0 and self._normalises:
+                raise UsageError(
+                    f"a batch of {self.cell.task} has {whole} examples, fewer than the "
+                    f"{self.size} workers, so batch norm cannot divide it."
+                )
+            # A worker without examples in a small last batch still joins the
+            # all-reduce, with an earlier example at weight 0: the others would wait
+            # for it forever.
+            yield _Part(batch if own else spare, own, whole)
+
+    def _look_at(self, batch: "_Part", *, is_control: bool) -> None:
+        self._whole = batch.whole
+        super()._look_at(batch.own, is_control=is_control)
         if self.epoch == 0:
-            self._try_loss(slice_tensors(batch, slice(0, min(_PROBED, count))))
+            self._try_loss(batch.own)
         self.result.trained["Workers"] = describe_workers(
-            [stop - start for start, stop in _parts_of(count, self.size)],
+            self.task.shard.gather_items([batch.count]),
             get_backend(),
             synchronised=self._normalises,
         )
@@ -172,16 +196,16 @@ class SharedTraining(Training):
     @torch.no_grad()
     def _try_loss(self, batch: Any) -> None:
         """Refuse a task whose batch loss is not the mean over the examples."""
-        if self.task.loss_in_training_only:
+        task, count = self.task, min(_rows_of(batch) or 0, _PROBED)
+        if task.loss_in_training_only or task.shares_loss or count < 2:
             return
 
         def loss(start: int, stop: int, seed: int = 0) -> float:
             set_seed(seed)
             part = slice_tensors(batch, slice(start, stop))
-            part = send_to_device(part, self.accelerator.device)
-            return float(task_checks.loss_of(self.task, self.model, part))
+            return float(task_checks.loss_of(task, self.model, self._on_device(part)))
 
-        count, was_training = _examples_in(batch) or 0, self.model.training
+        was_training = self.model.training
         self.model.eval()
         with random_numbers_kept():
             whole, again = loss(0, count), loss(0, count, seed=1)
@@ -197,22 +221,40 @@ class SharedTraining(Training):
                 f"of them is {parts / count:.6g}."
             )
 
-    def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
-        count = _examples_in(batch) or 0
-        start, stop = _parts_of(count, self.size)[self.rank]
-        # A worker without examples in a small last batch still joins the all-reduce,
-        # with one example at weight 0: the others would wait for it forever.
-        chosen = slice(start, stop) if stop > start else slice(0, 1)
-        part = self._on_device(slice_tensors(batch, chosen))
-        weight = self.size * (stop - start) / count  # DDP divides by the world size
-        # When accumulating, only the last micro-batch synchronises the gradients.
-        sync = nullcontext() if is_last else self.accelerator.no_sync(self._loss)
-        with sync:
-            with random_numbers_kept(), self.accelerator.autocast():
-                set_seed(self._own_seed())
-                loss: Tensor = self._loss(part) * weight / batches
+    def _back_propagate(self, batch: "_Part", batches: int, *, is_last: bool) -> Tensor:
+        # DDP divides by the world size. A joint loss is that of the whole batch.
+        joint = isinstance(self.task, JointLossTask)
+        weight = 1.0 if joint else self.size * batch.count / batch.whole
+        with self._synchronising(is_last):
+            with self._own_numbers(), self.accelerator.autocast():
+                own = self._on_device(batch.own)
+                loss: Tensor = self._loss(own) * weight / batches
             self.accelerator.backward(loss)
         return loss.detach() / self.size
+
+    def _back_propagate_jointly(self, task: JointLossTask, held: list[Any]) -> Tensor:
+        with self._own_numbers():
+            loss = back_propagate_jointly(
+                task,
+                self.model,
+                [self._on_device(batch.own) for batch in held],
+                accelerator=self.accelerator,
+                embed=partial(self._loss, only_embed=True),
+                synchronising=self._synchronising,
+            )
+        return loss / self.size
+
+    def _synchronising(self, is_last: bool) -> AbstractContextManager[Any]:
+        """When accumulating, only the last micro-batch synchronises the gradients."""
+        context: AbstractContextManager[Any] = nullcontext()
+        return context if is_last else self.accelerator.no_sync(self._loss)
+
+    @contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """Draw this worker's random numbers; normalise by whole batches."""
+        with random_numbers_kept(), self._synchronised():
+            set_seed(self._own_seed())
+            yield
 
     def _own_seed(self) -> int:
         """Return a seed for this worker and step, for dropout and the like.
@@ -231,11 +273,15 @@ class SharedTraining(Training):
         return summed
 
     def _evaluate(self) -> None:
-        if self.rank == 0:
+        if self.rank == 0 or self.tested.divides_evaluation:
             super()._evaluate()
         elif self.cell.recipe.is_evaluated(self.epoch + 1):
             set_mode(self.optimizer, training=False)  # as on rank 0
-            self._fit_statistics()  # synchronised layers need every worker
+            self._fit_statistics()
+
+    def _fit_statistics(self) -> None:
+        with self._synchronised():  # needs every worker
+            super()._fit_statistics()
 
     def _finish_epoch(self, progress: OnProgress) -> None:
         if self.rank == 0:
@@ -263,7 +309,10 @@ class _Loss(nn.Module):
         super().__init__()
         self._task, self.model = task, model
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Any, only_embed: bool = False) -> Any:
+        if only_embed:
+            assert isinstance(self._task, JointLossTask)
+            return self._task.embed(self.model, batch)
         return task_checks.loss_of(self._task, self.model, batch)
 
 
@@ -306,17 +355,34 @@ def check_divisible(cell: Cell) -> None:
         )
 
 
-def _parts_of(count: int, size: int) -> list[tuple[int, int]]:
-    """Divide ``count`` examples: start and end of each worker's part.
+@dataclass(frozen=True)
+class _Part:
+    """A worker's part of a batch."""
 
-    >>> _parts_of(8, 3)
-    [(0, 3), (3, 6), (6, 8)]
-    >>> _parts_of(1, 2)
-    [(0, 1), (1, 1)]
-    """
-    least, more = divmod(count, size)
-    ends = [rank * least + min(rank, more) for rank in range(size + 1)]
-    return list(pairwise(ends))
+    own: Any
+    count: int
+    """Its examples; if 0, ``own`` is an earlier example with weight 0."""
+    whole: int
+    """Examples of the whole batch."""
+
+
+def _parts(
+    loader: Loader, device: torch.device, part: BatchPart, task: str
+) -> Iterator[tuple[Any, int]]:
+    """Yield a worker's part of each batch, and the size of the whole batch."""
+    if is_placed(loader):
+        for index, batch in enumerate(feed(loader, device, part=part)):
+            yield batch, loader.examples(index)
+        return
+    for batch in loader:
+        count = _examples_in(batch)
+        if count is None:
+            raise UsageError(
+                f"the batches of {task} cannot be divided among workers: they must be "
+                "tensors, or tuples or dicts of tensors, with the examples along the "
+                "first dimension."
+            )
+        yield send_to_device(part.take(batch), device), count
 
 
 def _examples_in(batch: Any) -> int | None:
@@ -332,6 +398,20 @@ def _examples_in(batch: Any) -> int | None:
         for leaf in _leaves(batch)
     }
     return counts.pop() if len(counts) == 1 else None
+
+
+def _rows_of(batch: Any) -> int | None:
+    """Count the examples of a part; None for lists of images and other objects.
+
+    >>> _rows_of((torch.zeros(4, 2), torch.zeros(4)))
+    4
+    >>> _rows_of(([torch.zeros(3, 8, 9)], [{}])) is None
+    True
+    """
+    nested = isinstance(batch, (tuple, list)) and any(
+        isinstance(part, list) for part in batch
+    )
+    return None if nested else _examples_in(batch)
 
 
 def _leaves(batch: Any) -> Iterator[Any]:

@@ -49,14 +49,23 @@ def describe_optimizer(optimizer: Optimizer) -> str:
     return ", ".join([type(optimizer).__name__, *settings])
 
 
-def describe_batches(batch: Any, steps: int, accumulate: int, *, stacked: bool) -> str:
+def describe_batches(
+    batch: Any,
+    steps: int,
+    accumulate: int,
+    *,
+    stacked: bool,
+    size: int | None = None,
+) -> str:
     """Describe the batch size and the steps per epoch.
+
+    The size is counted in ``batch`` unless it is given.
 
     >>> describe_batches((Tensor(64, 3), Tensor(64)), 16, 1, stacked=False)
     '64 examples, 16 steps an epoch'
     """
     epoch = f"{counted(steps, 'step')} an epoch"
-    size = _size(batch, dimension=1 if stacked else 0)
+    size = size or _size(batch, dimension=1 if stacked else 0)
     if size is None:
         return epoch
     times = f"{accumulate} x " if accumulate > 1 else ""

@@ -15,7 +15,7 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.bench.loaders import feed
+from switch_ema.bench.loaders import feed, is_placed
 from switch_ema.bench.loading import check_unchanged, create_task
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
@@ -42,6 +42,7 @@ from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     CONTROL_PURPOSE,
+    JointLossTask,
     Loader,
     SeedBatchTask,
     SelfTeachingTask,
@@ -68,6 +69,7 @@ from switch_ema.bench.train.description import (
     describe_schedule,
 )
 from switch_ema.bench.train.idle import why_idle
+from switch_ema.bench.train.joint_loss import back_propagate_jointly
 from switch_ema.bench.train.memory import state_mb
 from switch_ema.bench.train.precision import (
     check_same_precision,
@@ -104,14 +106,13 @@ class Training:
         context, recipe = self.context, cell.recipe
         # Seeded, so a task that draws its data here draws the same for every method.
         set_seed(cell.seeds[0])
-        self.task = create_task(cell.task, cell.networks, split=cell.trained_split)
+        self.task = self._make_task(cell.trained_split)
         task_checks.check_seed(self.task)
         self.tested = self.task
         """Reports the values: the training task itself, unless data is held out."""
         if cell.evaluated_split != cell.trained_split:
             set_seed(cell.seeds[0])
-            split = cell.evaluated_split
-            self.tested = create_task(cell.task, cell.networks, split=split)
+            self.tested = self._make_task(cell.evaluated_split)
         # Otherwise Accelerate keeps the precision of the process's first cell.
         AcceleratorState._reset_state()
         self.accelerator = self._accelerate()
@@ -175,6 +176,9 @@ class Training:
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
         self.epoch = 0
+
+    def _make_task(self, split: str) -> Task:
+        return create_task(self.cell.task, self.cell.networks, split=split)
 
     def _accelerate(self, **more: Any) -> Accelerator:
         context = self.context
@@ -372,11 +376,7 @@ class Training:
         held: list[Any] = []
         for index, batch in enumerate(self._feed(loader), start=1):
             if index == 1:
-                self._look_at(batch)
-            if index == 1 and self.epoch == 0 and not is_control:
-                self.result.starts.batch = batch_digests(
-                    batch, len(self.cell.seeds), stacked=self._is_stacked
-                )
+                self._look_at(batch, is_control=is_control)
             held.append(batch)
             if len(held) == self.cell.recipe.accumulate or index == len(loader):
                 gradients = partial(self._gradients, held)
@@ -401,6 +401,7 @@ class Training:
 
     def _feed(self, loader: Loader) -> Iterator[Any]:
         """Yield the batches of an epoch on the training's device."""
+        self._whole = loader.examples(0) if is_placed(loader) else None
         return feed(loader, self.accelerator.device)
 
     def _count_processor_time(self, before: float) -> None:
@@ -409,9 +410,12 @@ class Training:
 
     def _gradients(self, batches: list[Any]) -> Tensor:
         """Back-propagate the micro-batches of one step, then clip."""
-        total = torch.zeros((), device=self.accelerator.device)
-        for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
-            total += self._back_propagate(batch, len(batches), is_last=left == 0)
+        if isinstance(self.task, JointLossTask) and len(batches) > 1:
+            total = self._back_propagate_jointly(self.task, batches)
+        else:
+            total = torch.zeros((), device=self.accelerator.device)
+            for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
+                total += self._back_propagate(batch, len(batches), is_last=left == 0)
         clip = self.cell.recipe.clip
         if isinstance(self.task, StackedTask):
             self._clear_stopped(self.task)
@@ -438,18 +442,37 @@ class Training:
         self.accelerator.backward(loss)
         return loss.detach()
 
+    def _back_propagate_jointly(self, task: JointLossTask, held: list[Any]) -> Tensor:
+        """Add the gradient of a loss over all micro-batches of the step."""
+        return back_propagate_jointly(
+            task,
+            self.model,
+            list(map(self._on_device, held)),
+            accelerator=self.accelerator,
+            embed=partial(task.embed, self.model),
+            synchronising=lambda is_last: nullcontext(),
+        )
+
     def _on_device(self, batch: Any) -> Any:
         moved = send_to_device(batch, self.accelerator.device)
         return to_channels_last(moved) if self.cell.recipe.channels_last else moved
 
-    def _look_at(self, batch: Any) -> None:
-        """Record the batch size, from the first batch of an epoch."""
+    def _look_at(self, batch: Any, *, is_control: bool) -> None:
+        """Record the batch size and, once, a digest, from the first batch of an epoch.
+
+        The control has an order of its own.
+        """
         self.result.trained["Batch"] = describe_batches(
             batch,
             self.steps_per_epoch,
             self.cell.recipe.accumulate,
-            stacked=isinstance(self.task, SeedBatchTask),
+            stacked=self._is_stacked,
+            size=self._whole,
         )
+        if self.epoch == 0 and not is_control:
+            self.result.starts.batch = batch_digests(
+                batch, len(self.cell.seeds), stacked=self._is_stacked
+            )
 
     def _of_all(self, total: Tensor) -> Tensor:
         """Sum the epoch's loss over all workers; here there is only one."""

@@ -36,7 +36,8 @@ def recompute_statistics(
     """
     if not isinstance(task, StackedTask):
         set_seed(epoch_seed(task.seed, epoch, _PURPOSE))
-        batches = feed(task_checks.make_loader(task, epoch), device)
+        loader = task_checks.make_loader(task, epoch)
+        batches = feed(loader, device, part=task.shard)
         averager.recalibrate(batches, _call_of(task))
         return
     with averager.averaged() as model:

@@ -5,6 +5,7 @@ import torch
 from timm.layers import DropPath
 
 from switch_ema.bench.loading import create_task
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.tasks.ssl.a2mim import fill_with_mean, frequency_loss
 from switch_ema.zoo.tasks.ssl.mae import normalised, shown_tokens
 from switch_ema.zoo.tasks.ssl.masked import draw_masks, patches_of
@@ -97,7 +98,7 @@ def test_a2mim_adds_a_tenth_of_the_loss_of_frequencies():
     hidden = mask.view(-1, 1, 8, 8)
     pixels = (prediction - images).abs()[hidden].mean()
     mixed = torch.where(hidden, prediction, (prediction + images) / 2)
-    expected = pixels + 0.1 * frequency_loss(mixed, images)
+    expected = pixels + 0.1 * frequency_loss(mixed, images, Shard())
     torch.testing.assert_close(task.loss(model, (images, mask)).detach(), expected)
 
 
@@ -108,8 +109,8 @@ def test_the_frequency_loss_by_hand():
     distance = torch.tensor([4.0, 1.0, 4.0, 1.0])
     weight = (distance.sqrt() + 1).log() / torch.tensor(3.0).log()
     expected = (weight * distance).mean()
-    torch.testing.assert_close(frequency_loss(images, targets), expected)
-    assert frequency_loss(targets, targets) == 0
+    torch.testing.assert_close(frequency_loss(images, targets, Shard()), expected)
+    assert frequency_loss(targets, targets, Shard()) == 0
 
 
 def test_spectra_are_averaged_over_the_batch_before_they_are_compared():
@@ -117,10 +118,10 @@ def test_spectra_are_averaged_over_the_batch_before_they_are_compared():
     targets = torch.randn(4, 3, 8, 8)
     error = torch.randn(1, 3, 8, 8)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).view(4, 1, 1, 1)
-    cancelled = frequency_loss(targets + signs * error, targets)
+    cancelled = frequency_loss(targets + signs * error, targets, Shard())
     assert cancelled.item() == pytest.approx(0, abs=1e-9)
-    alone = frequency_loss(targets[:1] + error, targets[:1])
-    torch.testing.assert_close(frequency_loss(targets + error, targets), alone)
+    alone = frequency_loss(targets[:1] + error, targets[:1], Shard())
+    torch.testing.assert_close(frequency_loss(targets + error, targets, Shard()), alone)
 
 
 def test_simmim_masks_120_of_196_patches():

@@ -113,7 +113,7 @@ class AWDLanguageModel(WordTask):
         batch: Pieces per batch.
     """
 
-    undivided = "its network carries its state over from the previous batch"
+    uses_all_parameters = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:

@@ -38,7 +38,7 @@ class LanguageModel(WordTask):
     """
 
     datasets = ("pydoc", "wikitext2", "ptb")
-    undivided = "its network carries its state over from the previous batch"
+    uses_all_parameters = True
     recipe = Recipe(
         # About 100 steps per epoch: a switch keeps about half of its progress.
         epochs=10,

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from switch_ema.bench.loaders import CPU, WHOLE, BatchPart
 from switch_ema.zoo.data.splits import stream
 
 
@@ -23,6 +25,12 @@ class Pieces:
     The loss of a piece reads the state before and writes the one after. The state
     belongs to one pass over the text: it starts empty in each epoch, so training can
     resume between epochs, and an optimizer may evaluate the loss of a piece twice.
+
+    Workers divide the columns, and each keeps the state of its own.
+
+    Args:
+        columns: The text, cut into columns that are read in parallel.
+        length: Words per piece.
     """
 
     def __init__(self, columns: Tensor, length: int) -> None:
@@ -32,13 +40,23 @@ class Pieces:
         return -(-(len(self._columns) - 1) // self._length)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, _Carry, _Carry]]:
+        return self.batches()
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, Tensor, _Carry, _Carry]]:
+        """Yield the pieces from ``start`` on, beginning with an empty state."""
+        own = self._columns[:, part.of(self.examples(0))].to(device)
+        pieces = (torch.split(text, self._length) for text in (own[:-1], own[1:]))
         before = _Carry()
-        words, following = self._columns[:-1], self._columns[1:]
-        pieces = (torch.split(text, self._length) for text in (words, following))
-        for piece, targets in zip(*pieces, strict=True):
+        for piece, targets in islice(zip(*pieces, strict=True), start, None):
             after = _Carry()
             yield piece, targets, before, after
             before = after
+
+    def examples(self, batch: int) -> int:
+        """Return the number of columns."""
+        return self._columns.shape[1]
 
 
 def epoch_pieces(

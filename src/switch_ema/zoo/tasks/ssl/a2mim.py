@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss
 
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl.masked import hidden_mean, patches_of
 from switch_ema.zoo.tasks.ssl.simmim import SimMIM, SimMIMModel
@@ -27,7 +28,7 @@ class _A2MIMModel(SimMIMModel):
 class A2MIM(SimMIM):
     """A2MIM: reconstruct masked squares in pixels and frequencies."""
 
-    undivided = "its loss compares spectra averaged over a batch"
+    shares_loss = True
 
     def model(self) -> nn.Module:
         """Make encoder and decoder."""
@@ -45,7 +46,7 @@ class A2MIM(SimMIM):
         shown = (prediction.detach() + target) / 2
         drawn = torch.where(mask[:, :, None], prediction, shown)
         whole = need("lightly.models.utils").unpatchify(drawn, patch, images.shape[1])
-        return pixels + _FOURIER * frequency_loss(whole, images)
+        return pixels + _FOURIER * frequency_loss(whole, images, self.shard)
 
 
 def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
@@ -56,15 +57,16 @@ def fill_with_mean(images: Tensor, mask: Tensor, patch: int) -> Tensor:
     return torch.where(hidden, images.mean((2, 3), keepdim=True), images)
 
 
-def frequency_loss(images: Tensor, targets: Tensor) -> Tensor:
+def frequency_loss(images: Tensor, targets: Tensor, shard: Shard) -> Tensor:
     """Return the focal frequency loss (Jiang et al., 2021), as A2MIM uses it.
 
-    The squared error of the spectra averaged over the batch, each frequency weighted by
-    the logarithm of its current error relative to the largest.
+    The squared error of the spectra averaged over the batch, those of all workers, each
+    frequency weighted by the logarithm of its current error relative to the largest.
     """
     first, second = (
         torch.fft.fft2(x.float(), norm="ortho").mean(0) for x in (images, targets)
     )
-    distance = torch.view_as_real(first - second).square().sum(-1)
+    error = shard.mean(torch.view_as_real(first - second), len(images))
+    distance = error.square().sum(-1)
     weight = (distance.detach().sqrt() + 1).log()
     return (weight / weight.max().clamp(min=1e-12) * distance).mean()

@@ -14,6 +14,7 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 class BYOL(TwoViews, SelfTeachingTask):
     """BYOL: predict the averaged model's embedding of another view."""
 
+    undivided = ""
     paper = settings.BYOL
 
     def model(self) -> nn.Module:

@@ -5,7 +5,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from switch_ema.averaging.model.names import unwrap
-from switch_ema.bench.task import SelfTeachingTask
+from switch_ema.bench.task import JointLossTask, SelfTeachingTask
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl import settings
 from switch_ema.zoo.tasks.ssl.pretraining import width_of
@@ -34,12 +34,15 @@ class _QueueModel(TwoViewModel):
             bank.register_buffer(name, tensor, persistent=True)
 
 
-class MoCoV2(TwoViews, SelfTeachingTask):
+class MoCoV2(TwoViews, JointLossTask, SelfTeachingTask):
     """MoCo v2: match the averaged model's other view against a queue of negatives.
 
-    One process sees the whole batch, so no shuffling across processes is needed.
+    Batch norm has the statistics of the whole batch, with several workers too. So there
+    is nothing to shuffle between workers: MoCo shuffles because each of its GPUs
+    normalises its own part, which tells which query and key are from the same image.
     """
 
+    undivided = ""
     paper = settings.MOCO_V2
     final_decay = 0.999
     memory = ("queue",)
@@ -52,9 +55,23 @@ class MoCoV2(TwoViews, SelfTeachingTask):
         queue = 2 * self.batch if self.scale == "small" else 65_536
         return _QueueModel(encoder, projector, (queue, sizes["output_dim"]))
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+    def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Embed the first view."""
+        first, _ = batch
+        queries: tuple[Tensor, ...] = model(first)
+        return queries
+
+    def targets(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Embed the second view with the teacher."""
+        _, second = batch
+        return (self.teacher(model)(second, part="embedder"),)
+
+    def joint_loss(
+        self,
+        model: nn.Module,
+        embeddings: tuple[Tensor, ...],
+        targets: tuple[Tensor, ...],
+    ) -> Tensor:
         """Match the teacher's view of each image against the queue, then enqueue it."""
-        first, second = batch
-        (query,) = model(first)
-        key = self.teacher(model)(second, part="embedder")
-        return cast(Tensor, cast(_QueueModel, unwrap(model)).queue(query, key))
+        queue = cast(_QueueModel, unwrap(model)).queue
+        return cast(Tensor, queue(*embeddings, *targets))

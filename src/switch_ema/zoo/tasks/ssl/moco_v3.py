@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from switch_ema.bench.task import Recipe, SelfTeachingTask
+from switch_ema.bench.task import JointLossTask, Recipe, SelfTeachingTask
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl import settings
 from switch_ema.zoo.tasks.ssl.pretraining import width_of, xavier_
@@ -15,10 +15,11 @@ from switch_ema.zoo.tasks.ssl.two_views import TwoViewModel, TwoViews
 TEMPERATURE = 0.2
 
 
-class MoCoV3(TwoViews, SelfTeachingTask):
+class MoCoV3(TwoViews, JointLossTask, SelfTeachingTask):
     """MoCo v3: match the averaged model's other view in the batch, with a predictor."""
 
     networks = ("deit-s", "deit-t", "deit-b", "resnet18", "resnet50")
+    undivided = ""
     paper = settings.MOCO_V3
     small_lr = 5e-3
     recipe = Recipe(
@@ -47,12 +48,20 @@ class MoCoV3(TwoViews, SelfTeachingTask):
             part.layers[-1] = nn.BatchNorm1d(sizes["output_dim"], affine=False)
         return TwoViewModel(encoder, projector, predictor)
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Contrast each view with the teacher's embeddings of the other views."""
-        queries = model(*batch)
+    def targets(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Embed both views with the teacher."""
         teacher = self.teacher(model)
-        first, second = (teacher(view, part="embedder") for view in batch)
-        return contrast(queries[0], second) + contrast(queries[1], first)
+        return tuple(teacher(view, part="embedder") for view in batch)
+
+    def joint_loss(
+        self,
+        model: nn.Module,
+        embeddings: tuple[Tensor, ...],
+        targets: tuple[Tensor, ...],
+    ) -> Tensor:
+        """Contrast each view with the teacher's embeddings of the other views."""
+        first, second = targets
+        return contrast(embeddings[0], second) + contrast(embeddings[1], first)
 
 
 def _prepare(vit: Any) -> None:

@@ -61,6 +61,7 @@ class TwoViews(Pretraining):
     """Batches are pairs of views; the model is a :class:`TwoViewModel`."""
 
     networks: ClassVar[tuple[str, ...]] = ("resnet18", "resnet50")
+    uses_all_parameters = True
     recipe = Recipe(
         epochs=25,
         schedule="cosine",
@@ -93,6 +94,11 @@ class TwoViews(Pretraining):
             min_scale=0.08,
             normalize=self.statistics(),
         )
+
+    def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Embed both views."""
+        embeddings: tuple[Tensor, ...] = model(*batch)
+        return embeddings
 
     def encoder_of(self, model: nn.Module) -> nn.Module:
         """Return the encoder without the heads."""

@@ -1,0 +1,71 @@
+"""Tasks of the zoo in float64, whose only metric is a number that sums up the weights.
+
+In float64, trainings by one process and by several workers differ by rounding of 1e-16
+only, in spite of batch norm and of Adam, which amplifies tiny gradients.
+"""
+
+from switch_ema.bench.task import Metric
+from switch_ema.zoo.models.awd_lstm import AWDLSTM, AWDDropout
+from switch_ema.zoo.tasks.language.awd_lstm import AWDLanguageModel
+from switch_ema.zoo.tasks.language.lm import LanguageModel
+from switch_ema.zoo.tasks.ssl.a2mim import A2MIM
+from switch_ema.zoo.tasks.ssl.barlow_twins import BarlowTwins
+from switch_ema.zoo.tasks.ssl.byol import BYOL
+from switch_ema.zoo.tasks.ssl.moco_v2 import MoCoV2
+from switch_ema.zoo.tasks.ssl.moco_v3 import MoCoV3
+from switch_ema.zoo.tasks.ssl.simclr import SimCLR
+
+
+class _Double:
+    metrics = (Metric(name="weights", higher_is_better=True),)
+
+    def model(self):
+        return super().model().double()
+
+    def evaluate(self, model):
+        total = sum(float(p.abs().sum()) for p in model.state_dict().values())
+        return {"weights": total}
+
+    def trivial(self):
+        return {}
+
+
+class _Views(_Double):
+    def _draw(self, images, generator):
+        views = super()._draw(images, generator)
+        return tuple(v.double() if v.is_floating_point() else v for v in views)
+
+
+class SimCLR64(_Views, SimCLR):
+    pass
+
+
+class BarlowTwins64(_Views, BarlowTwins):
+    pass
+
+
+class BYOL64(_Views, BYOL):
+    pass
+
+
+class MoCoV264(_Views, MoCoV2):
+    pass
+
+
+class MoCoV364(_Views, MoCoV3):
+    pass
+
+
+class A2MIM64(_Views, A2MIM):
+    pass
+
+
+class LSTM64(_Double, LanguageModel):
+    pass
+
+
+class AWDLSTM64(_Double, AWDLanguageModel):
+    """Without dropout, which each worker draws for itself."""
+
+    def model(self):
+        return AWDLSTM(len(self.words), 4, 5, 2, AWDDropout().scaled(0.0)).double()

@@ -1,0 +1,95 @@
+"""Two workers train each task of the zoo as one process does."""
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import start_processes
+
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.train.context import RunContext
+from switch_ema.bench.train.data_parallel import train_as_worker
+from switch_ema.bench.train.loop import train_cell
+
+pytestmark = pytest.mark.zoo
+
+FILE = Path(__file__).parent / "divided_tasks.py"
+VIEWS = "size=20,batch=9,image_size=8"
+WORDS = "size=600,test_size=100,batch=9"
+
+
+@dataclass(frozen=True)
+class Case:
+    task: str
+    method: str = "plain"
+    accumulate: int = 1
+
+    def cell(self):
+        config = CompareConfig(
+            tasks=(f"{FILE}:{self.task}",),
+            methods=(self.method,),
+            seeds=1,
+            epochs=2,
+            accumulate=self.accumulate,
+        )
+        [cell] = make_plan(config)
+        return cell
+
+
+CASES = {
+    "simclr": Case(f"SimCLR64:{VIEWS}", "swa"),
+    "simclr, accumulated": Case(f"SimCLR64:{VIEWS}", accumulate=2),
+    "barlow twins": Case(f"BarlowTwins64:{VIEWS}"),
+    "byol": Case(f"BYOL64:{VIEWS}", "ema"),
+    "moco v2": Case(f"MoCoV264:{VIEWS}", "switch-ema"),
+    "moco v3": Case(f"MoCoV364:{VIEWS},network=resnet18", "ema", accumulate=2),
+    "lstm": Case(f"LSTM64:{WORDS},bptt=20,hidden=4,dropout=0.0"),
+    "awd-lstm": Case(f"AWDLSTM64:{WORDS}"),
+    "a2mim": Case(f"A2MIM64:{VIEWS}"),
+}
+
+
+def _work(rank, folder, port):
+    """Train all cases as one of two workers, in one process group."""
+    torch.set_num_threads(1)
+    os.environ |= {
+        **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+    }
+    results = {}
+    for name, case in CASES.items():
+        context = RunContext(folder / name, "cpu", workers=2)
+        results[name] = train_as_worker(case.cell(), context)
+    if rank == 0:
+        values = {name: (r.values, r.trained) for name, r in results.items()}
+        torch.save(values, folder / "values")
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    """Values of all cases, trained by two workers."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    start_processes(_work, (folder, port), nprocs=2, start_method="spawn")
+    return torch.load(folder / "values", weights_only=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_workers_train_as_one_process(name, by_two, tmp_path):
+    case = CASES[name]
+    alone = train_cell(case.cell(), RunContext(tmp_path, "cpu"))
+    values, trained = by_two[name]
+    assert alone.status == "done"
+    [weights] = alone.values[case.method].values()
+    [found] = values[case.method].values()
+    assert [pytest.approx(one, rel=1e-9) for [one] in weights] == [
+        one for [one] in found
+    ]
+    assert trained["Workers"].startswith("2, which took 5 + 4 of the 9 examples")
