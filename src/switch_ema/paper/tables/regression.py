@@ -5,19 +5,23 @@ from typing import Any
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.paper.tables.table import (
-    AFTER_CHOICE,
+    FRESH,
     PaperMetric,
     PaperRow,
     PaperTable,
     RowSetting,
     values_of,
 )
-from switch_ema.zoo.decays import DECAYS
+from switch_ema.zoo.decays import DECAYS, Decays
 
 _METHODS = ("plain", "ema", "swa", "switch-ema")
 _MAE = Metric(name="MAE", higher_is_better=False, decimals=2)
 _RMSE = Metric(name="RMSE", higher_is_better=False, decimals=2)
 _NETWORKS = {"resnet18": "R-18", "resnet50": "R-50", "convnext-t": "CX-T"}
+_ANGLES = Decays(0.99008, 0.99008)
+"""The paper's 0.999 with 937 steps per epoch, here 93: a switch keeps 35%."""
+_CELLS = Decays(0.9702, 0.9702)
+"""A switch keeps 40%. In the paper it keeps 2%: 0.999 with 47 steps per epoch."""
 _TITLES = {"rcf-mnist": "RCF-MNIST", "agedb": "AgeDB", "imdb-wiki": "IMDB-WIKI"}
 
 
@@ -27,7 +31,7 @@ def _row(
     mae: tuple[str, float],
     rmse: tuple[str, float],
     *,
-    first_seed: int = AFTER_CHOICE,
+    first_seed: int = FRESH,
     misprints: Mapping[str, str] | None = None,
 ) -> PaperRow:
     """Build a row; each metric has the four values and the printed gain in %."""
@@ -39,7 +43,9 @@ def _row(
         title=f"{_TITLES[data]}, {_NETWORKS[network]}",
         small=RowSetting(
             task="rcf-mnist" if angles else "cell-count",
-            options=options,
+            options=options | ({"size": 6000} if angles else {}),
+            epochs=30,
+            decays=_ANGLES if angles else _CELLS,
             first_seed=first_seed,
         ),
         paper=RowSetting(
@@ -104,7 +110,7 @@ TABLE_10 = PaperTable(
             "resnet50",
             ("7.46 7.50 7.62 7.49", 0.40),
             ("11.31 11.24 11.45 11.11", 1.77),
-            first_seed=100,
+            first_seed=FRESH + 100,
             misprints={"MAE": "the values give -0.40: Switch EMA is worse"},
         ),
         _row(
@@ -112,7 +118,7 @@ TABLE_10 = PaperTable(
             "convnext-t",
             ("7.72 7.21 7.87 7.19", 6.86),
             ("11.67 10.99 11.71 10.94", 6.26),
-            first_seed=100,
+            first_seed=FRESH + 100,
         ),
     ),
 )
