@@ -1,6 +1,6 @@
 """Video prediction on Moving MNIST, as in Table 9 of the paper."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,16 @@ from torch.nn.functional import mse_loss
 from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 from switch_ema.zoo.data import sources
-from switch_ema.zoo.data.moving import SOURCES, digit_images, moving_clips
-from switch_ema.zoo.data.splits import choose_split, stream
+from switch_ema.zoo.data.moving import (
+    SOURCES,
+    digit_images,
+    moving_clips,
+    published_clips,
+)
+from switch_ema.zoo.data.splits import check_split, choose_split, stream
 from switch_ema.zoo.models.video import VIDEO_NETWORKS
 
 _SEEN = 10
@@ -24,6 +30,8 @@ MSE = Metric(name="MSE", higher_is_better=False)
 MAE = Metric(name="MAE", higher_is_better=False)
 SSIM = Metric(name="SSIM", higher_is_better=True)
 PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB")
+_NAMES = tuple(metric.name for metric in (MSE, MAE, SSIM, PSNR))
+_TEST_CLIPS = ("drawn", "published")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,7 @@ class VideoSettings:
     tested: int = 100
     batch: int = 8
     digits: str = "digits"
+    test_clips: str = "drawn"
     decay: float = 0.9
     """Decay of EMA and Switch EMA: with 25 steps per epoch a switch keeps two thirds of
     its progress."""
@@ -62,6 +71,7 @@ def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
         tested=10_000,
         batch=16,
         digits="mnist",
+        test_clips="published",
         decay=0.999,
     )
 
@@ -102,7 +112,9 @@ class MovingMNIST(Task):
             scale's.
         side: Height and width of a frame, a multiple of 4; default: the scale's.
         clips: Training clips per epoch.
-        tested: Evaluation clips.
+        tested: Evaluation clips; default: the scale's, or all published ones.
+        test_clips: ``drawn`` from the test digits, or ``published`` for the clips of
+            mnist_test_seq.npy, with frames of 64 pixels; default: the scale's.
         batch: Clips per optimizer step.
         download: Whether torchvision may download MNIST.
     """
@@ -138,6 +150,7 @@ class MovingMNIST(Task):
         side: int | None = None,
         clips: int | None = None,
         tested: int | None = None,
+        test_clips: str | None = None,
         batch: int | None = None,
         download: bool = False,
     ) -> None:
@@ -154,9 +167,29 @@ class MovingMNIST(Task):
         train, test = digit_images(source, self.side, seed, download=download)
         (train,), (test,) = choose_split(split, seed, (train,), (test,))
         self.digits = train
-        self.x_eval = moving_clips(
-            test, tested or settings.tested, self.side, seed, "evaluated clips"
+        kind = check_choice(
+            "test_clips", test_clips or settings.test_clips, _TEST_CLIPS
         )
+        # Held-out digits are no test digits: their clips have to be drawn.
+        if kind == "published" and not check_split(split):
+            self.x_eval = self._published(tested)
+        else:
+            count = tested or settings.tested
+            self.x_eval = moving_clips(test, count, self.side, seed, "evaluated clips")
+
+    def _published(self, tested: int | None) -> Tensor:
+        clips = published_clips()
+        if clips.shape[-1] != self.side:
+            raise UsageError(
+                f"the published test clips have frames of {clips.shape[-1]} pixels, "
+                f"but side is {self.side}: set test_clips=drawn."
+            )
+        if tested is not None and tested > len(clips):
+            raise UsageError(
+                f"tested must be at most {len(clips)}, the published clips, got "
+                f"{tested}."
+            )
+        return clips[:tested]
 
     def model(self) -> nn.Module:
         """Make the network."""
@@ -179,47 +212,50 @@ class MovingMNIST(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Compare the predicted frames with the true ones."""
-        return frame_errors(self.predict(model, self.x_eval), self.truth)
+        return self._errors(lambda seen: self.predict(model, seen))
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first evaluation clips."""
         self.x_eval = self.x_eval[:examples]
         return len(self.x_eval)
 
-    @property
-    def truth(self) -> Tensor:
-        """The frames to predict, in [0, 1]."""
-        return self.x_eval[:, _SEEN:].float() / 255
+    def _errors(self, predict: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Measure predictions part by part: all of them would take gigabytes."""
+        errors = FrameErrors()
+        for clips in torch.split(self.x_eval, self._evaluated):
+            frames = clips.float() / 255
+            seen, truth = frames[:, :_SEEN], frames[:, _SEEN:]
+            errors.add(predict(seen).expand_as(truth), truth)
+        return errors.means()
 
-    def predict(self, model: nn.Module, clips: Tensor) -> Tensor:
+    @property
+    def _evaluated(self) -> int:
+        """Clips per forward pass: 100 of 32 by 32 pixels, and fewer larger ones."""
+        return max(100 * 32**2 // self.side**2, 1)
+
+    def predict(self, model: nn.Module, seen: Tensor) -> Tensor:
         """Return the frames after the first ten, on the CPU."""
         device = next(model.parameters()).device
-        seen = torch.split(clips[:, :_SEEN], 100)
-        found = [model(part.to(device).float() / 255)[:, -_SEEN:] for part in seen]
-        return torch.cat(found).float().cpu()
+        found: Tensor = model(seen.to(device))[:, -_SEEN:]
+        return found.float().cpu()
 
     def trivial(self) -> dict[str, dict[str, float]]:
         """Measure repeating the last frame, the mean image and black frames."""
-        truth = self.truth
         drawn = moving_clips(self.digits, 1000, self.side, self.seed, "mean image")
         mean = drawn.float().mean((0, 1)) / 255
-        guesses = {
-            "copy of the last frame": self.x_eval[:, _SEEN - 1 : _SEEN].float() / 255,
-            "mean image": mean,
-            "black frames": torch.zeros(1),
-        }
         return {
-            name: frame_errors(guess.expand_as(truth), truth)
-            for name, guess in guesses.items()
+            "copy of the last frame": self._errors(lambda seen: seen[:, -1:]),
+            "mean image": self._errors(lambda _: mean),
+            "black frames": self._errors(lambda _: torch.zeros(1)),
         }
 
     def samples(self, model: nn.Module) -> dict[str, Tensor]:
         """Show the input, true and predicted frames."""
-        clip = self.x_eval[:1]
+        clip = self.x_eval[:1].float() / 255
         return {
-            "seen": clip[0, :_SEEN].float() / 255,
-            "truth": clip[0, _SEEN:].float() / 255,
-            "prediction": self.predict(model, clip)[0].clamp(0, 1),
+            "seen": clip[0, :_SEEN],
+            "truth": clip[0, _SEEN:],
+            "prediction": self.predict(model, clip[:, :_SEEN])[0].clamp(0, 1),
         }
 
 
@@ -254,22 +290,38 @@ def find_settings(network: str, scale: str) -> VideoSettings:
     return SETTINGS[network, check_choice("scale", scale, ("small", "paper"))]
 
 
-def frame_errors(predicted: Tensor, truth: Tensor) -> dict[str, float]:
-    """Measure frames: clips x frames x channels x height x width.
+class FrameErrors:
+    """Errors of predicted frames, accumulated part by part.
 
     MSE and MAE are summed over the pixels of a frame and averaged over frames and
     clips, on unclipped predictions. SSIM and PSNR are means over frames, with
     predictions clipped to [0, 1].
     """
-    error = (predicted - truth).double()
-    metrics = sources.need("torchmetrics.functional.image")
-    inside, frames = predicted.clamp(0, 1).flatten(0, 1), truth.flatten(0, 1)
-    ssim = metrics.structural_similarity_index_measure(inside, frames, data_range=1.0)
-    squares = (inside - frames).double().square().flatten(1).mean(1)
-    return {
-        MSE.name: error.square().sum((2, 3, 4)).mean().item(),
-        MAE.name: error.abs().sum((2, 3, 4)).mean().item(),
-        SSIM.name: float(ssim),
-        # PSNR is infinite for a frame without error.
-        PSNR.name: (-10 * squares.clamp(min=1e-10).log10()).mean().item(),
-    }
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = dict.fromkeys(_NAMES, 0.0)
+        self._frames = 0
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        """Add clips x frames x channels x height x width."""
+        metrics = sources.need("torchmetrics.functional.image")
+        predicted, truth = predicted.flatten(0, 1), truth.flatten(0, 1)
+        error, inside = (predicted - truth).double(), predicted.clamp(0, 1)
+        squares = (inside - truth).double().square().flatten(1).mean(1)
+        ssim = metrics.structural_similarity_index_measure(
+            inside, truth, data_range=1.0, reduction="sum"
+        )
+        sums = {
+            MSE: error.square().sum(),
+            MAE: error.abs().sum(),
+            SSIM: ssim,
+            # PSNR is infinite for a frame without error.
+            PSNR: (-10 * squares.clamp(min=1e-10).log10()).sum(),
+        }
+        for metric, value in sums.items():
+            self._sums[metric.name] += float(value)
+        self._frames += len(truth)
+
+    def means(self) -> dict[str, float]:
+        """Return the means over all frames so far."""
+        return {name: value / self._frames for name, value in self._sums.items()}
