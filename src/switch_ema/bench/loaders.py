@@ -1,5 +1,6 @@
 """Loaders: the batches of one epoch, whole or only what one process needs of them."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -10,6 +11,20 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 CPU = torch.device("cpu")
+CORES = "SWITCH_EMA_CORES"
+"""Environment variable with the cores of this process, set by what places trainings."""
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use for itself and those it starts."""
+    if CORES in os.environ:
+        return int(os.environ[CORES])
+    if hasattr(os, "sched_getaffinity"):  # Linux: what a container or Slurm allows
+        here = len(os.sched_getaffinity(0))
+    else:
+        here = os.cpu_count() or 1
+    # Data-parallel processes on this machine, as torchrun counts them.
+    return max(1, here // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 class Loader(Protocol):

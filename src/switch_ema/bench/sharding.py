@@ -56,6 +56,22 @@ class Shard(BatchPart):
         total = self.sum(torch.tensor([float(count)], device=tensor.device))
         return self.sum(tensor * count) / total
 
+    def balance(self, count: int, examples: int) -> float:
+        """Return a factor for a loss divided by a number of objects, not of examples.
+
+        It turns a mean over this worker's objects into its share of the mean over all
+        workers' objects: the loop weighs workers by their numbers of examples.
+
+        Args:
+            count: This worker's objects; the loss is divided by them, at least by 1.
+            examples: Its examples, in which they are.
+        """
+        if self.ranks == 1:
+            return 1.0
+        sums = self.sum(torch.tensor([float(count), float(examples)]))
+        total, whole = float(sums[0]), float(sums[1])
+        return max(count, 1) * whole / (examples * max(total, 1.0))
+
     def gather_items(self, items: Sequence[_T]) -> list[_T]:
         """Concatenate all workers' lists, in order; the items are pickled."""
         if self.ranks == 1:

@@ -121,6 +121,14 @@ class Task(ABC):
         return 1
 
     @classmethod
+    def reading_processes(cls, options: Mapping[str, Any]) -> int:
+        """Return how many processes read the data, if there are cores for them.
+
+        Slurm and Ray reserve as many cores. By default the option ``workers``.
+        """
+        return int(options.get("workers") or 0)
+
+    @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
         """Return the metrics of a task with these options.
 

@@ -131,7 +131,7 @@ def test_a_training_that_hangs_is_given_up(tasks, tmp_path):
 
 def test_a_worker_that_dies_idle_costs_nothing(tasks, tmp_path):
     config = CompareConfig(tasks=(f"{tasks}:Tiny",), methods=("plain",), seeds=2)
-    with Pool(1) as pool:
+    with Pool([None]) as pool:
         for worker in pool._workers:
             worker.process.kill()
             worker.process.join()

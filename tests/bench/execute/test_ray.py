@@ -287,7 +287,7 @@ def test_weights_too_large_to_send_are_dropped_with_a_sentence(
 ):
     cell = make_plan(config)[0]
     context = RunContext(tmp_path / "elsewhere", "cpu", keeps_trajectory=True)
-    job = executor.Job(cell, context, ".not-there", str(tmp_path))
+    job = executor.Job(cell, context, ".not-there", str(tmp_path), 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(executor, "LARGEST", 1000)
     outcome = executor.train_anywhere(job, lambda *_: None)
@@ -376,3 +376,9 @@ def node(cpus, gpus=0, alive=True):
 )
 def test_a_cell_gets_its_share_of_the_cluster(nodes, jobs, gpus, share):
     assert executor.share_of(nodes, jobs, gpus=gpus) == executor.Share(*share)
+
+
+def test_a_cell_gets_the_cores_of_its_loaders():
+    nodes = [node(8), node(12)]
+    assert executor.share_of(nodes, 0, gpus=False, cores=4) == executor.Share(4, 0)
+    assert executor.share_of(nodes, 0, gpus=False, cores=99) == executor.Share(8, 0)

@@ -6,6 +6,8 @@ only, in spite of batch norm and of Adam, which amplifies tiny gradients.
 
 from switch_ema.bench.task import Metric
 from switch_ema.zoo.models.awd_lstm import AWDLSTM, AWDDropout
+from switch_ema.zoo.tasks.detection.retinanet import RetinaNet
+from switch_ema.zoo.tasks.detection.yolox import YoloX
 from switch_ema.zoo.tasks.language.awd_lstm import AWDLanguageModel
 from switch_ema.zoo.tasks.language.lm import LanguageModel
 from switch_ema.zoo.tasks.ssl.a2mim import A2MIM
@@ -69,3 +71,17 @@ class AWDLSTM64(_Double, AWDLanguageModel):
 
     def model(self):
         return AWDLSTM(len(self.words), 4, 5, 2, AWDDropout().scaled(0.0)).double()
+
+
+class _Images(_Double):
+    def loss(self, model, batch):
+        images, targets = batch
+        return super().loss(model, ([image.double() for image in images], targets))
+
+
+class RetinaNet64(_Images, RetinaNet):
+    pass
+
+
+class YoloX64(_Images, YoloX):
+    pass

@@ -1,24 +1,17 @@
 """Trains cells with the chosen executor."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-
-import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import OnEpoch, Pool, train_or_explain
 from switch_ema.bench.execute.options import launched
+from switch_ema.bench.execute.placement import default_jobs, found_gpus, place
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import check_divisible
 from switch_ema.bench.train.result import CellResult
-
-
-def default_jobs() -> int:
-    """Return how many cells to train at once: one per core, or one on a GPU."""
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
 def train_cells(
@@ -58,7 +51,8 @@ def train_cells(
                 "put torchrun into its command."
             )
         jobs = jobs or 1  # a command may use the whole machine
-    if workers > 1:
+        workers = max(1, len(found_gpus(context_of(cells[0]).device)) // jobs)
+    elif workers > 1:
         for cell in cells:
             check_divisible(cell)
     if executor == "ray":
@@ -85,7 +79,8 @@ def train_cells(
 
         yield from train_launched(cells, context_of, on_epoch)
         return
+    gpus = found_gpus(context_of(cells[0]).device)
+    jobs = min(jobs or default_jobs(gpus, workers), len(cells))
     # Even a single job gets a process, so a crash does not end the comparison.
-    jobs = jobs or max(1, default_jobs() // workers)
-    with Pool(min(jobs, len(cells)), timeout) as pool:
+    with Pool(place(gpus, jobs, workers), timeout) as pool:
         yield from pool.run(cells, context_of, on_epoch)

@@ -19,7 +19,9 @@ from switch_ema.bench.execute.guard import (
     die_with_parent,
 )
 from switch_ema.bench.execute.local_workers import allow_processes, train_in_group
+from switch_ema.bench.execute.placement import VISIBLE
 from switch_ema.bench.execute.scripts import run_script
+from switch_ema.bench.loaders import CORES, usable_cores
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.context import RunContext
@@ -48,6 +50,8 @@ def train_or_explain(
 class _Worker:
     process: BaseProcess
     connection: Connection
+    place: str | None = None
+    """GPUs that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: all."""
     cell: Cell | None = None
     heard: float = field(default_factory=time.monotonic)
     """When it got its cell or last reported an epoch."""
@@ -58,12 +62,19 @@ class Pool:
 
     Not a concurrent.futures pool: a lost worker must cost only its own cell, and
     workers report each epoch they finish.
+
+    Args:
+        places: the GPUs that each process sees; None for all of them.
+        timeout: seconds without a finished epoch after which a training fails.
     """
 
-    def __init__(self, jobs: int, timeout: float | None = None) -> None:
+    def __init__(
+        self, places: Sequence[str | None], timeout: float | None = None
+    ) -> None:
         self._context = get_context("spawn")
         self._timeout = timeout
-        self._workers = [self._start() for _ in range(jobs)]
+        self._cores = max(1, usable_cores() // len(places))
+        self._workers = [self._start(place) for place in places]
 
     def __enter__(self) -> "Pool":
         return self
@@ -71,13 +82,13 @@ class Pool:
     def __exit__(self, *error: object) -> None:
         _end(self._workers)
 
-    def _start(self) -> _Worker:
+    def _start(self, place: str | None) -> _Worker:
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, os.getpid())
+        arguments = (theirs, os.getpid(), place, self._cores)
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _Worker(process, ours, place)
 
     def run(
         self,
@@ -139,7 +150,7 @@ class Pool:
 
     def _replace(self, worker: _Worker) -> None:
         worker.connection.close()
-        self._workers[self._workers.index(worker)] = self._start()
+        self._workers[self._workers.index(worker)] = self._start(worker.place)
 
 
 def _end(workers: Sequence[_Worker]) -> None:
@@ -183,8 +194,11 @@ def _how_it_died(process: BaseProcess) -> str:
     return f"with exit code {code}"
 
 
-def _work(connection: Connection, parent: int) -> None:
+def _work(connection: Connection, parent: int, place: str | None, cores: int) -> None:
     """Train the cells that the parent sends, until it is gone."""
+    os.environ[CORES] = str(cores)
+    if place is not None:  # before this process uses a GPU
+        os.environ[VISIBLE] = place
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent handles these
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)

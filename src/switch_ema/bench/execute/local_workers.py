@@ -24,6 +24,7 @@ from torch.multiprocessing.spawn import (
 )
 
 from switch_ema.bench.execute.failures import explained
+from switch_ema.bench.loaders import CORES, usable_cores
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.context import RunContext
@@ -127,6 +128,7 @@ def _work(
     allow_processes()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ |= {
+        CORES: str(max(1, usable_cores() // context.workers)),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(context.workers),

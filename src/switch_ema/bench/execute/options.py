@@ -23,7 +23,7 @@ class RunOptions:
     name: str | None = None
     """Name of the run folder; by default derived from the tasks and settings."""
     jobs: int = 0
-    """Cells to train at once; 0: one per core, or one on a GPU or for a script."""
+    """Cells to train at once; 0: one per GPU, or else per core; one for a script."""
     threads: int | None = None
     """Threads per training; None: the run's setting, which is 1 for a new run."""
     executor: str = "local"

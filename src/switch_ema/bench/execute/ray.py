@@ -24,7 +24,9 @@ from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.local import OnEpoch, train_or_explain
 from switch_ema.bench.execute.local_workers import RETRIES
+from switch_ema.bench.execute.placement import cores_of
 from switch_ema.bench.execute.ray_progress import Board
+from switch_ema.bench.loaders import CORES
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.result import CellResult
@@ -58,6 +60,8 @@ class Job:
     """Marker file in the run folder: a worker that sees it shares the storage."""
     home: str
     """The driver's current folder; a task's file may be relative to it."""
+    cores: int
+    """Cores of each worker."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,12 @@ def train_on_ray(
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     any_context = contexts[cells[0].id]
     workers = any_context.workers
-    share = share_of(nodes, jobs * workers, gpus=any_context.device != "cpu")
+    share = share_of(
+        nodes,
+        jobs * workers,
+        gpus=any_context.device != "cpu",
+        cores=max(cores_of(cell, contexts[cell.id]) for cell in cells),
+    )
     train: Callable[..., Outcome] = _task
     taken = share
     if workers > 1:
@@ -110,7 +119,8 @@ def train_on_ray(
             while waiting or running:
                 while waiting and (jobs == 0 or len(running) < jobs):
                     cell = waiting.popleft()
-                    job = Job(cell, contexts[cell.id], mark, os.getcwd())
+                    home = os.getcwd()
+                    job = Job(cell, contexts[cell.id], mark, home, share.cpus)
                     running[task.remote(job, board.actor, share)] = cell
                 done, _ = ray.wait(list(running), timeout=POLL_SECONDS)
                 board.report(running.values(), on_epoch)
@@ -125,13 +135,16 @@ def train_on_ray(
                 ray.cancel(reference, force=True)
 
 
-def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Share:
+def share_of(
+    nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool, cores: int = 1
+) -> Share:
     """Divide the cluster: one GPU per cell if there are any, and a share of the CPUs.
 
     Args:
         nodes: nodes as listed by :func:`ray.nodes`.
-        jobs: cells at once; 0 for one per GPU or CPU.
+        jobs: cells at once; 0 for one per GPU, or else as many as have their cores.
         gpus: whether GPUs may be used.
+        cores: cores that a cell uses.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     useful = [node for node in alive if gpus and node.get("GPU", 0) >= 1]
@@ -139,7 +152,8 @@ def share_of(nodes: Sequence[Mapping[str, Any]], jobs: int, *, gpus: bool) -> Sh
     useful = useful or [node for node in alive if node.get("CPU", 0) >= 1]
     if not useful:  # an autoscaling cluster that has no nodes yet
         return Share(cpus=1, gpus=0)
-    slots = jobs or sum(int(node[unit]) for node in useful)
+    each = 1 if unit == "GPU" else cores
+    slots = jobs or max(1, sum(int(node[unit]) // each for node in useful))
     cpus = [int(node.get("CPU", 0)) for node in useful]
     # At most what the smallest node has, so every node can take a cell.
     return Share(max(1, min(sum(cpus) // slots, *cpus)), int(unit == "GPU"))
@@ -172,6 +186,7 @@ def train_anywhere(
     """Train a cell in the run folder or, if this node lacks it, a temporary folder."""
     if Path(job.home).is_dir():
         os.chdir(job.home)
+    os.environ[CORES] = str(job.cores)
     if (job.context.folder / job.mark).exists():
         return Outcome(train(job.cell, job.context, progress), {})
     with TemporaryDirectory(prefix="switch-ema-") as folder:

@@ -19,6 +19,8 @@ from switch_ema.bench.execute.failures import TrainingFailed, train_or_raise
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.local_workers import RETRIES, given_up
 from switch_ema.bench.execute.options import job_options
+from switch_ema.bench.execute.placement import cores_of
+from switch_ema.bench.loaders import CORES
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.checkpoints import values_path
 from switch_ema.bench.train.context import RunContext
@@ -44,10 +46,12 @@ class _SlurmTask:
     context: RunContext
     home: str
     """The current folder; a task's file may be relative to it."""
+    cores: int
 
     def __call__(self) -> CellResult | None:
         """Train, alone or as one of several workers."""
         os.chdir(self.home)
+        os.environ[CORES] = str(self.cores)
         train: Callable[..., CellResult | None] = train_cell
         if self.context.workers > 1:
             # Accelerate selects each worker's GPU, so all must stay visible.
@@ -113,11 +117,13 @@ def train_on_slurm(
     remaining jobs are cancelled.
     """
     contexts = {cell.id: _absolute(context_of(cell)) for cell in cells}
-    executor = _executor(contexts[cells[0].id], options)
+    # One executor for all cells, so the largest of them counts.
+    cores = max(cores_of(cell, contexts[cell.id]) for cell in cells)
+    executor = _executor(contexts[cells[0].id], cores, options)
     waiting, running = deque(cells), list[_Running]()
 
     def submit(cell: Cell) -> Any:
-        work = _SlurmTask(cell, contexts[cell.id], os.getcwd())
+        work = _SlurmTask(cell, contexts[cell.id], os.getcwd(), cores)
         try:
             return executor.submit(work)
         except (FailedJobError, OSError) as error:
@@ -147,13 +153,19 @@ def train_on_slurm(
             one.job.cancel(check=False)
 
 
-def _executor(context: RunContext, options: Sequence[str]) -> Any:
-    """Create the executor that submits jobs; the user's options override ours."""
+def _executor(context: RunContext, cores: int, options: Sequence[str]) -> Any:
+    """Create the executor that submits jobs; the user's options override ours.
+
+    Args:
+        context: run context of a cell.
+        cores: cores of each worker.
+        options: options of the user, as ``name=value``.
+    """
     wanted: dict[str, Any] = {
         "name": "switch-ema",
         "nodes": 1,
         "tasks_per_node": context.workers,
-        "cpus_per_task": context.threads,
+        "cpus_per_task": cores,
         "timeout_min": _MINUTES,
         # A failed task ends the others, which would wait for it forever.
         "slurm_srun_args": ["--kill-on-bad-exit"],

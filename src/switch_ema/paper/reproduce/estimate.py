@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.execute.cells import default_jobs
 from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
+from switch_ema.bench.execute.placement import default_jobs, found_gpus
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.plan.task_snapshot import facts_of
 from switch_ema.bench.results.folder import RESULTS, WORKERS
@@ -66,7 +66,10 @@ def row_length(row: PaperRow, settings: RowSettings) -> float:
 
 def jobs_at_once(options: RunOptions) -> int:
     """Return the number of concurrent trainings."""
-    return 1 if options.executor == "inline" else options.jobs or default_jobs()
+    if options.executor == "inline":
+        return 1
+    gpus = found_gpus(options.device)
+    return options.jobs or default_jobs(gpus, options.workers_per_training)
 
 
 def measure_whole_row(plan: RowPlan, device: str | None) -> float:

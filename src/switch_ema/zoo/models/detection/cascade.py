@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.models.detection.backbones import paper_backbone, small_backbone
 from switch_ema.zoo.models.detection.mask_rcnn import (
@@ -68,6 +69,8 @@ class CascadeHeads(nn.Module):
         classes: Without the background.
         sizes: Sizes of the heads.
     """
+
+    shard = Shard()
 
     def __init__(self, width: int, classes: int, sizes: RoISizes) -> None:
         super().__init__()
@@ -150,7 +153,13 @@ class CascadeHeads(nn.Module):
         from switch_ema.zoo.models.detection.roi_losses import train_heads
 
         trained = train_heads(
-            stage, features, proposals, image_shapes, targets, beta=1.0
+            stage,
+            features,
+            proposals,
+            image_shapes,
+            targets,
+            beta=1.0,
+            shard=self.shard,
         )
         sampled = trained.sampled
         moved = self._moved(stage, trained.moves, sampled, image_shapes)

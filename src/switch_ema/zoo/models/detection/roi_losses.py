@@ -19,6 +19,8 @@ from torch.nn.functional import (
 from torchvision.models.detection.roi_heads import RoIHeads, maskrcnn_loss
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
+from switch_ema.bench.sharding import Shard
+
 Features = dict[str, Tensor]
 Shapes = list[tuple[int, int]]
 Targets = list[dict[str, Tensor]]
@@ -42,6 +44,7 @@ def train_heads(
     targets: Targets,
     *,
     beta: float,
+    shard: Shard,
 ) -> TrainedHeads:
     """Sample boxes and compute the losses of torchvision's RoI heads.
 
@@ -52,6 +55,7 @@ def train_heads(
         shapes: Height and width of each image.
         targets: True boxes, labels and masks of each image.
         beta: Where smooth L1 turns from a parabola into a line; 0 is L1.
+        shard: The losses are means over the boxes of all workers.
     """
     sampled, matched, by_image, regression = heads.select_training_samples(
         proposals, targets
@@ -64,10 +68,15 @@ def train_heads(
     predicted = heads.mask_predictor(
         heads.mask_head(heads.mask_roi_pool(features, chosen, shapes))
     )
+    boxes, positive = (
+        shard.balance(sum(map(len, found)), len(targets)) for found in (sampled, chosen)
+    )
     losses = {
-        "loss_classifier": cross_entropy(logits, labels),
-        "loss_box_reg": box_loss(moves, labels, torch.cat(regression), beta=beta),
-        "loss_mask": maskrcnn_loss(
+        "loss_classifier": boxes * cross_entropy(logits, labels),
+        "loss_box_reg": boxes
+        * box_loss(moves, labels, torch.cat(regression), beta=beta),
+        "loss_mask": positive
+        * maskrcnn_loss(
             predicted,
             chosen,
             [target["masks"] for target in targets],
@@ -99,6 +108,8 @@ def box_loss(moves: Tensor, labels: Tensor, targets: Tensor, *, beta: float) -> 
 class L1Heads(RoIHeads):  # type: ignore[misc]
     """RoI heads with L1 as the box loss."""
 
+    shard = Shard()
+
     def forward(
         self,
         features: Features,
@@ -112,12 +123,22 @@ class L1Heads(RoIHeads):  # type: ignore[misc]
             detections, losses = super().forward(features, proposals, image_shapes)
             return detections, losses
         assert targets is not None
-        trained = train_heads(self, features, proposals, image_shapes, targets, beta=0)
+        trained = train_heads(
+            self,
+            features,
+            proposals,
+            image_shapes,
+            targets,
+            beta=0,
+            shard=self.shard,
+        )
         return [], trained.losses
 
 
 class L1Proposals(RegionProposalNetwork):  # type: ignore[misc]
     """A region proposal network with L1 as the box loss."""
+
+    shard = Shard()
 
     def compute_loss(
         self,
@@ -139,4 +160,5 @@ class L1Proposals(RegionProposalNetwork):  # type: ignore[misc]
         objects = binary_cross_entropy_with_logits(
             objectness.flatten()[sampled], torch.cat(labels)[sampled]
         )
-        return objects, boxes / sampled.sum()
+        balance = self.shard.balance(int(sampled.sum()), len(labels))
+        return balance * objects, balance * boxes / sampled.sum()

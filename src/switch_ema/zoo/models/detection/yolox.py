@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import interpolate, l1_loss, one_hot, pad
 
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.models.detection.darknet import (
     ConvBlock,
@@ -57,6 +58,9 @@ class YOLOX(nn.Module):
         nms_thresh: IoU threshold of non-maximum suppression.
         detections: Maximum detections per image.
     """
+
+    shard = Shard()
+    """A worker's part of the batch: losses are divided by all workers' boxes."""
 
     def __init__(
         self,
@@ -137,7 +141,8 @@ class YOLOX(nn.Module):
             torch.cat(column) if column[0].ndim else torch.stack(column)
             for column in zip(*parts, strict=True)
         )
-        count = max(len(predicted), 1)
+        balance = self.shard.balance(len(predicted), len(boxes))
+        count = max(len(predicted), 1) / balance
         overlaps = _paired_iou(predicted, true)
         losses = {
             "loss_iou": 5.0 * (1 - overlaps**2).sum() / count,

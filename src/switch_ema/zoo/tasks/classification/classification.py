@@ -90,6 +90,7 @@ class Classification(Classifier):
 
     networks = tuple(NETWORKS)
     procedures = tuple(PROCEDURES)
+    uses_all_parameters = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:

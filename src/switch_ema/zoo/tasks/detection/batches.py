@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from switch_ema.bench.loaders import CPU, WHOLE, BatchPart
 from switch_ema.zoo.data.detection import Examples, Target
 from switch_ema.zoo.data.splits import stream
 
@@ -44,19 +46,34 @@ class DetectionBatches:
         passes = [torch.randperm(count, generator=generator) for _ in range(repeats)]
         order = torch.cat(passes).tolist()
         seeds = torch.randint(2**31, (len(order),), generator=generator).tolist()
-        self._loader: DataLoader[Any] = DataLoader(
-            _Augmented(examples, order, seeds, transform, masks),
-            batch_size=min(batch, count),
-            collate_fn=_collate,
-            num_workers=workers,
-            drop_last=True,
-        )
+        self._examples = _Augmented(examples, order, seeds, transform, masks)
+        self._size, self._workers = min(batch, count), workers
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._examples) // self._size
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
+        return self.batches()
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[Batch]:
+        """Yield the batches; see :class:`PlacedLoader`."""
+        own = part.of(self._size)
+        loader: DataLoader[Any] = DataLoader(
+            self._examples,
+            batch_sampler=[
+                (index * self._size + own).tolist() for index in range(start, len(self))
+            ],
+            collate_fn=_collate,
+            num_workers=self._workers,
+        )
+        for batch in loader:
+            yield send_to_device(batch, device, non_blocking=True)
+
+    def examples(self, batch: int) -> int:
+        """Return the number of images in a batch."""
+        return self._size
 
 
 class _Augmented(Dataset[tuple[Tensor, Target]]):

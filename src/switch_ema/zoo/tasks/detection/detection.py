@@ -63,7 +63,8 @@ class Detection(Task):
 
     metrics: tuple[Metric, ...] = (measure.BOX_AP, measure.BOX_AP50)
     loss_in_training_only = True
-    undivided = "its loss is divided by the number of objects in a batch"
+    shares_loss = True
+    uses_all_parameters = True
     masks: ClassVar[bool] = False
     """Whether to train and measure masks."""
     drawn_from: ClassVar[float] = 0.3
@@ -148,8 +149,12 @@ class Detection(Task):
         """Make the network, called like torchvision's detectors."""
 
     def model(self) -> nn.Module:
-        """Make the network."""
-        return self.detector()
+        """Make the network; its losses are divided by the boxes of all workers."""
+        model = self.detector()
+        parts: list[Any] = [m for m in model.modules() if hasattr(m, "shard")]
+        for part in parts:
+            part.shard = self.shard
+        return model
 
     def paper_options(self) -> dict[str, Any]:
         """Return the arguments that all the paper's networks share."""
