@@ -322,6 +322,7 @@ class _Runner:
             self.sources,
             self.inputs,
             saves_every=self.saves_every,
+            skip_broken=self.options.skip_broken,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,
             workers=self.arithmetic.workers,

@@ -1,7 +1,7 @@
 """Loaders: the batches of one epoch, whole or only what one process needs of them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Protocol, TypeGuard
@@ -100,7 +100,7 @@ class PlacedLoader(Loader, Protocol):
 
 
 def feed(
-    loader: Loader,
+    loader: Loader | Iterable[Any],
     device: torch.device,
     *,
     start: int = 0,
@@ -112,7 +112,7 @@ def feed(
     while the one before is trained on. Any other loader is read as a whole.
 
     Args:
-        loader: The batches of an epoch.
+        loader: The batches of an epoch, or any others.
         device: Device of the model.
         start: Batches to leave out, for a training that resumes within an epoch.
         part: The part of each batch to keep.
@@ -126,7 +126,7 @@ def feed(
     )
 
 
-def is_placed(loader: Loader) -> TypeGuard[PlacedLoader]:
+def is_placed(loader: Iterable[Any]) -> TypeGuard[PlacedLoader]:
     """Whether a loader is a :class:`PlacedLoader`.
 
     A subclass that defines ``__iter__`` alone is none, even if its base is one: the

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.view.teacher import Teacher
+from switch_ema.bench.broken_files import BrokenFiles
 from switch_ema.bench.loaders import Batches, Loader
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.sharding import Shard
@@ -103,6 +104,8 @@ class Task(ABC):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.broken = BrokenFiles()
+        """Files of the data that cannot be read; the loop says how many may be."""
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:

@@ -67,35 +67,6 @@ def test_one_repeat_changes_nothing():
     assert torch.equal(augment.repeat(order, 1), order)
 
 
-@pytest.mark.parametrize("alpha", [{"mixup": 1.0}, {"cutmix": 1.0}])
-def test_mixing_blends_images_and_targets_alike(alpha):
-    blend = augment.mixing(replace(PLAIN, **alpha), classes=4)
-    labels = torch.tensor([0, 1, 2, 3])
-    images = labels.float().view(4, 1, 1, 1).expand(4, 1, 8, 8).clone()
-    np.random.seed(0)
-    mixed, targets = blend(images, labels)
-    assert targets.shape == (4, 4)
-    assert torch.allclose(targets.sum(1), torch.ones(4))
-    assert 0 < float(targets[0, 0]) < 1
-    # An image of value k is of class k: its mean is the mean of its target.
-    assert torch.allclose(mixed.mean((1, 2, 3)), targets @ torch.arange(4.0))
-
-
-def test_nothing_is_blended_or_erased_unless_asked_for():
-    assert augment.mixing(PLAIN, classes=4) is None
-    assert augment.erasing(PLAIN) is None
-
-
-def test_erasing_puts_noise_into_a_rectangle_of_some_images():
-    erase = augment.erasing(replace(PLAIN, erasing=0.5))
-    random.seed(0)
-    erased = erase(torch.full((100, 3, 16, 16), 7.0)) != 7
-    touched = erased.any(dim=(1, 2, 3))
-    assert 30 < int(touched.sum()) < 70
-    share = erased[touched].float().mean((1, 2, 3))
-    assert 0.01 < float(share.min()) < float(share.max()) < 0.4
-
-
 def test_tests_see_the_middle():
     edge = torch.zeros(2, 1, 40, 40, dtype=torch.uint8)
     edge[..., :2, :] = edge[..., -2:, :] = 255

@@ -45,6 +45,9 @@ class RunOptions:
     """Accelerate's trackers, such as tensorboard."""
     keep_checkpoints: str = "first"
     """Seeds whose weights are kept, for switch-ema landscape: first, all or none."""
+    skip_broken: int = 0
+    """Broken image files that each training may leave out; they are listed with its
+    results. One more stops it."""
     keep_going: bool = False
     """Go on after a training of a script failed; those of tasks always go on."""
     dry_run: bool = False
@@ -58,6 +61,8 @@ class RunOptions:
             )
         if self.jobs < 0:
             raise UsageError(f"jobs must be at least 0, got {self.jobs}.")
+        if self.skip_broken < 0:
+            raise UsageError(f"skip_broken must be at least 0, got {self.skip_broken}.")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"threads must be in [1, 1024], got {self.threads}.")
         if not 1 <= self.workers_per_training <= _MOST_WORKERS:

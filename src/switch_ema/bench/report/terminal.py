@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from switch_ema.bench.broken_files import LEFT_OUT
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.narrow_tables import fits, print_block
@@ -86,6 +87,8 @@ def print_findings(summary: ComparisonSummary, console: Console) -> None:
         _print_notes(task, console, share_sentences(task))
         if task.origin:
             _print_lines(console, [("baseline", _origin(task))])
+        if LEFT_OUT in task.trained:
+            _print_lines(console, [("baseline", _left_out(task))])
         if price := price_sentence(task):
             _print_lines(console, [("baseline", price)])
 
@@ -229,11 +232,17 @@ def _conditions(task: TaskSummary) -> str:
     )
     if task.origin:
         text += f" {_origin(task)}"
+    if LEFT_OUT in task.trained:
+        text += f" {_left_out(task)}"
     return printable(text)
 
 
 def _origin(task: TaskSummary) -> str:
     return printable(f"Initial weights: {task.origin.rstrip('.')}.")
+
+
+def _left_out(task: TaskSummary) -> str:
+    return printable(f"{LEFT_OUT}: {task.trained[LEFT_OUT]}.")
 
 
 def _table() -> Table:

@@ -37,6 +37,8 @@ class StackedTask(SeedBatchTask):
     def __init__(self, tasks: Sequence[Task]) -> None:
         super().__init__(tuple(task.seed for task in tasks))
         self.tasks = list(tasks)
+        for task in tasks:
+            task.broken = self.broken
         self.metrics = tasks[0].metrics
         self.has_stopped = torch.zeros(len(tasks), dtype=torch.bool)
 

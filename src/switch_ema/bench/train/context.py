@@ -36,6 +36,8 @@ class RunContext:
     """Torch threads; they affect the last bits of the results."""
     kernels: str | None = None
     """Kernels that the run started with, c or torch; None skips the check."""
+    skip_broken: int = 0
+    """Broken files of the data that a training may leave out."""
     workers: int = 1
     """Data-parallel processes per training: see :mod:`.data_parallel`."""
     precision: str | None = None

@@ -15,6 +15,7 @@ from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
 from switch_ema.averaging.averager import Averager
+from switch_ema.bench.broken_files import LEFT_OUT
 from switch_ema.bench.loaders import feed, is_placed
 from switch_ema.bench.loading import check_unchanged, create_task
 from switch_ema.bench.method_names import CONTROL
@@ -108,11 +109,13 @@ class Training:
         set_seed(cell.seeds[0])
         self.task = self._make_task(cell.trained_split)
         task_checks.check_seed(self.task)
+        self.task.broken.most = context.skip_broken
         self.tested = self.task
         """Reports the values: the training task itself, unless data is held out."""
         if cell.evaluated_split != cell.trained_split:
             set_seed(cell.seeds[0])
             self.tested = self._make_task(cell.evaluated_split)
+            self.tested.broken = self.task.broken
         # Otherwise Accelerate keeps the precision of the process's first cell.
         AcceleratorState._reset_state()
         self.accelerator = self._accelerate()
@@ -319,6 +322,8 @@ class Training:
             self._note_idle()
             if self.context.makes_samples:
                 self._sample()
+        if left_out := self.task.broken.describe():
+            self.result.trained[LEFT_OUT] = left_out
         state = state_mb(self.model, [self.optimizer], self.averagers.values())
         self.result.memory_mb = state / len(self.cell.seeds)
         return self.result

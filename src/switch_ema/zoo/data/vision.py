@@ -7,9 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from switch_ema.bench.broken_files import BrokenFile
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.images import ImageSet, load_images
@@ -20,18 +22,36 @@ class ImageFiles:
     """Image files, read on access."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
+        # One array: workers would copy a list, whose reference counts they change.
+        self._paths = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files."""
+        return [self.path(index) for index in range(len(self))]
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self._paths)
 
     def __getitem__(self, which: Tensor) -> "ImageFiles":
         """Select several, as from a tensor of images."""
-        return ImageFiles([self.paths[index] for index in which.tolist()])
+        chosen = ImageFiles([])
+        chosen._paths = self._paths[which.numpy()]
+        return chosen
+
+    def path(self, index: int) -> str:
+        """Return the path of one file."""
+        return os.fsdecode(self._paths[index])
 
     def open(self, index: int) -> Any:
-        """Read one image as RGB."""
-        return sources.need("PIL.Image").open(self.paths[index]).convert("RGB")
+        """Read one image as RGB; raise BrokenFile if that is impossible."""
+        path = self.path(index)
+        try:
+            with sources.need("PIL.Image").open(path) as image:
+                return image.convert("RGB")
+        except Exception as error:  # Pillow raises many kinds for a damaged file
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BrokenFile(path, reason.replace(f" {path!r}", "")) from error
 
 
 Images = Union[Tensor, ImageFiles]

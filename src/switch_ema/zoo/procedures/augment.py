@@ -1,7 +1,8 @@
 """Augmentations of a training procedure, per image or per batch.
 
 Shifts, flips and orders use the given generator. The transforms of timm and torchvision
-use the global generators, which the training loop seeds before each epoch.
+use the global generators, which the loader seeds for each image. Erasing and blending
+are in ``finishing``.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from torch import Tensor
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.procedures.procedure import Augmentation
 
-Mixing = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Transform = Callable[[Any], Any]
 
 
@@ -47,28 +47,6 @@ def repeat(order: Tensor, repeats: int) -> Tensor:
     [3, 3, 3, 0]
     """
     return order.repeat_interleave(repeats)[: len(order)]
-
-
-def mixing(augmentation: Augmentation, classes: int) -> Mixing | None:
-    """Return a function that blends a batch by Mixup or CutMix; targets become soft."""
-    if not augmentation.mixes:
-        return None
-    blend: Mixing = sources.need("timm.data").Mixup(
-        mixup_alpha=augmentation.mixup,
-        cutmix_alpha=augmentation.cutmix,
-        label_smoothing=0.0,  # the loss smooths, for labels and soft targets alike
-        num_classes=classes,
-    )
-    return blend
-
-
-def erasing(augmentation: Augmentation) -> Transform | None:
-    """Return a function that erases random rectangles of normalised images."""
-    if not augmentation.erasing:
-        return None
-    make = sources.need("timm.data.random_erasing").RandomErasing
-    erase: Transform = make(augmentation.erasing, mode="pixel", device="cpu")
-    return erase
 
 
 def resize_and_crop(images: Any, resolution: int, share: float) -> Any:

@@ -1,25 +1,29 @@
 """Batches of augmented images for training and of plain images for tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from switch_ema.bench.task import Batches
+from switch_ema.bench.broken_files import BrokenFiles
+from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader
 from switch_ema.zoo.data.splits import stream
 from switch_ema.zoo.data.vision import Images, VisionSet, picture
-from switch_ema.zoo.procedures import Augmentation, augment
+from switch_ema.zoo.procedures import UNCHANGED, Augmentation, augment
+from switch_ema.zoo.procedures.finishing import Finishing, draw_rectangle
 
 
-class ImageBatches(Batches):
-    """One epoch of training images, augmented.
+class ImageLoader:
+    """Training images, augmented, for any number of epochs.
 
     In-memory images that are only shifted and flipped are transformed a batch at a
     time. Others pass through PIL transforms one by one, in worker processes if
-    ``workers`` is set. Random erasing and blending come last in both cases.
+    ``workers`` is set. Normalising, random erasing and blending come last in both
+    cases, on the device.
 
     Args:
         data: Training images and how to normalise them.
@@ -27,8 +31,8 @@ class ImageBatches(Batches):
         resolution: Height and width of the result.
         batch: Images per batch.
         seed: Seeds the order and the augmentation, together with the epoch.
-        epoch: Index of the epoch.
         workers: Processes that read and augment images one by one.
+        broken: Records files that cannot be read.
     """
 
     def __init__(
@@ -39,90 +43,224 @@ class ImageBatches(Batches):
         resolution: int,
         batch: int,
         seed: int,
-        epoch: int,
         workers: int = 0,
+        broken: BrokenFiles | None = None,
     ) -> None:
-        super().__init__((data.y_train,), batch, seed, epoch=epoch, drop_last=True)
-        self.order = augment.repeat(self.order, augmentation.repeats)
-        self._data, self._augmentation, self._resolution = (
-            data,
+        self.data, self.augmentation = data, augmentation
+        self.resolution, self.batch, self.seed = resolution, batch, seed
+        self.flip = augmentation.flip and data.mirrored
+        self.by_batch = augmentation.works_on_batches and isinstance(
+            data.x_train, Tensor
+        )
+        self.finish = Finishing(
             augmentation,
-            resolution,
+            mean=data.mean,
+            deviation=data.deviation,
+            classes=data.classes,
+            seed=seed,
         )
-        self._generator = stream(seed, f"augmentation of epoch {epoch}")
-        self._flip = augmentation.flip and data.mirrored
-        self._workers = workers
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        erase = augment.erasing(self._augmentation)
-        blend = augment.mixing(self._augmentation, self._data.classes)
-        images = self._data.x_train
-        if self._augmentation.works_on_batches and isinstance(images, Tensor):
-            batches = self._by_batch(images)
-        else:
-            batches = self._one_by_one()
-        for x, y in batches:
-            x = self._data.normalise(x)
-            x = x if erase is None else erase(x)
-            yield (x, y) if blend is None else blend(x, y)
-
-    def _by_batch(self, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for chosen in torch.split(self.order, self.size):
-            x = images[chosen]
-            if self._augmentation.crop == "shifted":
-                x = augment.shift(x, x.shape[-1] // 8, self._generator)
-            x = augment.mirror(x, self._generator) if self._flip else x
-            x = augment.resize_and_crop(x, self._resolution, 1.0)
-            yield x, self._data.y_train[chosen]
-
-    def _one_by_one(self) -> Iterator[tuple[Tensor, Tensor]]:
-        transform = augment.image_transform(
-            self._augmentation, self._resolution, flip=self._flip
+        transform = partial(
+            _augmented,
+            transform=augment.image_transform(augmentation, resolution, flip=self.flip),
+            augmentation=augmentation,
         )
-        dataset = _Pictures(self._data.x_train, self._data.y_train, transform)
-        return iter(
-            DataLoader(
-                dataset,
-                batch_size=self.size,
-                sampler=self.order.tolist(),
-                num_workers=self._workers,
-            )
+        samples = _Pictures(data.x_train, data.y_train, transform)
+        self.reader = SampleLoader(samples, workers=workers, broken=broken)
+
+    def epoch(self, epoch: int) -> "ImageBatches":
+        """Return the batches of an epoch."""
+        return ImageBatches(self, epoch)
+
+
+class ImageBatches(Batches):
+    """The training images of one epoch."""
+
+    def __init__(self, loader: ImageLoader, epoch: int) -> None:
+        labels, seed = loader.data.y_train, loader.seed
+        super().__init__((labels,), loader.batch, seed, epoch=epoch, drop_last=True)
+        self.order = augment.repeat(self.order, loader.augmentation.repeats)
+        self._loader = loader
+        self._purpose = f"augmentation of epoch {epoch}"
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels, which blending makes soft."""
+        generator = stream(self._loader.seed, self._purpose)
+        images = self._loader.data.x_train
+        if self._loader.by_batch and isinstance(images, Tensor):
+            yield from self._by_batch(images, generator, start, part, device)
+            return
+        seeds = torch.randint(2**31, self.order.shape, generator=generator)
+        order = EpochOrder(self.order, seeds, self.size)
+        read = self._loader.reader.chunks(
+            order,
+            start=start,
+            part=part,
+            paired=self._loader.augmentation.mixes,
+            pinned=device.type == "cuda",
         )
+        for index, chunks in enumerate(read, start=start):
+            seed = int(seeds[index * self.size])
+            yield self._loader.finish(chunks, seed=seed, device=device)
+
+    def _by_batch(
+        self,
+        images: Tensor,
+        generator: torch.Generator,
+        start: int,
+        part: BatchPart,
+        device: torch.device,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Augment whole batches, since all of them share one generator."""
+        loader = self._loader
+        for index, chosen in enumerate(torch.split(self.order, self.size)):
+            x, y = images[chosen], loader.data.y_train[chosen]
+            if loader.augmentation.crop == "shifted":
+                x = augment.shift(x, x.shape[-1] // 8, generator)
+            x = augment.mirror(x, generator) if loader.flip else x
+            own: tuple[Tensor, ...] = (x, y)
+            seed = 0
+            if loader.augmentation.erasing:
+                own = (x, y, _rectangles(x, loader.augmentation, generator))
+            if loader.augmentation.mixes:
+                seed = int(torch.randint(2**31, (), generator=generator))
+            if index < start:
+                continue
+            taken = part.of(len(x), paired=loader.augmentation.mixes)
+            own = own if part.ranks == 1 else tuple(column[taken] for column in own)
+            resized = augment.resize_and_crop(own[0], loader.resolution, 1.0)
+            yield loader.finish([(resized, *own[1:])], seed=seed, device=device)
 
 
-def evaluation_batches(
-    data: VisionSet,
-    augmentation: Augmentation,
-    *,
-    resolution: int,
-    batch: int = 250,
-    workers: int = 0,
-) -> Iterator[Tensor]:
-    """Yield normalised centre crops of all test images, in order."""
-    share = augmentation.test_crop
-    if isinstance(data.x_test, Tensor):
-        for images in torch.split(data.x_test, batch):
-            middle = augment.resize_and_crop(images, resolution, share)
-            yield data.normalise(middle)
-        return
-    transform = partial(augment.resize_and_crop, resolution=resolution, share=share)
-    dataset = _Pictures(data.x_test, data.y_test, transform)
-    for images, _ in DataLoader(dataset, batch_size=batch, num_workers=workers):
-        yield data.normalise(images)
+class EvaluationImages:
+    """Normalised centre crops of all test images, in order.
 
-
-class _Pictures(Dataset[tuple[Tensor, int]]):
-    """Images and labels, with a transform on PIL images."""
+    Args:
+        data: Test images and how to normalise them.
+        augmentation: Says which share of an image to keep.
+        resolution: Height and width of the result.
+        batch: Images per batch.
+        workers: Processes that read images from files.
+        broken: Records files that cannot be read.
+    """
 
     def __init__(
-        self, images: Images, labels: Tensor, transform: augment.Transform
+        self,
+        data: VisionSet,
+        augmentation: Augmentation,
+        *,
+        resolution: int,
+        batch: int = 250,
+        workers: int = 0,
+        broken: BrokenFiles | None = None,
+    ) -> None:
+        self._images, self._size = data.x_test, batch
+        self._crop = partial(
+            augment.resize_and_crop,
+            resolution=resolution,
+            share=augmentation.test_crop,
+        )
+        self._finish = Finishing(
+            UNCHANGED,
+            mean=data.mean,
+            deviation=data.deviation,
+            classes=data.classes,
+            seed=0,
+        )
+        numbers = torch.arange(len(data.x_test))
+        self._reader = SampleLoader(
+            _Pictures(data.x_test, numbers, self._crop_picture),
+            workers=workers,
+            broken=broken,
+            replaces=False,
+        )
+        self.read = numbers
+        """Positions of the images that the last pass yielded, without broken files."""
+
+    def __len__(self) -> int:
+        return -(-len(self._images) // self._size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.batches()
+
+    def examples(self, batch: int) -> int:
+        """Return the number of images in a batch, by its index."""
+        return min(self._size, len(self._images) - batch * self._size)
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[Tensor]:
+        """Yield the readable images of each batch, unless it has none."""
+        self.read = torch.empty(0, dtype=torch.int64)
+        if isinstance(self._images, Tensor):
+            found = self._in_memory(self._images, start, part)
+        else:
+            found = self._from_files(start, part, device)
+        for chunks in found:
+            if chunks:
+                images, positions = self._finish(chunks, seed=0, device=device)
+                self.read = torch.cat([self.read, positions.cpu()])
+                yield images
+
+    def _in_memory(
+        self, images: Tensor, start: int, part: BatchPart
+    ) -> Iterator[list[Any]]:
+        for positions in torch.split(torch.arange(len(images)), self._size)[start:]:
+            own = part.take(positions)
+            yield [(self._crop(images[own]), own)]
+
+    def _from_files(
+        self, start: int, part: BatchPart, device: torch.device
+    ) -> Iterator[list[Any]]:
+        numbers = torch.arange(len(self._images))
+        order = EpochOrder(numbers, torch.zeros_like(numbers), self._size)
+        pinned = device.type == "cuda"
+        for chunks in self._reader.chunks(order, start=start, part=part, pinned=pinned):
+            yield [chunk for chunk in chunks if chunk is not None]
+
+    def _crop_picture(self, image: Any) -> tuple[Tensor]:
+        return (_to_bytes(self._crop(image)),)
+
+
+def _augmented(
+    image: Any, *, transform: augment.Transform, augmentation: Augmentation
+) -> tuple[Tensor, ...]:
+    """Return the bytes of an augmented picture and, if needed, what to erase."""
+    bytes_ = _to_bytes(transform(image))
+    if not augmentation.erasing:
+        return (bytes_,)
+    return bytes_, draw_rectangle(augmentation, bytes_)
+
+
+def _to_bytes(image: Any) -> Tensor:
+    functional = sources.need("torchvision.transforms.v2.functional")
+    found: Tensor = functional.pil_to_tensor(image)
+    return found
+
+
+def _rectangles(
+    images: Tensor, augmentation: Augmentation, generator: torch.Generator
+) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        return torch.stack([draw_rectangle(augmentation, image) for image in images])
+
+
+class _Pictures:
+    """Images and labels, with a transform of PIL images."""
+
+    def __init__(
+        self,
+        images: Images,
+        labels: Tensor,
+        transform: Callable[[Any], tuple[Tensor, ...]],
     ) -> None:
         self._images, self._labels, self._transform = images, labels, transform
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        functional = sources.need("torchvision.transforms.v2.functional")
-        changed = self._transform(picture(self._images, index))
-        return functional.pil_to_tensor(changed), int(self._labels[index])
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        image, *others = self._transform(picture(self._images, index))
+        return image, int(self._labels[index]), *others

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.task import Metric, Task
 
@@ -21,7 +22,7 @@ TRAINING_LOSS = Metric(name="training loss", higher_is_better=False)
 def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
     """Return the outputs of all batches, on the CPU."""
     device = next(model.parameters()).device
-    return torch.cat([model(batch.to(device)).float().cpu() for batch in batches])
+    return torch.cat([model(batch).float().cpu() for batch in feed(batches, device)])
 
 
 def percent_correct(predicted: Tensor, labels: Tensor) -> float:

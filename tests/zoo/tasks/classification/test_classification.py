@@ -2,25 +2,30 @@
 
 import math
 import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loaders import BatchPart
 from switch_ema.bench.loading import create_task, load_task_class
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import take_step
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.cli import main
 from switch_ema.zoo.models.catalog import NETWORKS
 from switch_ema.zoo.procedures.catalog import create_procedure
 from switch_ema.zoo.tasks.classification.classification import Classification
 from switch_ema.zoo.tasks.image_batches import (
-    ImageBatches,
-    evaluation_batches,
+    EvaluationImages,
+    ImageLoader,
 )
 from tests.zoo.data.test_vision import make_folders
 from tests.zoo.tasks.helpers import measure, same, seeded_model
@@ -302,10 +307,10 @@ def test_batches_agree_with_images_taken_one_by_one():
     fast = replace(task.procedure, flip=False)
     slow = replace(fast, color_jitter=1e-9)
     assert fast.works_on_batches and not slow.works_on_batches
-    arguments = {"resolution": 6, "batch": 20, "seed": 0, "epoch": 0}
+    arguments = {"resolution": 6, "batch": 20, "seed": 0}
     pairs = zip(
-        ImageBatches(data, fast, **arguments),
-        ImageBatches(data, slow, **arguments),
+        ImageLoader(data, fast, **arguments).epoch(0),
+        ImageLoader(data, slow, **arguments).epoch(0),
         strict=True,
     )
     for (x, y), (x_slow, y_slow) in pairs:
@@ -316,10 +321,10 @@ def test_batches_agree_with_images_taken_one_by_one():
 def test_test_crop_and_resolutions():
     task = small_task(image_size=24)
     assert (task.train_resolution, task.test_resolution) == (24, 24)
-    whole = next(iter(evaluation_batches(task.data, task.procedure, resolution=24)))
+    whole = next(iter(EvaluationImages(task.data, task.procedure, resolution=24)))
     cropped = next(
         iter(
-            evaluation_batches(
+            EvaluationImages(
                 task.data, replace(task.procedure, test_crop=0.5), resolution=24
             )
         )
@@ -356,11 +361,40 @@ def test_images_in_files_are_trained_on(fruit):
     assert labels.tolist() == task.data.y_test.tolist()
 
 
-def test_workers_follow_the_seed(fruit):
-    options = {"dataset": "imagenet", "folder": fruit, "image_size": 16, "workers": 2}
-    task = change(Classification(0, **options), rand_magnitude=9, crop="resized")
-    assert same(first_batch(task), first_batch(task))
-    assert not same(first_batch(task), first_batch(task, epoch=1))
+def test_batches_do_not_depend_on_the_number_of_workers(fruit):
+    """With everything on; nor on the part of an epoch or of a batch that is read."""
+    options = {"dataset": "imagenet", "folder": fruit, "image_size": 16, "size": 30}
+    everything = {
+        "rand_magnitude": 9,
+        "crop": "resized",
+        "repeats": 2,
+        "color_jitter": 0.4,
+        "erasing": 0.5,
+        "mixup": 0.8,
+        "cutmix": 1.0,
+    }
+
+    def batches(workers, **arguments):
+        task = change(Classification(0, **options, workers=workers), **everything)
+        task.batch = 4
+        return list(task.train_loader(1).batches(**arguments))
+
+    whole = batches(workers=0)
+    assert len(whole) == 7
+    for workers in (1, 2, 5):
+        assert all(map(same, whole, batches(workers)))
+    assert all(map(same, whole[3:], batches(2, start=3)))
+    parts = [batches(1, part=BatchPart(rank, 2)) for rank in range(2)]
+    for (x, y), first, second in zip(whole, *parts, strict=True):
+        outer, inner = [0, 3], [1, 2]  # each image with the one it is blended with
+        assert same([x[outer], y[outer]], first)
+        assert same([x[inner], y[inner]], second)
+
+
+def test_the_paper_scale_reads_with_workers(fruit):
+    options = {"dataset": "imagenet", "folder": fruit}
+    assert Classification(0, **options, scale="paper").workers >= 1
+    assert Classification(0, **options).workers == 0
 
 
 def test_classification_scale_trains_files_with_everything_on(fruit):
@@ -371,7 +405,7 @@ def test_classification_scale_trains_files_with_everything_on(fruit):
     x, y = first_batch(task)
     assert x.shape == (4, 3, 160, 160)
     assert y.shape == (4, 2)
-    test = next(iter(evaluation_batches(task.data, task.procedure, resolution=224)))
+    test = next(iter(EvaluationImages(task.data, task.procedure, resolution=224)))
     assert test.shape[-2:] == (224, 224)
 
 
@@ -405,3 +439,28 @@ def test_a_deit_has_the_positions_of_its_test_images(fruit):
         assert model(x[..., :160, :160]).shape == (1, 2)
     with pytest.raises(AssertionError):  # without resampling, 224 is the only size
         plain(x[..., :160, :160])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_files_are_named_or_left_out_and_listed(
+    fruit, tmp_path, workers, capsys, monkeypatch
+):
+    """From the command line: a truncated image in training, another one in tests."""
+    monkeypatch.setenv("COLUMNS", "500")
+    folders = [Path(fruit) / part / "lime" for part in ("train", "val")]
+    paths = [sorted(folder.iterdir())[0] for folder in folders]
+    for path in paths:
+        Image.effect_noise((64, 64), 50).save(path, "jpeg")
+        path.write_bytes(path.read_bytes()[:1000])
+    options = f"dataset=imagenet,folder={fruit},image_size=16,workers={workers}"
+    arguments = ["compare", f"classification:{options}", "--methods", "plain", "ema"]
+    arguments += ["--seeds", "1", "--epochs", "1", "--stack", "off"]
+    arguments += ["--executor", "inline", "--out", str(tmp_path / "runs")]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"lime/[^ ]* cannot be read: image file is truncated", said)
+    main([*arguments, "--skip-broken", "2"])
+    shown = capsys.readouterr().out
+    assert "Left out: 2 broken files: " in shown
+    assert all(str(path) in shown for path in paths)

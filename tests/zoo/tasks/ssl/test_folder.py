@@ -146,7 +146,8 @@ def test_a_wrong_layout_says_what_was_expected_and_what_was_found(folder):
 def test_a_file_that_is_no_image_is_named(folder):
     (folder / "val" / "lime" / "0.jpeg").write_bytes(b"not an image")
     task = create_task(spec("byol", folder), (0,))
-    with pytest.raises(OSError, match=r"lime/0\.jpeg"):
+    message = r"lime/0\.jpeg cannot be read: cannot identify image file; repair or rem"
+    with pytest.raises(UsageError, match=message):
         list(task._prepared(task.x_eval))
 
 

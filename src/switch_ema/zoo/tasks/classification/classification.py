@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import create_optimizer, optimizer_info
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Metric, Recipe
+from switch_ema.zoo.data.sample_loader import count_workers
 from switch_ema.zoo.data.selection import split_and_redraw, subset
 from switch_ema.zoo.data.vision import (
     DATASETS,
@@ -40,10 +41,7 @@ from switch_ema.zoo.procedures import (
 from switch_ema.zoo.procedures.augment import resize_and_crop
 from switch_ema.zoo.procedures.catalog import CIFAR
 from switch_ema.zoo.procedures.small import IMAGES, RESOLUTIONS
-from switch_ema.zoo.tasks.image_batches import (
-    ImageBatches,
-    evaluation_batches,
-)
+from switch_ema.zoo.tasks.image_batches import EvaluationImages, ImageLoader
 from switch_ema.zoo.tasks.metrics import (
     ECE,
     TRAINING_LOSS,
@@ -84,7 +82,8 @@ class Classification(Classifier):
         batch: Images per forward pass; gradients accumulate up to the procedure's
             batch size, the default.
         folder: Folder of ``imagenet``, with train/ and val/.
-        workers: Processes that read images from files.
+        workers: Processes that read and augment images; default: at the paper's scale
+            one per core, up to 16.
         download: Whether torchvision may download the data.
     """
 
@@ -169,7 +168,7 @@ class Classification(Classifier):
         noise: float = 0.0,
         batch: int | None = None,
         folder: str | None = None,
-        workers: int = 0,
+        workers: int | None = None,
         download: bool = False,
     ) -> None:
         super().__init__(seed)
@@ -177,7 +176,7 @@ class Classification(Classifier):
         self.network, self.scale = NETWORKS[network], scale
         self.metrics = self.metrics_for({"scale": scale})
         self.batch = _check_batch(batch, self.procedure)
-        self.workers = check_count("workers", workers, 0)
+        self.workers = count_workers(workers, large=scale == "paper")
         check_range("noise", noise, 0, 1)
         data = load_vision(dataset, seed, folder=folder, download=download)
         if scale != "paper":
@@ -249,14 +248,18 @@ class Classification(Classifier):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images and augment them as the procedure says."""
-        return ImageBatches(
+        return self._training_images.epoch(epoch)
+
+    @cached_property
+    def _training_images(self) -> ImageLoader:
+        return ImageLoader(
             self.data,
             self.procedure,
             resolution=self.train_resolution,
             batch=self.batch,
             seed=self.seed,
-            epoch=epoch,
             workers=self.workers,
+            broken=self.broken,
         )
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -283,16 +286,26 @@ class Classification(Classifier):
         self.data, self.y_eval = replace(self.data, x_test=x, y_test=y), y
         return len(y)
 
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits and labels of the readable evaluation images."""
+        images = self._evaluation_images
+        return predict(model, images), self.y_eval[images.read]
+
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return centre crops of the evaluation images."""
+        return self._evaluation_images
+
+    @cached_property
+    def _evaluation_images(self) -> EvaluationImages:
         return self._centres(self.data)
 
-    def _centres(self, data: VisionSet) -> Iterable[Tensor]:
-        return evaluation_batches(
+    def _centres(self, data: VisionSet) -> EvaluationImages:
+        return EvaluationImages(
             data,
             self.procedure,
             resolution=self.test_resolution,
             workers=self.workers,
+            broken=self.broken,
         )
 
 

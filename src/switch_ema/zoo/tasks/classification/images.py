@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from switch_ema.zoo.data.selection import split_and_redraw, subset
 from switch_ema.zoo.data.vision import TRAINING_IMAGES, in_memory
 from switch_ema.zoo.models import IMAGE_NETWORKS, STACKS, image_network
 from switch_ema.zoo.procedures import UNCHANGED, Augmentation
-from switch_ema.zoo.tasks.image_batches import ImageBatches, evaluation_batches
+from switch_ema.zoo.tasks.image_batches import EvaluationImages, ImageLoader
 from switch_ema.zoo.tasks.metrics import Classifier
 
 DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
@@ -100,17 +101,20 @@ class Images(Classifier):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images; shift and flip them if ``augment`` is set."""
-        return ImageBatches(
+        return self._training_images.epoch(epoch)
+
+    @cached_property
+    def _training_images(self) -> ImageLoader:
+        return ImageLoader(
             self.data,
             self.augmentation,
             resolution=self.side,
             batch=self.batch,
             seed=self.seed,
-            epoch=epoch,
         )
 
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return the evaluation images."""
-        return evaluation_batches(
+        return EvaluationImages(
             self.data, self.augmentation, resolution=self.side, batch=500
         )

@@ -13,6 +13,8 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from switch_ema.bench.broken_files import BrokenFiles
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.spec import Spec
@@ -20,10 +22,7 @@ from switch_ema.bench.task import Batches, Loader
 from switch_ema.zoo.data.vision import VisionSet
 from switch_ema.zoo.procedures import classification_loss
 from switch_ema.zoo.procedures.imagenet import deit
-from switch_ema.zoo.tasks.image_batches import (
-    ImageBatches,
-    evaluation_batches,
-)
+from switch_ema.zoo.tasks.image_batches import EvaluationImages, ImageLoader
 from switch_ema.zoo.tasks.metrics import percent_correct, predict
 
 PROTOCOLS = ("linear", "fine-tune")
@@ -141,6 +140,7 @@ def fine_tune_by_procedure(
     batch: int,
     seed: int,
     workers: int,
+    broken: BrokenFiles | None = None,
     lr: float | None = None,
 ) -> float:
     """Train the encoder itself on augmented images, which may be in files.
@@ -151,16 +151,13 @@ def fine_tune_by_procedure(
     procedure = replace(PROCEDURE, batch_size=batch)
     warmup = min(procedure.warmup_epochs, epochs / 4)
 
-    def batches(epoch: int) -> Loader:
-        return ImageBatches(
-            data,
-            procedure,
-            resolution=resolution,
-            batch=batch - batch % 2,  # Mixup blends in pairs
-            seed=seed,
-            epoch=epoch,
-            workers=workers,
-        )
+    read: dict[str, Any] = {
+        "resolution": resolution,
+        "workers": workers,
+        "broken": broken,
+    }
+    even = batch - batch % 2  # Mixup blends in pairs
+    images = ImageLoader(data, procedure, batch=even, seed=seed, **read)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return classification_loss(outputs, targets, procedure)
@@ -168,12 +165,10 @@ def fine_tune_by_procedure(
     with _own_random_numbers(seed):
         _add_classifier(network, data.classes)
         lr = lr or _LR * batch / PROCEDURE.batch_size
-        _train(network, batches, loss, epochs=epochs, lr=lr, warmup=warmup)
-        shown = evaluation_batches(
-            data, procedure, resolution=resolution, workers=workers
-        )
+        _train(network, images.epoch, loss, epochs=epochs, lr=lr, warmup=warmup)
+        shown = EvaluationImages(data, procedure, **read)
         found = predict(network, shown).argmax(1)
-    return percent_correct(found, data.y_test)
+    return percent_correct(found, data.y_test[shown.read])
 
 
 def _add_classifier(model: Any, classes: int) -> None:
@@ -205,9 +200,9 @@ def _train(
     )
     model.train()
     for epoch in range(epochs):
-        for x, y in batches(epoch):
+        for x, y in feed(batches(epoch), device):
             optimizer.zero_grad()
-            torch.autograd.backward(loss(model(x.to(device)), y.to(device)))
+            torch.autograd.backward(loss(model(x), y))
             optimizer.step()
             schedule.step()
     model.eval()

@@ -1,8 +1,6 @@
 """Images for pre-training: in memory, or the files of a folder."""
 
-import os
 from dataclasses import replace
-from multiprocessing import current_process
 
 import torch
 
@@ -91,10 +89,3 @@ def _draw(
         return subset(whole, size, tested, seed)
     part = subset(whole, size, tested, seed)
     return in_memory(dataset, part, classes=whole.classes)
-
-
-def count_workers(given: int | None) -> int:
-    """Use one worker per core, up to 16; none in daemonic processes."""
-    if given is not None:
-        return check_count("workers", given, 0)
-    return 0 if current_process().daemon else min(os.cpu_count() or 1, 16)

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from switch_ema.bench.task import Loader
 from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
-from switch_ema.zoo.tasks.ssl.views import DrawnBatches, TransformedBatches, crop
+from switch_ema.zoo.tasks.ssl.views import DrawnBatches, ViewLoader, crop
 
 
 class MaskedModel(nn.Module):
@@ -57,8 +57,19 @@ class Masked(Pretraining):
     def batches(self, epoch: int) -> Loader:
         """Shuffle the images; draw a crop and a mask for each."""
         if self.one_by_one:
-            return _MaskedBatches(self, epoch)
+            return self._views.epoch(epoch)
         return DrawnBatches(self, epoch, self._draw)
+
+    @cached_property
+    def _views(self) -> ViewLoader:
+        """Crops of large images, each with its mask."""
+        transform = need("lightly.transforms").MAETransform(
+            input_size=self.image_size,
+            min_scale=self.least_crop,
+            normalize={},  # on the device
+        )
+        one_mask = partial(_draw_mask, self.grid, self.unit, self.share)
+        return ViewLoader(self, transform, one_mask)
 
     def _draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         mirrored = self.data.mirrored
@@ -103,6 +114,10 @@ def draw_masks(
     return hidden[:, :grid, :grid].flatten(1)
 
 
+def _draw_mask(grid: int, unit: int, share: float) -> tuple[Tensor]:
+    return (draw_masks(1, grid, unit, share)[0],)
+
+
 def patches_of(images: Tensor, patch: int) -> Tensor:
     """Cut images into patches: (count, patches, values)."""
     patches: Tensor = need("lightly.models.utils").patchify(images, patch)
@@ -112,20 +127,3 @@ def patches_of(images: Tensor, patch: int) -> Tensor:
 def hidden_mean(errors: Tensor, mask: Tensor) -> Tensor:
     """Average errors (count, patches, values) over the masked patches."""
     return (errors.mean(2) * mask).sum() / mask.sum()
-
-
-class _MaskedBatches(TransformedBatches):
-    """Adds a mask to the crops of lightly's transform."""
-
-    def __init__(self, task: Masked, epoch: int) -> None:
-        self._task = task
-        transform = need("lightly.transforms").MAETransform(
-            input_size=task.image_size,
-            min_scale=task.least_crop,
-            normalize=task.statistics(),
-        )
-        super().__init__(task, epoch, transform)
-
-    def __iter__(self) -> Any:
-        for (images,) in super().__iter__():
-            yield images, self._task.masks(len(images))

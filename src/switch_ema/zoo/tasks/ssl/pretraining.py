@@ -16,9 +16,10 @@ from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
+from switch_ema.zoo.data.sample_loader import count_workers
 from switch_ema.zoo.data.vision import ImageFiles, Images
 from switch_ema.zoo.models.catalog import SCALES, create_network
-from switch_ema.zoo.tasks.image_batches import evaluation_batches
+from switch_ema.zoo.tasks.image_batches import EvaluationImages
 from switch_ema.zoo.tasks.metrics import ACCURACY, one_class, predict
 from switch_ema.zoo.tasks.ssl.evaluation import (
     PROCEDURE,
@@ -32,7 +33,6 @@ from switch_ema.zoo.tasks.ssl.evaluation import (
 from switch_ema.zoo.tasks.ssl.images import (
     COLOURED,
     DATASETS,
-    count_workers,
     load_for_pretraining,
 )
 from switch_ema.zoo.tasks.ssl.settings import PaperSettings, paper_optimizer
@@ -123,7 +123,8 @@ class Pretraining(Task):
         self.protocol_every = check_count("protocol_every", protocol_every)
         usual = 64 if scale == "small" else self.paper.batch
         self.batch = check_count("batch", usual if batch is None else batch, 2)
-        self.workers = count_workers(workers)
+        large = scale == "paper" or dataset == "imagenet"
+        self.workers = count_workers(workers, large=large)
         self.data = load_for_pretraining(
             dataset,
             seed,
@@ -197,11 +198,6 @@ class Pretraining(Task):
             images = interpolate(images, size, mode="bilinear", antialias=True)
         return self.data.normalise(images * 255)
 
-    def statistics(self) -> dict[str, list[float]]:
-        """Return lightly's mean and standard deviation arguments, for [0, 1] images."""
-        mean, deviation = self.data.mean / 255, self.data.deviation / 255
-        return {"mean": mean.flatten().tolist(), "std": deviation.flatten().tolist()}
-
     @abstractmethod
     def encoder_of(self, model: nn.Module) -> nn.Module:
         """Return the part of the unwrapped model to keep after pre-training."""
@@ -221,10 +217,8 @@ class Pretraining(Task):
         if not (due and self.protocol == "linear"):
             shown, tested = shown[:NEIGHBOURS], tested[:VOTED]
         features = Labelled(
-            predict(encoder, self._prepared(data.x_train[shown])),
-            data.y_train[shown],
-            predict(encoder, self._prepared(data.x_test[tested])),
-            data.y_test[tested],
+            *self._features(encoder, data.x_train[shown], data.y_train[shown]),
+            *self._features(encoder, data.x_test[tested], data.y_test[tested]),
             data.classes,
         )
         accuracy = math.nan
@@ -243,6 +237,16 @@ class Pretraining(Task):
         """Return the indices of labelled training images and of test images."""
         shown = torch.nonzero(self.data.y_train >= 0).flatten()
         return shown[: self._few], torch.arange(len(self.data.y_test))[: self._few]
+
+    def _features(
+        self, encoder: nn.Module, images: Images, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the features and labels of the readable images."""
+        shown = self._prepared(images)
+        features = predict(encoder, shown)
+        if isinstance(shown, EvaluationImages):
+            labels = labels[shown.read]
+        return features, labels
 
     def _protocol_is_due(self) -> bool:
         """Whether the protocol is due after the last epoch; always before the first."""
@@ -271,6 +275,7 @@ class Pretraining(Task):
                 batch=min(self.batch, PROCEDURE.batch_size),
                 seed=self.seed,
                 workers=self.workers,
+                broken=self.broken,
             )
         prepared, prepared_test = (
             torch.cat(list(self._prepared(images))) for images in (x, x_test)
@@ -289,8 +294,12 @@ class Pretraining(Task):
             parts = torch.split(images, 250)
             return (self.prepare(part.float() / 255) for part in parts)
         shown = replace(self.data, x_test=images, y_test=torch.zeros(len(images)))
-        return evaluation_batches(
-            shown, PROCEDURE, resolution=self.image_size, workers=self.workers
+        return EvaluationImages(
+            shown,
+            PROCEDURE,
+            resolution=self.image_size,
+            workers=self.workers,
+            broken=self.broken,
         )
 
 

@@ -1,5 +1,6 @@
 """Tasks that compare two views of each image."""
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from switch_ema.zoo.data.sources import need
 from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
 from switch_ema.zoo.tasks.ssl.views import (
     DrawnBatches,
-    TransformedBatches,
+    ViewLoader,
     make_view,
 )
 
@@ -72,7 +73,7 @@ class TwoViews(Pretraining):
     def batches(self, epoch: int) -> Loader:
         """Shuffle the images and draw two views of each image."""
         if self.one_by_one:
-            return TransformedBatches(self, epoch, self._paper_transform())
+            return self._views.epoch(epoch)
         return DrawnBatches(self, epoch, self._draw)
 
     def _draw(self, images: Tensor, generator: Any) -> tuple[Tensor, ...]:
@@ -83,17 +84,19 @@ class TwoViews(Pretraining):
             for _ in range(2)
         )
 
-    def _paper_transform(self) -> Any:
-        """Make SimCLR's augmentations with the paper's strengths, for all methods."""
-        return need("lightly.transforms").SimCLRTransform(
+    @cached_property
+    def _views(self) -> ViewLoader:
+        """SimCLR's augmentations with the paper's strengths, for all methods."""
+        transform = need("lightly.transforms").SimCLRTransform(
             input_size=self.image_size,
             cj_bright=0.4,
             cj_contrast=0.4,
             cj_sat=0.4,
             cj_hue=0.1,
             min_scale=0.08,
-            normalize=self.statistics(),
+            normalize={},  # on the device
         )
+        return ViewLoader(self, transform)
 
     def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
         """Embed both views."""

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
-from torch.utils.data import DataLoader, Dataset
 
 from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
+from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader
 from switch_ema.zoo.data.splits import stream
 from switch_ema.zoo.data.vision import Images, picture
+from switch_ema.zoo.procedures import UNCHANGED
+from switch_ema.zoo.procedures.finishing import Finishing
 from switch_ema.zoo.tasks.ssl.pretraining import Pretraining
 
 GREY = torch.tensor([0.299, 0.587, 0.114])
@@ -44,45 +46,84 @@ class DrawnBatches(Batches):
                 yield tuple(part.take(tensor).to(device) for tensor in drawn)
 
 
-class TransformedBatches:
-    """Batches of views of large or on-disk images, loaded one by one by workers.
+class ViewLoader:
+    """Views of large or on-disk images, made one by one by workers, for any epoch.
 
-    ``transform`` is one of lightly's: it makes a list of views of a PIL image. Seed and
-    epoch determine the workers' random numbers.
+    Args:
+        task: Has the images and says how to normalise them.
+        transform: One of lightly's: makes a list of views of a PIL image, with values
+            in [0, 1].
+        extras: Draws what else belongs to an example, such as a mask.
     """
 
     def __init__(
-        self, task: Pretraining, epoch: int, transform: Callable[[Any], list[Tensor]]
+        self,
+        task: Pretraining,
+        transform: Callable[[Any], list[Tensor]],
+        extras: Callable[[], tuple[Tensor, ...]] = tuple,
     ) -> None:
-        generator = stream(task.seed, f"views of epoch {epoch}")
-        self._loader: DataLoader[Any] = DataLoader(
-            _Pictures(task.x, transform),
-            batch_size=min(task.batch, len(task.x)),
-            shuffle=True,
-            drop_last=True,
-            num_workers=task.workers,
-            generator=generator,
+        self.task = task
+        self.finish = Finishing(
+            UNCHANGED,
+            mean=task.data.mean,
+            deviation=task.data.deviation,
+            classes=task.data.classes,
+            seed=task.seed,
+        )
+        samples = _Views(task.x, transform, extras)
+        self.reader = SampleLoader(samples, workers=task.workers, broken=task.broken)
+
+    def epoch(self, epoch: int) -> "TransformedBatches":
+        """Return the batches of an epoch."""
+        return TransformedBatches(self, epoch)
+
+
+class TransformedBatches(Batches):
+    """The views of one epoch, normalised on the device."""
+
+    def __init__(self, loader: ViewLoader, epoch: int) -> None:
+        self._loader, self._task = loader, loader.task
+        self._purpose = f"views of epoch {epoch}"
+        everything = (torch.arange(len(self._task.x)),)
+        super().__init__(
+            everything, self._task.batch, self._task.seed, epoch=epoch, drop_last=True
         )
 
-    def __len__(self) -> int:
-        return len(self._loader)
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the views of each batch, and what else was drawn."""
+        generator = stream(self._task.seed, self._purpose)
+        seeds = torch.randint(2**31, self.order.shape, generator=generator)
+        order = EpochOrder(self.order, seeds, self.size)
+        for chunks in self._loader.reader.chunks(
+            order, start=start, part=part, pinned=device.type == "cuda"
+        ):
+            views = zip(*(views for views, _ in chunks), strict=True)
+            extras = zip(*(extras for _, extras in chunks), strict=True)
+            yield (
+                *(self._loader.finish.normalise(view, device) for view in views),
+                *(torch.cat(extra).to(device, non_blocking=True) for extra in extras),
+            )
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        for views in self._loader:
-            yield tuple(views)
 
+class _Views:
+    """Views as bytes, a quarter of the memory of floats, and extras."""
 
-class _Pictures(Dataset[list[Tensor]]):
     def __init__(
-        self, images: Images, transform: Callable[[Any], list[Tensor]]
+        self,
+        images: Images,
+        transform: Callable[[Any], list[Tensor]],
+        extras: Callable[[], tuple[Tensor, ...]],
     ) -> None:
-        self._images, self._transform = images, transform
+        self._images, self._transform, self._extras = images, transform, extras
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> list[Tensor]:
-        return self._transform(picture(self._images, index))
+    def __getitem__(self, index: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        views = self._transform(picture(self._images, index))
+        return [view.mul(255).round_().byte() for view in views], self._extras()
 
 
 def make_view(
