@@ -9,6 +9,7 @@ from switch_ema.zoo.data.sample_files import write_sample
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCH_HOME", raising=False)
     return tmp_path
 
 
@@ -23,12 +24,13 @@ def test_each_table_says_what_is_missing(folder, call):
     (table_8, *_) = lines_with(out, "table-8")
     assert [cell.strip() for cell in table_8.split("│")[1:4]] == [
         "table-8",
-        "cifar10, celeba",
-        "celeba",
+        "cifar10, celeba, weights-inception",
+        "celeba, weights-inception",
     ]
     assert "nothing" in lines_with(out, "figure-boundary")[0]
     assert "mmlab.ie.cuhk.edu.hk/projects/CelebA" in out
-    assert lines_with(out, "cifar-10-batches-py")
+    assert "yes" in lines_with(out, "│ cifar10 ")[0]
+    assert "no" in lines_with(out, "│ celeba ")[0]
 
 
 def test_details_of_a_table_and_a_dataset(folder, call):

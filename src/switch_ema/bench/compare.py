@@ -16,6 +16,7 @@ from switch_ema.bench.execute.failures import FAILURES
 from switch_ema.bench.execute.local import OnEpoch
 from switch_ema.bench.execute.options import RunOptions, check_trackers
 from switch_ema.bench.execute.scripts import with_known_metric
+from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
@@ -38,7 +39,7 @@ from switch_ema.bench.results.folder import (
 )
 from switch_ema.bench.results.looks import load_looks, note_looks, up_to_looks
 from switch_ema.bench.results.samples import save_samples
-from switch_ema.bench.results.store import FINISHED, REPORTED, TRAINED, Results
+from switch_ema.bench.results.store import FINISHED, ORIGIN, REPORTED, TRAINED, Results
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.stats.paired import LEVEL
 from switch_ema.bench.stats.sequential import look_after
@@ -47,6 +48,7 @@ from switch_ema.bench.stats.summary import ComparisonSummary
 from switch_ema.bench.text import counted
 from switch_ema.bench.train.checkpoints import forget
 from switch_ema.bench.train.context import RunContext
+from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.tuning import check_tuning, tune, tuned_points
 
 
@@ -279,6 +281,7 @@ class _Runner:
                 cell, measures_trivial=firsts.get(cell.task) == cell.id
             )
 
+        starts = self._declared_starts(todo)
         failures: dict[str, list[Cell]] = {}
         left = len(todo)
         with self.watcher.training(todo, len(cells) - len(todo)) as on_epoch:
@@ -295,6 +298,7 @@ class _Runner:
                 if is_script(cell.task):
                     known = self.results.meta().get(f"{REPORTED} of {cell.task}")
                     result = with_known_metric(result, self.config.metric, known)
+                result = _with_start(result, starts.get(cell.task, ""))
                 self.results.add(cell, result)
                 left -= 1
                 save_samples(self.folder, cell.task, result.samples)
@@ -312,6 +316,28 @@ class _Runner:
             if kept.is_dir():
                 message = f"{message} (tracebacks: {kept})"
             raise TrainingsFailed(message, [c for f in failures.values() for c in f])
+
+    def _declared_starts(self, cells: Sequence[Cell]) -> dict[str, str]:
+        """Return the initial weights of tasks that declare them, by task.
+
+        Raises:
+            UsageError: weights are missing, or stored trainings started from others.
+        """
+        meta, starts = self.results.meta(), {}
+        for task in dict.fromkeys(cell.task for cell in cells):
+            if is_script(task):
+                continue
+            task_class, spec = load_task_class(task)
+            start = task_class.start_for(spec.options)
+            known = meta.get(f"{ORIGIN} of {task}", start)
+            if start and start != known:
+                raise UsageError(
+                    f"the initial weights of {task} in {self.folder} are: {known}; "
+                    f"here they would be: {start}; use the same weights, or another "
+                    "--name or --out."
+                )
+            starts[task] = start
+        return starts
 
     def _context(self, cell: Cell, *, measures_trivial: bool) -> RunContext:
         return RunContext(
@@ -344,6 +370,14 @@ class _Runner:
         if self.options.keep_checkpoints == "first":
             return self._is_first(cell)
         return self.options.keep_checkpoints == "all"
+
+
+def _with_start(result: CellResult, start: str) -> CellResult:
+    """Fail a training that did not start as declared, as on another machine."""
+    if result.status == "failed" or not start or result.origin == start:
+        return result
+    message = f"its initial weights were: {result.origin}; not: {start}"
+    return CellResult(status="failed", message=message)
 
 
 def _remaining(number: int) -> str:

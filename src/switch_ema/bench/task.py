@@ -193,6 +193,16 @@ class Task(ABC):
         """
         return None
 
+    @classmethod
+    def start_for(cls, options: Mapping[str, Any]) -> str:
+        """Describe the initial weights, before anything is loaded or trained.
+
+        The text is the origin that :meth:`initial_weights` returns. A task raises
+        ``UsageError`` here if it needs weights that are missing. Empty, the default:
+        not known before the training.
+        """
+        return ""
+
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str] | None:
         """Return initial weights and a short text on their origin.
 

@@ -34,12 +34,11 @@ class Data:
     """Tables, such as table-3, and datasets, such as celeba; default: everything."""
     download: bool = False
     """Download what is missing of these, with torchvision or datasets, into
-    SWITCH_EMA_DATA or, if that is not set or not writable, ~/.cache/switch-ema."""
+    SWITCH_EMA_DATA or, if that is not set or not writable, ~/.cache/switch-ema; weights
+    go into torch's or Hugging Face's cache."""
 
     def __call__(self, console: Console) -> None:
         """Show it."""
-        from switch_ema.zoo.data.sources import catalogue
-
         if self.download:
             if not self.names:
                 raise UsageError(
@@ -47,7 +46,7 @@ class Data:
                     "`switch-ema data cifar100 --download`."
                 )
             _download(self.names, console)
-        sources = {source.name: source for source in catalogue()}
+        sources = _sources()
         if self.names:
             chosen = _chosen(self.names, sources)
             _print_details([sources[name] for name in chosen], console)
@@ -55,21 +54,29 @@ class Data:
             _print_by_table(sources, console)
 
 
+def _sources() -> "dict[str, DataSource]":
+    """Return datasets and pre-trained weights by name."""
+    from switch_ema.zoo.data.sources import catalogue
+    from switch_ema.zoo.models.pretrained import weight_sources
+
+    return {source.name: source for source in (*catalogue(), *weight_sources())}
+
+
 def data_of_tables() -> dict[str, tuple[str, ...]]:
-    """Return the datasets of each table of the paper at its scale, by table."""
+    """Return the data and weights of each table of the paper at its scale."""
     from switch_ema.paper import TABLES
-    from switch_ema.zoo.tasks.registry import needed_data
+    from switch_ema.zoo.models.pretrained import source_name
+    from switch_ema.zoo.tasks.registry import needed_data, needed_weights
 
     found = {}
     for table in TABLES.values():
-        settings = [row.setting("paper") for row in table.rows]
-        needed = [
-            name
-            for setting in settings
-            for own in setting.variants.values() or ({},)
-            for name in needed_data(setting.task, {**setting.options, **own})
-        ]
-        found[table.name] = tuple(dict.fromkeys(needed))
+        data, weights = list[str](), list[str]()
+        for setting in (row.setting("paper") for row in table.rows):
+            for own in setting.variants.values() or ({},):
+                options = {**setting.options, **own}
+                data += needed_data(setting.task, options)
+                weights += map(source_name, needed_weights(setting.task, options))
+        found[table.name] = tuple(dict.fromkeys((*data, *weights)))
     return found
 
 
@@ -86,16 +93,19 @@ def _chosen(names: Sequence[str], sources: "dict[str, DataSource]") -> list[str]
 
 def _download(names: Sequence[str], console: Console) -> None:
     from switch_ema.zoo.data.downloads import download_dataset
-    from switch_ema.zoo.data.sources import catalogue
+    from switch_ema.zoo.models.pretrained import WEIGHTS, download_weights, source_name
 
-    sources = {source.name: source for source in catalogue()}
-    failed = []
+    sources, failed = _sources(), []
+    weights = {source_name(name): name for name in WEIGHTS}
     for name in _chosen(names, sources):
         if sources[name].found:
             continue
         try:
             with console.status(f"Downloading {escape(name)}"):
-                folder = download_dataset(name)
+                if name in weights:
+                    folder = download_weights(weights[name])
+                else:
+                    folder = download_dataset(name)
         except UsageError as error:
             failed.append(name)
             console.print(escape(str(error)), style="red", soft_wrap=True)

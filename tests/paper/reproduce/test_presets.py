@@ -19,6 +19,14 @@ from switch_ema.zoo.decays import Decays
 from switch_ema.zoo.procedures import create_procedure
 from switch_ema.zoo.tasks.ssl.settings import BYOL, MOCO_V2, MOCO_V3
 
+FINE_TUNED = {
+    **dict.fromkeys(("mask-rcnn-2x", "cascade-mask-rcnn-3x"), "imagenet"),
+    **dict.fromkeys(("cascade-mask-rcnn-9x", "retinanet-r50-2x"), "imagenet"),
+    "retinanet-swin-t-1x": "imagenet",
+    "bert-yelp": "bert-base-uncased",
+}
+"""Rows that Appendix B starts from pre-trained weights, and these."""
+
 ROWS = [
     pytest.param(row, id=f"{table.name}-{row.name}")
     for table in TABLES.values()
@@ -311,3 +319,23 @@ def test_other_methods_take_the_decays_of_the_row():
     )
     with pytest.raises(UsageError, match="must include plain, the baseline of resnet1"):
         row_config(row, RowSettings(methods=("ema", "switch-ema")))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_rows_ask_for_pre_trained_weights_where_the_paper_does(row):
+    for from_scratch in (False, True):
+        settings = RowSettings(scale="paper", from_scratch=from_scratch)
+        (task, *_) = row_config(row, settings).tasks
+        wanted = FINE_TUNED.get(row.name)
+        expected = "none" if wanted and from_scratch else wanted
+        assert parse_spec(task).options.get("weights") == expected
+    (small, *_) = row_config(row, RowSettings()).tasks
+    assert "weights" not in parse_spec(small).options
+
+
+def test_weights_can_be_given_and_small_rows_have_none():
+    (row,) = [row for row in TABLES["table-7"].rows if row.name == "retinanet-r50-2x"]
+    (task,) = row_config(row, RowSettings(scale="paper", set="weights=r50.pth")).tasks
+    assert parse_spec(task).options["weights"] == "r50.pth"
+    with pytest.raises(UsageError, match="from_scratch needs the paper's scale"):
+        RowSettings(from_scratch=True)

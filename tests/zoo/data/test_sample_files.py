@@ -53,7 +53,7 @@ def test_every_table_of_the_paper_has_samples():
     from switch_ema.commands.data import data_of_tables
 
     needed = {name for data in data_of_tables().values() for name in data}
-    assert needed == SAMPLES.keys()
+    assert {name for name in needed if not name.startswith("weights-")} == set(SAMPLES)
 
 
 @pytest.mark.parametrize("kind", ["CIFAR10", "CIFAR100"])

@@ -156,6 +156,8 @@ class Results:
                 notes[f"{OPTIONS} of {method} in {cell.task}"] = options
                 optimizer = result.trained.get("Optimizer", "")  # scripts may have none
                 notes[f"{OPTIMIZER} of {method} in {cell.task}"] = optimizer
+        if result.origin:
+            notes[f"{ORIGIN} of {cell.id}"] = result.origin
         checks = {**asdict(result.starts), "idle": result.idle}
         if result.status in FINISHED and any(checks.values()):
             notes[f"{CHECKS} of {cell.id}"] = json.dumps(checks)

@@ -12,6 +12,8 @@ from switch_ema.paper.tables.table import EPOCHS, PaperRow, RowSetting, TeacherD
 from switch_ema.zoo.decays import Decays
 
 SCALES = ("small", "paper")
+_WEIGHTS = "weights"
+"""Option of tasks that start from pre-trained weights at the paper's scale."""
 _CONSTANT = {"warmup": "none"}
 _SWA_BUDGET = 1.25
 """SWA's epochs, relative to those of the other methods."""
@@ -36,6 +38,8 @@ class RowSettings(StepOptions):
     set: str | None = None
     """Options of the rows' tasks, such as workers=16,weights=FILE; they replace the
     rows' own."""
+    from_scratch: bool = False
+    """Train from random weights where the paper fine-tunes pre-trained ones."""
     equal_budget: bool = False
     """Give SAM, with two passes per step, half the epochs, and SWA no more epochs."""
     teachers: Literal["method", "table", "half"] = "method"
@@ -54,6 +58,11 @@ class RowSettings(StepOptions):
         if self.scale not in SCALES:
             raise UsageError(
                 f"scale must be {' or '.join(SCALES)}, got {self.scale!r}."
+            )
+        if self.from_scratch and self.scale == "small":
+            raise UsageError(
+                "from_scratch needs the paper's scale: small rows always train from "
+                "scratch."
             )
         if self.scale == "paper" and self.dataset is not None:
             raise UsageError(
@@ -77,6 +86,8 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
     }
     if settings.dataset is not None or setting.datasets:
         options["dataset"] = settings.dataset or _first_found(setting.datasets)
+    if settings.from_scratch and _WEIGHTS in options:
+        options[_WEIGHTS] = "none"
     given = parse_options(settings.set or "", "--set")
     steps = {one.name: getattr(settings, one.name) for one in fields(StepOptions)}
     if settings.scale == "paper" and settings.precision is None:

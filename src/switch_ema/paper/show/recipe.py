@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from switch_ema.averaging.schedules.auto import surviving_share
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.loading import create_task
+from switch_ema.bench.loading import create_task, load_task_class
 from switch_ema.bench.methods import method_of
 from switch_ema.bench.plan.cells import Cell, make_plan
 from switch_ema.bench.task import Task
@@ -40,6 +40,7 @@ def row_recipe(plan: RowPlan) -> Lines:
         cells = [c for c in first if c.task == text and c.seeds[0] == seed]
         recipe = cells[0].recipe
         yield "Task", text
+        yield "Initial weights", _start(text)
         yield "Epochs", str(recipe.epochs)
         yield "Learning rate", describe_schedule(recipe)
         precision = resolved_precision(recipe.precision, None)
@@ -57,6 +58,14 @@ def row_recipe(plan: RowPlan) -> Lines:
         for cell in cells:
             for label in cell.methods:
                 yield f"Method {label}", _method(label, cell, steps)
+
+
+def _start(text: str) -> str:
+    task_class, spec = load_task_class(text)
+    try:
+        return task_class.start_for(spec.options) or "random"
+    except UsageError as error:
+        return f"missing: {error}"
 
 
 def _of_task(task: Task, cell: Cell) -> Lines:

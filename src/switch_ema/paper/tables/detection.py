@@ -36,6 +36,8 @@ def _row(
     baseline: str = "plain",
     first_seed: int = AFTER_CHOICE,
 ) -> PaperRow:
+    # Appendix B.3: ImageNet weights, except for YOLOX.
+    start = {} if task == "yolox" else {"weights": "imagenet"}
     return PaperRow(
         name=name,
         title=title,
@@ -44,7 +46,7 @@ def _row(
         ),
         paper=RowSetting(
             task=task,
-            options={**options, "scale": "paper", "dataset": "coco"},
+            options={**options, "scale": "paper", "dataset": "coco", **start},
             decays=DECAYS["coco", kind],
         ),
         metrics=metrics,

@@ -99,7 +99,11 @@ TABLE_12 = PaperTable(
             ),
             paper=RowSetting(
                 task="bert-text",
-                options={"scale": "paper", "dataset": "yelp"},
+                options={
+                    "scale": "paper",
+                    "dataset": "yelp",
+                    "weights": "bert-base-uncased",
+                },
                 epochs=2,
                 decays=DECAYS["yelp", "classification"],
             ),

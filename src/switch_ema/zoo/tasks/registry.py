@@ -136,6 +136,20 @@ def needed_data(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return _PAPER_DATA.get(name, ()) if dataset is None else (str(dataset),)
 
 
+def needed_weights(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the published weights that a task needs, named as in ``pretrained.py``.
+
+    >>> needed_weights("retinanet", {"weights": "imagenet", "backbone": "swin-t"})
+    ('swin-t',)
+    """
+    weights = options.get("weights")
+    if weights == "imagenet":
+        return (str(options.get("backbone", "resnet50")),)
+    if weights == "bert-base-uncased":
+        return (weights,)
+    return ("inception",) if options.get("inception") else ()
+
+
 def describe_task(name: str) -> str:
     """Return the first line of a task's docstring, without importing the task."""
     return describe_named(_full(name))

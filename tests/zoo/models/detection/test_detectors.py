@@ -115,7 +115,7 @@ def test_a_backbone_takes_the_weights_of_a_classifier(tmp_path: Path) -> None:
     classifier, path = resnet50(), tmp_path / "r50.pth"
     torch.save(classifier.state_dict(), path)
     model = paper_retinanet(3, pretrained=True)
-    given = pretrained_weights(model, str(path))
+    given = pretrained_weights(model, path)
     model.load_state_dict(given, strict=False)
     assert torch.equal(model.backbone.body.conv1.weight, classifier.conv1.weight)
     frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
@@ -131,5 +131,5 @@ def test_weights_that_do_not_fit_are_one_sentence(tmp_path: Path, content: Any) 
     with torch.device("meta"):
         model = paper_retinanet(3, pretrained=True)
     with pytest.raises(UsageError, match="weights: ") as caught:
-        pretrained_weights(model, str(path))
+        pretrained_weights(model, path)
     assert "\n" not in str(caught.value)

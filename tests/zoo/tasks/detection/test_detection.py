@@ -1,5 +1,6 @@
 """Options, schedules, splits, trivial values and pictures of the detectors."""
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torchvision.models import resnet50
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.task import CONTROL_EPOCHS
+from switch_ema.zoo.data.sample_files import write_sample
 from switch_ema.zoo.tasks.detection.mask_rcnn import CascadeMaskRCNN, MaskRCNN
 from switch_ema.zoo.tasks.detection.measure import average_precision
 from switch_ema.zoo.tasks.detection.retinanet import RetinaNet
@@ -147,6 +150,53 @@ def test_wrong_options_are_one_sentence(options: dict[str, str]) -> None:
     with pytest.raises((UsageError, ValueError)) as caught:
         RetinaNet(0, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """COCO in its published layout, and empty caches."""
+    for name in ("TORCH_HOME", "XDG_CACHE_HOME", "SWITCH_EMA_DATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    write_sample("coco", tmp_path, count=2)
+    return tmp_path
+
+
+@pytest.mark.parametrize("backbone", ["resnet50", "swin-t"])
+def test_the_paper_s_backbones_ask_for_imagenet_weights(
+    folder: Path, backbone: str
+) -> None:
+    options = {"scale": "paper", "dataset": "coco", "backbone": backbone}
+    for ask in (RetinaNet.start_for, lambda given: RetinaNet(0, **given)):
+        with pytest.raises(
+            UsageError, match=r"ImageNet weights .* not found"
+        ) as caught:
+            ask(options)
+        assert f"switch-ema data weights-{backbone} --download" in str(caught.value)
+        assert "--from-scratch" in str(caught.value)
+    assert RetinaNet.start_for({**options, "weights": "none"}) == "from scratch"
+    assert YoloX.start_for({"scale": "paper"}) == "from scratch"
+    assert RetinaNet.start_for({"backbone": backbone}) == "from scratch"
+
+
+def test_weights_are_found_in_torch_s_cache(folder: Path) -> None:
+    classifier = resnet50()
+    path = folder / "hub" / "checkpoints" / "resnet50-0676ba61.pth"
+    path.parent.mkdir(parents=True)
+    torch.save(classifier.state_dict(), path)
+    options = {"scale": "paper", "dataset": "coco"}
+    task = RetinaNet(0, **options)  # type: ignore[arg-type]
+    weights, origin = task.initial_weights()
+    assert torch.equal(
+        weights["backbone.body.layer1.0.conv1.weight"],
+        classifier.layer1[0].conv1.weight,  # type: ignore[index, union-attr]
+    )
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    described = "pre-trained weights of the backbone (resnet50-0676ba61.pth, SHA-256 "
+    assert origin == f"{described}{checksum})" == RetinaNet.start_for(options)
+    moved = path.rename(folder / "mine.pth")
+    given = {**options, "weights": str(moved)}
+    assert RetinaNet.start_for(given) == origin.replace(path.name, "mine.pth")
 
 
 def test_yolox_warms_up_quadratically_and_holds_its_last_rate() -> None:

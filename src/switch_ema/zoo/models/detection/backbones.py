@@ -163,7 +163,7 @@ def paper_backbone(
     return made
 
 
-def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
+def pretrained_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
     """Read a detector's backbone weights from a classifier's file.
 
     Args:
@@ -195,15 +195,12 @@ def pretrained_weights(model: nn.Module, path: str) -> dict[str, Tensor]:
     return found
 
 
-def _read_weights(path: str) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     """Read a state dict: safetensors, or a torch file with nothing else."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UsageError(f"weights: file {path} not found.")
     try:
-        if file.suffix == ".safetensors":
-            return dict(need("safetensors.torch").load_file(file))
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            return dict(need("safetensors.torch").load_file(path))
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(f"weights: {path} cannot be read: {reason}") from None

@@ -19,6 +19,12 @@ from switch_ema.zoo.data.boxes import flipping
 from switch_ema.zoo.data.detection import Examples, Target, load_detection
 from switch_ema.zoo.data.splits import check_split
 from switch_ema.zoo.models.detection.backbones import BACKBONES, pretrained_weights
+from switch_ema.zoo.models.pretrained import (
+    NONE,
+    described_file,
+    find_weights_file,
+    required_weights,
+)
 from switch_ema.zoo.tasks.detection import measure, pictures
 from switch_ema.zoo.tasks.detection.batches import Batch, DetectionBatches
 from switch_ema.zoo.tasks.detection.settings import (
@@ -29,6 +35,8 @@ from switch_ema.zoo.tasks.detection.settings import (
     small_recipe,
 )
 
+IMAGENET = "imagenet"
+_FROM_SCRATCH = "from scratch"
 _SIDES = {"shapes": 64, "bccd": 128, "nuclei": 256}
 _OTHER_SIDE = 128
 """Longest image side at small scale."""
@@ -57,7 +65,9 @@ class Detection(Task):
         test_size: Test images, likewise.
         image_size: Longest side at small scale, shorter side at the paper's.
         batch: Images per forward pass.
-        weights: File of pre-trained backbone weights, only at scale ``paper``.
+        weights: Initial weights of the backbone at scale ``paper``: ``imagenet``, found
+            in torch's or Hugging Face's cache or in the data folder; the path of such a
+            file; or ``none`` for random weights. Default: ``imagenet``.
         workers: Processes that read images from files.
     """
 
@@ -105,7 +115,7 @@ class Detection(Task):
         test_size: int | None = None,
         image_size: int | None = None,
         batch: int | None = None,
-        weights: str | None = None,
+        weights: str = IMAGENET,
         workers: int = 0,
     ) -> None:
         super().__init__(seed)
@@ -113,9 +123,8 @@ class Detection(Task):
         self.backbone = check_choice("backbone", backbone, BACKBONES)
         self.schedule = schedule_of(schedule or self.usual_schedule)
         self.schedule_name = schedule or self.usual_schedule
-        if weights is not None and self.is_small:
-            raise UsageError("weights needs scale=paper.")
-        self.weights, self.workers = weights, check_count("workers", workers, 0)
+        self.weights = _find_weights(weights, self.backbone, scale)
+        self.workers = check_count("workers", workers, 0)
         self.training = self.small_training(self.backbone)
         usual = self.training.batch if self.is_small else self.schedule.batch
         self.batch = check_count("batch", usual if batch is None else batch)
@@ -166,13 +175,20 @@ class Detection(Task):
         }
 
     def initial_weights(self) -> tuple[Mapping[str, Tensor], str]:
-        """Return the backbone's weights, if given, and a description of the start."""
+        """Return the backbone's weights, if any, and a description of the start."""
         if self.weights is None:
-            return {}, "from scratch"
+            return {}, _FROM_SCRATCH
         with torch.device("meta"):
             model = self.detector()
-        origin = f"backbone from {Path(self.weights).name}"
-        return pretrained_weights(model, self.weights), origin
+        return pretrained_weights(model, self.weights), _origin(self.weights)
+
+    @classmethod
+    def start_for(cls, options: Mapping[str, Any]) -> str:
+        """Describe the backbone's weights; refuse if they are missing."""
+        chosen = str(options.get("weights", IMAGENET))
+        backbone = str(options.get("backbone", BACKBONES[0]))
+        weights = _find_weights(chosen, backbone, options.get("scale", "small"))
+        return _FROM_SCRATCH if weights is None else _origin(weights)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make AdamW at small scale and for Swin-T, otherwise SGD, as in the paper.
@@ -249,6 +265,27 @@ class Detection(Task):
                 for image, detected, _ in found
             ),
         }
+
+
+def _find_weights(weights: str, backbone: str, scale: str) -> Path | None:
+    """Return the file of the backbone's weights; None to train from scratch."""
+    if weights == NONE or (weights == IMAGENET and scale == "small"):
+        return None
+    if scale == "small":
+        raise UsageError("weights needs scale=paper.")
+    if weights == IMAGENET:
+        return required_weights(backbone)
+    path = find_weights_file(weights)
+    if path is None:
+        raise UsageError(
+            f"weights must be {IMAGENET}, {NONE} or the path of a file, got "
+            f"{weights!r}."
+        )
+    return path
+
+
+def _origin(weights: Path) -> str:
+    return described_file("pre-trained weights of the backbone", weights)
 
 
 def _mean_boxes(examples: Examples, classes: int) -> Target:

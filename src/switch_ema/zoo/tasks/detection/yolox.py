@@ -1,5 +1,8 @@
 """YOLOX (Table 7)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -8,6 +11,7 @@ from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader
 from switch_ema.zoo.data.boxes import MosaicMixUp
 from switch_ema.zoo.models.detection.yolox import YOLOX, small_yolox, yolox_s
+from switch_ema.zoo.models.pretrained import NONE
 from switch_ema.zoo.tasks.detection.batches import Batch
 from switch_ema.zoo.tasks.detection.detection import Detection
 from switch_ema.zoo.tasks.detection.settings import SmallTraining
@@ -54,6 +58,7 @@ class YoloX(Detection):
             test_size=test_size,
             image_size=image_size,
             batch=batch,
+            weights=NONE,  # trained from scratch, as published
             workers=workers,
         )
         if self.is_small and self.crop:
@@ -68,6 +73,11 @@ class YoloX(Detection):
         )
         self.mosaic_epochs = epochs - plain
         self.use_l1 = False
+
+    @classmethod
+    def start_for(cls, options: Mapping[str, Any]) -> str:
+        """Describe the start: random weights."""
+        return super().start_for({**options, "weights": NONE})
 
     def detector(self) -> nn.Module:
         """Make the network."""

