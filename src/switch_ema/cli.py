@@ -188,16 +188,24 @@ def _help() -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP stop a command like Ctrl-C: with a report."""
+    """Make SIGTERM and SIGHUP stop a command like Ctrl-C: with a report.
+
+    SIGUSR1 asks trainings to save their state; outside of them it does nothing.
+    """
 
     def stop(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt(number)
+
+    def go_on(number: int, frame: object) -> None:
+        return
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.signal(number, stop) for number in _signals(names)}
+    for number in _signals(["SIGUSR1"] if hasattr(signal, "SIGUSR1") else []):
+        before[number] = signal.signal(number, go_on)
     try:
         yield
     finally:

@@ -349,6 +349,7 @@ class _Runner:
             self.inputs,
             saves_every=self.saves_every,
             skip_broken=self.options.skip_broken,
+            checkpoint_every=self.options.checkpoint_seconds,
             threads=self.arithmetic.threads,
             kernels=self.arithmetic.kernels,
             workers=self.arithmetic.workers,

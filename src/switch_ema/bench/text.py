@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,19 @@ def read_json(text: str | bytes, where: str) -> Any:
         raise UsageError(f"{where} is nested too deeply.") from None
     except ValueError as error:  # includes numbers with thousands of digits
         raise UsageError(f"{where} is not JSON: {error}.") from None
+
+
+_UNITS = {"s": 1, "min": 60, "h": 3600}
+
+
+def read_duration(text: str, name: str) -> float:
+    """Parse a time such as 90s, 30min or 1.5h into seconds.
+
+    >>> [read_duration(text, "budget") for text in ("90s", "30min", "1.5h")]
+    [90.0, 1800.0, 5400.0]
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise UsageError(f"{name} must be a time such as 90s, 30min or 2h, got {text}.")
+    return seconds

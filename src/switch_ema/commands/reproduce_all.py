@@ -15,12 +15,11 @@ from switch_ema.bench.report.numbers import duration
 from switch_ema.bench.report.page import write_analysis_page, write_run_page
 from switch_ema.bench.report.sections import load_sections, save_section
 from switch_ema.bench.results.folder import REPORT
-from switch_ema.bench.text import counted
+from switch_ema.bench.text import counted, read_duration
 from switch_ema.commands.progress import TwoBars
 from switch_ema.commands.reproduce import ALL, write_part
 from switch_ema.commands.show_section import print_sheet
 from switch_ema.paper import TABLES
-from switch_ema.paper.reproduce.budget import read_duration
 from switch_ema.paper.reproduce.collect import StoredRows
 from switch_ema.paper.reproduce.full_run import (
     FullRun,
@@ -101,7 +100,7 @@ def _checked(flags: "Reproduce") -> float | None:
         raise UsageError(
             "--budget needs --scale small: times on a cluster are unknown."
         )
-    return read_duration(flags.budget)
+    return read_duration(flags.budget, "budget")
 
 
 def _print_plan(run: FullRun, console: Console) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from multiprocessing import get_context
 
 import pytest
+import torch
 
 from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.execute.cells import train_cells
@@ -16,7 +17,9 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.store import Results
+from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.context import RunContext
+from switch_ema.bench.train.loop import train_cell
 from tests.bench.conftest import TINY_TASK
 from tests.bench.execute.test_guard import is_alive, wait_for
 
@@ -24,7 +27,7 @@ TASKS = (
     TINY_TASK
     + """
 
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -69,6 +72,23 @@ class Mishaps(Tiny):
         if seed == 3:
             raise ValueError("line\\nand \\x1b[2J")
         os.chdir("/")
+
+
+class Stopped(Tiny):
+    # In its second epoch, SIGTERM reaches the command, and through it this process.
+    def loss(self, model, batch):
+        mark = Path(__file__).with_name("stopped")
+        if self.begun == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getppid(), signal.SIGTERM)
+            held = signal.getsignal(signal.SIGTERM).__self__
+            while not held.are_waiting:
+                time.sleep(0.01)
+        return super().loss(model, batch)
+
+    def train_loader(self, epoch):
+        self.begun = epoch
+        return super().train_loader(epoch)
 
 
 class Hangs(Tiny):
@@ -127,6 +147,29 @@ def test_a_training_that_hangs_is_given_up(tasks, tmp_path):
     )
     assert result.status == "failed"
     assert result.message == "no epoch was finished within 3 s"
+
+
+def test_sigterm_saves_the_state_within_an_epoch(tasks, tmp_path, monkeypatch):
+    def stop(number, frame):
+        raise KeyboardInterrupt(number)
+
+    cells = make_plan(
+        CompareConfig(tasks=(f"{tasks}:Stopped",), methods=("plain",), seeds=1)
+    )
+    context = RunContext(tmp_path, "cpu")
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(train_cells(cells, lambda _: context, 1, lambda *_: None))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    state = torch.load(checkpoint_path(tmp_path, cells[0]), weights_only=True)
+    assert (state["epoch"], state["position"]["batches"]) == (1, 1)
+    [(_, resumed)] = train_cells(cells, lambda _: context, 1, lambda *_: None)
+    [whole] = [
+        train_cell(cell, RunContext(tmp_path / "whole", "cpu")) for cell in cells
+    ]
+    assert resumed.values == whole.values
 
 
 def test_a_worker_that_dies_idle_costs_nothing(tasks, tmp_path):

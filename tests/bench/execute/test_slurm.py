@@ -5,6 +5,7 @@ from traceback import format_exc
 
 import pytest
 from submitit.core.utils import FailedJobError
+from submitit.slurm.slurm import SlurmExecutor
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute import slurm
@@ -76,6 +77,16 @@ def test_a_job_has_the_numbers_of_a_local_training(tiny, tmp_path):
     assert result.status == "done"
     assert result.values == local.values
     assert list((tmp_path / "jobs" / slurm.JOBS).glob("*_log.*"))
+
+
+def test_a_job_is_told_to_save_before_its_end_and_may_be_requeued(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda _: 1))
+    executor = slurm._executor(RunContext(tmp_path, "cpu"), ["timeout_min=30"])
+    script = executor._executor._make_submission_file_text("command", "0")
+    assert "#SBATCH --requeue\n" in script
+    assert "#SBATCH --signal=USR2@180\n" in script
 
 
 class Ended:

@@ -1,10 +1,7 @@
 """Rows and seeds that fit into a given time."""
 
-import pytest
-
-from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.paper.reproduce.budget import Offer, choose_rows, read_duration
+from switch_ema.paper.reproduce.budget import Offer, choose_rows
 from switch_ema.paper.reproduce.full_run import make_offers
 from switch_ema.paper.reproduce.presets import RowSettings
 
@@ -47,14 +44,6 @@ def test_a_row_that_a_figure_shows_comes_before_the_cheapest():
     shown = offer("a", "slow", 100, is_first=True)
     found = choose_rows([shown, *OFFERS[1:]], 117 + 301 - 31)
     assert [one.offer.row for one in found] == ["slow", "only", "wide"]
-
-
-def test_durations_are_read():
-    found = [read_duration(text) for text in ("90s", "30 min", "0.5h")]
-    assert found == [90, 1800, 1800]
-    for wrong in ("soon", "30", "-5min", "0s", "5 days"):
-        with pytest.raises(UsageError, match="such as 90s, 30min or 2h"):
-            read_duration(wrong)
 
 
 def test_table_1_begins_with_the_row_that_its_others_are_compared_with():

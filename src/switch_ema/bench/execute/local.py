@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -31,6 +32,9 @@ from switch_ema.bench.train.values import Latest, OnProgress
 
 _STOP_SECONDS = GRACE_SECONDS + GIVE_UP_SECONDS + 5
 """Seconds that the worker of a script has to stop."""
+_SAVE_SECONDS, _SAVE_SECONDS_AT_ONCE = 25.0, 5.0
+"""Seconds that a training has to save its state: after SIGTERM, which Slurm follows by
+SIGKILL after 30, and after Ctrl-C, when somebody is waiting."""
 
 OnEpoch = Callable[[Cell, int, Latest | None], None]
 """Callback with a cell, its finished epochs, and its latest value, if any."""
@@ -77,10 +81,23 @@ class Pool:
         self._workers = [self._start(place) for place in places]
 
     def __enter__(self) -> "Pool":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGUSR1, self._save)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        _end(self._workers)
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, self._before)
+        is_terminated = getattr(error, "args", ())[:1] == (signal.SIGTERM,)
+        seconds = _SAVE_SECONDS if is_terminated else _SAVE_SECONDS_AT_ONCE
+        _end(self._workers, seconds)
+
+    def _save(self, number: int, frame: FrameType | None) -> None:
+        """Let every training save its state and go on."""
+        for worker in self._workers:
+            if worker.cell is not None and worker.process.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, number)
 
     def _start(self, place: str | None) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -153,15 +170,28 @@ class Pool:
         self._workers[self._workers.index(worker)] = self._start(worker.place)
 
 
-def _end(workers: Sequence[_Worker]) -> None:
-    """End workers; those that run scripts get time to end the script's processes."""
+def _end(workers: Sequence[_Worker], save_seconds: float = 0.0) -> None:
+    """End workers; trainings first save their state, and scripts end their processes.
+
+    Args:
+        workers: the workers.
+        save_seconds: how long trainings may take to save; 0 for those that hang.
+    """
+    seconds = save_seconds
     for worker in workers:
-        if worker.cell is not None and is_script(worker.cell.task):
+        cell = worker.cell
+        if cell is not None and is_script(cell.task):
+            seconds = max(seconds, _STOP_SECONDS)
+        if cell is not None and (save_seconds or is_script(cell.task)):
             worker.process.terminate()
         else:
             worker.process.kill()
+    until = time.monotonic() + seconds
     for worker in workers:
-        worker.process.join(timeout=_STOP_SECONDS)
+        try:
+            worker.process.join(timeout=max(0.0, until - time.monotonic()))
+        except KeyboardInterrupt:  # a second Ctrl-C: do not wait for the others
+            until = time.monotonic()
         worker.process.kill()  # the guard of its script finishes without it
         worker.process.join()
 
@@ -199,7 +229,8 @@ def _work(connection: Connection, parent: int, place: str | None, cores: int) ->
     os.environ[CORES] = str(cores)
     if place is not None:  # before this process uses a GPU
         os.environ[VISIBLE] = place
-    for number in (signal.SIGINT, signal.SIGHUP):  # the parent handles these
+    # The parent handles these. A training saves its state on SIGUSR1; none runs yet.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)
     allow_processes()
@@ -214,6 +245,8 @@ def _work(connection: Connection, parent: int, place: str | None, cores: int) ->
             connection.send(result)
         except (EOFError, OSError, _Stopped):
             return
+        except KeyboardInterrupt:  # SIGTERM, and the training has saved its state
+            sys.exit(128 + signal.SIGTERM)
 
 
 def _leave_with(parent: int) -> None:

@@ -15,6 +15,7 @@ from multiprocessing import (
     set_start_method,
 )
 from multiprocessing.connection import Connection, wait
+from types import FrameType
 from typing import Any
 
 from torch.multiprocessing.spawn import (
@@ -79,6 +80,8 @@ class _Group:
             )
         for connection in theirs:
             connection.close()
+        self._first: Any = self._context.processes[0]
+        self._is_stopped = False
 
     def run(self) -> CellResult:
         """Wait for the result of rank 0, or of a worker that failed.
@@ -87,10 +90,13 @@ class _Group:
             WorkerLost: a worker died.
         """
         try:
-            while not self._context.join(timeout=_POLL_SECONDS, grace_period=1.0):
-                self._listen()
+            with self._forwarding():
+                while not self._context.join(timeout=_POLL_SECONDS, grace_period=1.0):
+                    self._listen()
+                    self._leave_if_stopped()
         except (ProcessExitedException, ProcessRaisedException) as error:
             self._listen()
+            self._leave_if_stopped()
             if self._result is None or self._result.status != "failed":
                 raise WorkerLost(str(error)) from None
         finally:
@@ -100,6 +106,35 @@ class _Group:
         if self._result is None:
             raise WorkerLost("rank 0 exited without a result")
         return self._result
+
+    @contextmanager
+    def _forwarding(self) -> Iterator[None]:
+        """Pass SIGTERM and SIGUSR1 on to rank 0, which then saves its state."""
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            self._is_stopped |= number == signal.SIGTERM
+            if self._first.is_alive():
+                os.kill(self._first.pid, number)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, forward) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _leave_if_stopped(self) -> None:
+        """Stop once rank 0 has; the other ranks only wait for it.
+
+        Raises:
+            KeyboardInterrupt: SIGTERM arrived, and rank 0 has saved its state.
+        """
+        if self._is_stopped and not self._first.is_alive():
+            raise KeyboardInterrupt(signal.SIGTERM)
 
     def _listen(self) -> None:
         for connection in self._ours:
@@ -124,7 +159,8 @@ def _work(
     connections: Sequence[Connection],
 ) -> None:
     """Train as one of the workers; send epochs and the result to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    for number in (signal.SIGINT, signal.SIGUSR1):  # the parent handles these
+        signal.signal(number, signal.SIG_IGN)
     allow_processes()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ |= {

@@ -1,6 +1,7 @@
 """Options of a run that do not change its results."""
 
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from switch_ema._extras import missing_extra
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import listed, unknown
+from switch_ema.bench.text import listed, read_duration, unknown
 
 _EXECUTORS = ("local", "ray", "slurm", "inline")
 _MOST_WORKERS = 4096
@@ -43,6 +44,9 @@ class RunOptions:
     """cpu or cuda; None lets Accelerate choose."""
     track: tuple[str, ...] = ()
     """Accelerate's trackers, such as tensorboard."""
+    checkpoint_every: str = "15min"
+    """Time between checkpoints within an epoch, such as 15min, or epoch: only at its
+    end. SIGUSR1 saves one at once; SIGTERM saves one and stops."""
     keep_checkpoints: str = "first"
     """Seeds whose weights are kept, for switch-ema landscape: first, all or none."""
     skip_broken: int = 0
@@ -84,6 +88,7 @@ class RunOptions:
         if self.timeout is not None and self.executor != "local":
             raise UsageError(f"timeout needs --executor local, got {self.executor}.")
         check_device(self.device)
+        self.checkpoint_seconds  # noqa: B018 - refuses an invalid time
         if self.name is not None and not _is_folder_name(self.name):
             raise UsageError(f"name must be a folder name, not {self.name!r}.")
         _check_executor(self.executor, self.address)
@@ -92,6 +97,13 @@ class RunOptions:
         if self.slurm and self.executor != "slurm":
             raise UsageError(f"slurm needs --executor slurm, got {self.slurm}.")
         job_options(self.slurm)
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Seconds between checkpoints within an epoch; infinite for none."""
+        if self.checkpoint_every == "epoch":
+            return math.inf
+        return read_duration(self.checkpoint_every, "checkpoint_every")
 
 
 def launched() -> tuple[int, int]:

@@ -4,6 +4,8 @@ The run folder must be on storage that all nodes share, as submitit requires.
 """
 
 import os
+import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,7 @@ JOBS = "slurm"
 
 POLL_SECONDS = 1.0
 _MINUTES = 24 * 60
+_SIGNAL_SECONDS = 180
 _TIMEOUTS = 100
 """How often a job that reaches its time limit is requeued."""
 
@@ -58,10 +61,17 @@ class _SlurmTask:
             environment = TorchDistributedEnvironment()
             environment.export(set_cuda_visible_devices=False, overwrite=True)
             train = train_as_worker
-        return train_or_raise(train, self.cell, self.context, lambda *now: None)
+        try:
+            return train_or_raise(train, self.cell, self.context, lambda *now: None)
+        except KeyboardInterrupt:  # requeued, after the training saved its state
+            sys.exit(128 + signal.SIGTERM)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Requeue after a timeout or preemption, to resume from the checkpoint."""
+        """Requeue after a timeout or preemption, to resume from the checkpoint.
+
+        submitit calls it from its signal handler, which the training holds back until
+        it has saved its state: see :class:`HeldSignals`.
+        """
         return DelayedSubmission(self)
 
 
@@ -167,6 +177,9 @@ def _executor(context: RunContext, cores: int, options: Sequence[str]) -> Any:
         "tasks_per_node": context.workers,
         "cpus_per_task": cores,
         "timeout_min": _MINUTES,
+        # Seconds before the end at which a job is told to save its state.
+        "slurm_signal_delay_s": _SIGNAL_SECONDS,
+        "slurm_additional_parameters": {"requeue": True},
         # A failed task ends the others, which would wait for it forever.
         "slurm_srun_args": ["--kill-on-bad-exit"],
     }

@@ -1,4 +1,4 @@
-"""Checkpoints of a training, written atomically after epochs.
+"""Checkpoints of a training, written atomically after epochs and within them.
 
 A checkpoint is a ``torch.save`` file followed by its checksum. If the checksum does not
 match, the checkpoint is refused and training starts over.
@@ -20,6 +20,8 @@ from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import Task
+from switch_ema.bench.train.description import BATCHES
+from switch_ema.bench.train.position import Position
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -32,6 +34,9 @@ _LINES = "lines"
 """Key: epochs in the values file next to the checkpoint; 0.1.0 did not have it."""
 _FIRST = "first batch"
 """Key: digests of the first batch; 0.2.0 did not have it."""
+_POSITION, _SCALER, _SEEN = "position", "scaler", "seen"
+"""Keys: state within an epoch, loss scaling, descriptions of the first batch; 0.2.0 had
+none of them."""
 
 
 class Unreadable(UsageError):
@@ -54,10 +59,15 @@ def forget(folder: Path, cell: "Cell") -> None:
         path.unlink(missing_ok=True)
 
 
-def save_checkpoint(training: "Training") -> None:
-    """Save everything that the next epoch depends on.
+def save_checkpoint(
+    training: "Training", position: dict[str, Any] | None = None
+) -> None:
+    """Save everything that the rest of the training depends on.
 
-    There is no random state to save: the loop seeds each epoch.
+    Args:
+        training: after a step.
+        position: its state within the epoch; None between epochs, where there is no
+            random state to save, since the loop seeds each epoch.
     """
     result = training.result
     path = checkpoint_path(training.context.folder, training.cell)
@@ -84,6 +94,9 @@ def save_checkpoint(training: "Training") -> None:
                 label: selection.state()
                 for label, selection in training.selections.items()
             },
+            _POSITION: position,
+            _SCALER: _scaler_state(training),
+            _SEEN: {k: v for k, v in result.trained.items() if k in BATCHES},
             "result": {
                 "status": result.status,
                 "message": result.message,
@@ -134,6 +147,18 @@ def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -
         training.result.values = training.log.read(state[_LINES])
     training.result.starts.batch = state.get(_FIRST, [])
     training.epoch = state["epoch"]
+    training.result.trained |= state.get(_SEEN, {})
+    scaler = training.accelerator.scaler
+    if scaler is not None and state.get(_SCALER):
+        scaler.load_state_dict(state[_SCALER])
+    if state.get(_POSITION) is not None:
+        training.position = Position(training.epoch, **state[_POSITION])
+
+
+def _scaler_state(training: "Training") -> dict[str, Any] | None:
+    """Return the state of float16's loss scaling, if there is one."""
+    scaler = training.accelerator.scaler
+    return None if scaler is None else scaler.state_dict()
 
 
 def _stopped(task: Task) -> list[bool]:

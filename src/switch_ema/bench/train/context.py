@@ -1,5 +1,6 @@
 """Run context of a cell: its folder, device, threads, workers and kernels."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ class RunContext:
     measures_trivial: bool = False
     """Whether to collect the scores of trivial predictors from the task."""
     saves_every: float = 0.0
-    """Minimum seconds between checkpoints; the last epoch is always saved."""
+    """Minimum seconds between checkpoints at the ends of epochs; the last epoch is
+    always saved."""
+    checkpoint_every: float = math.inf
+    """Seconds after which a checkpoint is due within an epoch."""
     threads: int = 1
     """Torch threads; they affect the last bits of the results."""
     kernels: str | None = None

@@ -55,6 +55,7 @@ from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.description import describe_workers
 from switch_ema.bench.train.joint_loss import back_propagate_jointly
 from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.position import carries_state
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.values import OnProgress
 
@@ -81,7 +82,6 @@ class SharedTraining(Training):
     def __init__(self, cell: Cell, context: RunContext) -> None:
         check_divisible(cell)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self._calls = 0
         if self.rank > 0:  # rank 0 does these for all
             context = replace(
                 context,
@@ -155,14 +155,23 @@ class SharedTraining(Training):
         if self.rank > 0 and state is not None:
             restore(self, state, with_values=False)
 
-    def _train_epoch(self) -> None:
-        self._calls = 0
-        super()._train_epoch()
+    def _save_within_epoch(self, loader: Loader | None) -> None:
+        # Only rank 0 has the files; a signal ends it first, and then the others.
+        if self.rank == 0:
+            super()._save_within_epoch(loader)
+
+    def _save_position(self, loader: Loader | None) -> None:
+        if carries_state(loader):  # each rank carries its own state
+            return
+        # A training cannot begin with the last batch, which may be too small to divide.
+        if loader is None or self.position.batches < len(loader) - 1:
+            super()._save_position(loader)
 
     def _feed(self, loader: Loader) -> Iterator["_Part"]:
         """Yield this worker's part of each batch."""
         device, shard, spare = self.accelerator.device, self.task.shard, None
-        for batch, whole in _parts(loader, device, shard, self.cell.task):
+        draw = partial(_parts, loader, device, shard, self.cell.task)
+        for batch, whole in self._remaining(loader, draw):
             own = _rows_of(batch)
             own = len(shard.of(whole)) if own is None else own
             if spare is None and whole < self.size:
@@ -262,10 +271,10 @@ class SharedTraining(Training):
         The global random state stays the same on all workers, because all of them draw
         the same batches from their loaders.
         """
-        self._calls += 1
+        self.position.calls += 1
         epoch = epoch_seed(self.task.seed, self.epoch)
         is_control = any(CONTROL in label for label in self.cell.methods)
-        text = f"{epoch} {is_control} {self._calls} {self.rank}"
+        text = f"{epoch} {is_control} {self.position.calls} {self.rank}"
         return random.Random(text).getrandbits(32)
 
     def _of_all(self, total: Tensor) -> Tensor:
@@ -367,11 +376,12 @@ class _Part:
 
 
 def _parts(
-    loader: Loader, device: torch.device, part: BatchPart, task: str
+    loader: Loader, device: torch.device, part: BatchPart, task: str, start: int = 0
 ) -> Iterator[tuple[Any, int]]:
     """Yield a worker's part of each batch, and the size of the whole batch."""
     if is_placed(loader):
-        for index, batch in enumerate(feed(loader, device, part=part)):
+        batches = feed(loader, device, start=start, part=part)
+        for index, batch in enumerate(batches, start):
             yield batch, loader.examples(index)
         return
     for batch in loader:

@@ -16,6 +16,10 @@ _HOW = {"params", "foreach", "maximize", "capturable", "differentiable", "fused"
 _SPELLED = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
+BATCHES = ("Batch", "Workers")
+"""Names of what is known from the first batch of an epoch."""
+
+
 def describe_model(model: nn.Module, seeds: int) -> str:
     """Name a network and its number of parameters; in a stack, those of one seed.
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,7 @@ from switch_ema.bench.train.description import (
 from switch_ema.bench.train.idle import why_idle
 from switch_ema.bench.train.joint_loss import back_propagate_jointly
 from switch_ema.bench.train.memory import state_mb
+from switch_ema.bench.train.position import Position, remaining_batches
 from switch_ema.bench.train.precision import (
     check_same_precision,
     describe_precision,
@@ -82,6 +83,7 @@ from switch_ema.bench.train.precision import (
 )
 from switch_ema.bench.train.result import CellResult, to_png
 from switch_ema.bench.train.selection import Selection
+from switch_ema.bench.train.signals import HeldSignals
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
 from switch_ema.bench.train.statistics import recompute_statistics
 from switch_ema.bench.train.trajectory import save_point
@@ -179,6 +181,9 @@ class Training:
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
         self.epoch = 0
+        self.position = Position()
+        self._signals = HeldSignals()
+        self._saved_at = time.monotonic()
 
     def _make_task(self, split: str) -> Task:
         return create_task(self.cell.task, self.cell.networks, split=split)
@@ -288,8 +293,12 @@ class Training:
         return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
 
     def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
-        """Train to the end; checkpoints after epochs make it resumable."""
-        with using_tf32(self.cell.recipe.tf32):
+        """Train to the end; checkpoints make it resumable.
+
+        Raises:
+            KeyboardInterrupt: SIGTERM arrived; the state is saved.
+        """
+        with using_tf32(self.cell.recipe.tf32), self._signals:
             return self._run(progress)
 
     def _run(self, progress: OnProgress) -> CellResult:
@@ -303,11 +312,14 @@ class Training:
             set_seed(self.task.seed)
             self.result.trivial = task_checks.trivial_values(self.tested)
         self._start_trackers()
-        self._keep_point()
+        if not self.position.batches:
+            self._keep_point()
         self._saved_at = time.monotonic()
         while self.epoch < self.cell.recipe.epochs and self.result.status == "done":
             try:
-                self._train_epoch()
+                if not (self._is_within_epoch and self.position.is_trained):
+                    self._train_epoch()
+                self._save_within_epoch(None)
                 self._evaluate()
             except FloatingPointError as error:
                 self._diverged(str(error))
@@ -363,12 +375,36 @@ class Training:
             save_checkpoint(self)
             self._saved_at = now
 
+    @property
+    def _is_within_epoch(self) -> bool:
+        """Whether the position is one of the current epoch, and not at its start."""
+        position = self.position
+        return position.epoch == self.epoch and position.batches > 0
+
+    def _save_within_epoch(self, loader: Loader | None) -> None:
+        """After a step, save a checkpoint if one is due or a signal arrived.
+
+        Args:
+            loader: the batches of the epoch; None once it is trained.
+        """
+        waited = time.monotonic() - self._saved_at
+        if waited >= self.context.checkpoint_every or self._signals.are_waiting:
+            self._save_position(loader)
+            self._saved_at = time.monotonic()
+        self._signals.deliver()
+
+    def _save_position(self, loader: Loader | None) -> None:
+        self._count_training()
+        device = self.accelerator.device
+        save_checkpoint(self, self.position.state(loader, device))
+        self._clock = _Clock()
+
     def _seed(self, purpose: int) -> None:
         """Seed the random numbers of this epoch for one purpose."""
         set_seed(epoch_seed(self.task.seed, self.epoch, purpose))
 
     def _train_epoch(self) -> None:
-        started, used = time.perf_counter(), time.process_time()
+        self._clock = _Clock()
         names = [parse_method_spec(label).name for label in self.cell.methods]
         is_control = CONTROL in names
         self._seed(CONTROL_PURPOSE if is_control else _TRAINING)
@@ -377,9 +413,15 @@ class Training:
         # Offset epoch numbers give the control a different order of the data.
         epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
         loader = self._make_loader(epoch)
+        if not self._is_within_epoch:
+            self.position = Position(self.epoch)
+        position = self.position
         total = torch.zeros((), device=self.accelerator.device)
+        if position.loss is not None:
+            total += position.loss.to(total.device)
         held: list[Any] = []
-        for index, batch in enumerate(self._feed(loader), start=1):
+        first = position.batches + 1
+        for index, batch in enumerate(self._feed(loader), start=first):
             if index == 1:
                 self._look_at(batch, is_control=is_control)
             held.append(batch)
@@ -389,6 +431,9 @@ class Training:
                 total += take_step(self.stepper, self.model, gradients)
                 self.schedule.step()
                 held = []
+                position.batches, position.loss = index, total
+                if index < len(loader):
+                    self._save_within_epoch(loader)
         # Before the epoch ends for the averagers: a switch refuses an average that is
         # not finite, and one diverged seed would stop the whole stack.
         if isinstance(self.task, StackedTask):
@@ -399,19 +444,29 @@ class Training:
                 averager.end_epoch()
         # One check per epoch: a check per step would wait for the GPU each time.
         total = self._of_all(total)
-        self.result.train_seconds += time.perf_counter() - started
-        self._count_processor_time(used)
+        self._count_training()
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
+        position.is_trained = True
 
     def _feed(self, loader: Loader) -> Iterator[Any]:
-        """Yield the batches of an epoch on the training's device."""
+        """Yield the rest of an epoch's batches on the training's device."""
         self._whole = loader.examples(0) if is_placed(loader) else None
-        return feed(loader, self.accelerator.device)
+        draw = partial(feed, loader, self.accelerator.device)
+        return self._remaining(loader, draw)
 
-    def _count_processor_time(self, before: float) -> None:
-        used = time.process_time() - before
-        self.result.processor_seconds += used * self.context.workers
+    def _remaining(
+        self, loader: Loader, draw: Callable[..., Iterator[Any]]
+    ) -> Iterator[Any]:
+        device = self.accelerator.device
+        return remaining_batches(loader, self.position, device, draw)
+
+    def _count_training(self) -> None:
+        """Add the time since the last count to that of the training."""
+        if not self.position.is_trained:
+            seconds, processor = self._clock.lap()
+            self.result.train_seconds += seconds
+            self.result.processor_seconds += processor * self.context.workers
 
     def _gradients(self, batches: list[Any]) -> Tensor:
         """Back-propagate the micro-batches of one step, then clip."""
@@ -498,20 +553,26 @@ class Training:
             for label in self.averagers:
                 self._note(label, self._not_measured())
             return
-        started, used = time.perf_counter(), time.process_time()
+        clock = _Clock()
         if isinstance(self.task, StackedTask) and isinstance(self.tested, StackedTask):
             self.tested.has_stopped = self.task.has_stopped
         self._fit_statistics()
+        found, held_out = {}, {}
         for label in self.averagers:
-            measured = self._measure(self.tested, label)
-            measured |= self._measure_rounded(label)
+            self._save_within_epoch(None)
+            found[label] = self._measure(self.tested, label)
+            found[label] |= self._measure_rounded(label)
             if label in self.selections:
-                selection = self.selections[label]
-                held_out = self._measure(self.task, label)[selection.metric.name]
-                measured = selection.add(held_out, measured)
+                metric = self.selections[label].metric.name
+                held_out[label] = self._measure(self.task, label)[metric]
+        # Noted all at once: an epoch has the values of all methods or of none.
+        for label, measured in found.items():
+            if label in held_out:
+                measured = self.selections[label].add(held_out[label], measured)
             self._note(label, measured)
-        self.result.evaluate_seconds += time.perf_counter() - started
-        self._count_processor_time(used)
+        seconds, processor = clock.lap()
+        self.result.evaluate_seconds += seconds
+        self.result.processor_seconds += processor * self.context.workers
 
     def _fit_statistics(self) -> None:
         """Recompute the batch-norm statistics of averages with a budget, as SWA does.
@@ -631,6 +692,19 @@ class Training:
             if metric not in unmeasured
         }
         self.accelerator.log(logged, step=self.epoch)
+
+
+class _Clock:
+    """Counts seconds, and those of the processor."""
+
+    def __init__(self) -> None:
+        self._seconds, self._processor = time.perf_counter(), time.process_time()
+
+    def lap(self) -> tuple[float, float]:
+        """Return the times since the last lap."""
+        before = self._seconds, self._processor
+        self._seconds, self._processor = time.perf_counter(), time.process_time()
+        return self._seconds - before[0], self._processor - before[1]
 
 
 def train_cell(

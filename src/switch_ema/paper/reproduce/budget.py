@@ -1,15 +1,12 @@
 """Selects rows and seeds that fit into a time budget."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from switch_ema.bench.errors import UsageError
 from switch_ema.bench.stats.paired import FEWEST
 
 _MORE_SEEDS = (5, 8, 16, 32)
 """Target number of seeds once every row has its first ones."""
-_UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +42,6 @@ class ChosenRow:
     def seconds(self) -> float:
         """Expected seconds."""
         return self.offer.seconds(self.seeds)
-
-
-def read_duration(text: str) -> float:
-    """Parse a time such as 90s, 30min or 1.5h into seconds.
-
-    >>> read_duration("90s"), read_duration("30min"), read_duration("1.5h")
-    (90.0, 1800.0, 5400.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not seconds > 0:
-        raise UsageError(f"budget must be a time such as 90s, 30min or 2h, got {text}.")
-    return seconds
 
 
 def choose_rows(offers: Sequence[Offer], budget: float) -> list[ChosenRow]:

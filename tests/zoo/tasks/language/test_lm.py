@@ -1,12 +1,15 @@
 """The language model: its state between pieces, its text and its vocabulary."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 
+from switch_ema.bench.loaders import CPU, feed
 from switch_ema.bench.loading import create_task
+from switch_ema.bench.train.position import Position, remaining_batches
 from switch_ema.zoo.data.texts import _topics, load_texts
 from switch_ema.zoo.tasks.language.pieces import Pieces
 from tests.zoo.tasks.helpers import seeded_model, small_task, train
@@ -116,3 +119,23 @@ def test_vocabulary_is_of_the_training_text():
     assert len(task.words) == 52
     assert task.train.max() == 51
     assert task.test.max() <= 51
+
+
+def test_resuming_within_an_epoch_continues_with_the_state_of_the_text():
+    task = small_task("lm")
+    # No dropout, so that a loss depends on the words and the state alone.
+    network = seeded_model(task).eval()
+
+    def losses(loader, position):
+        draw = partial(feed, loader, CPU)
+        batches = remaining_batches(loader, position, CPU, draw)
+        return [task.loss(network, batch).item() for batch in batches]
+
+    whole = losses(task.train_loader(0), Position())
+    loader = task.train_loader(0)
+    for _, batch in zip(range(2), loader, strict=False):
+        task.loss(network, batch)
+    stored = Position(0, batches=2).state(loader, CPU)
+    assert losses(task.train_loader(0), Position(0, **stored)) == whole[2:]
+    without = Position(0, **{**stored, "carried": None})
+    assert losses(task.train_loader(0), without) != whole[2:]

@@ -1,5 +1,6 @@
 """Text for recurrent language models, in pieces read in order."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,8 +24,9 @@ class Pieces:
     """Pieces of a few words, each with the state before and after it.
 
     The loss of a piece reads the state before and writes the one after. The state
-    belongs to one pass over the text: it starts empty in each epoch, so training can
-    resume between epochs, and an optimizer may evaluate the loss of a piece twice.
+    belongs to one pass over the text: it starts empty in each epoch, and an optimizer
+    may evaluate the loss of a piece twice. A training that resumes within an epoch
+    loads it with :meth:`load_state_dict`.
 
     Workers divide the columns, and each keeps the state of its own.
 
@@ -35,6 +37,9 @@ class Pieces:
 
     def __init__(self, columns: Tensor, length: int) -> None:
         self._columns, self._length = columns, length
+        self._loaded: Any = None
+        # Pieces are drawn ahead of the training, so the last one may be unread.
+        self._recent: deque[_Carry] = deque(maxlen=4)
 
     def __len__(self) -> int:
         return -(-(len(self._columns) - 1) // self._length)
@@ -45,14 +50,24 @@ class Pieces:
     def batches(
         self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
     ) -> Iterator[tuple[Tensor, Tensor, _Carry, _Carry]]:
-        """Yield the pieces from ``start`` on, beginning with an empty state."""
+        """Yield the pieces from ``start`` on, beginning with the state loaded last."""
         own = self._columns[:, part.of(self.examples(0))].to(device)
         pieces = (torch.split(text, self._length) for text in (own[:-1], own[1:]))
-        before = _Carry()
+        before, self._loaded = _Carry(self._loaded), None
         for piece, targets in islice(zip(*pieces, strict=True), start, None):
             after = _Carry()
+            self._recent.append(after)
             yield piece, targets, before, after
             before = after
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last piece that was read."""
+        read = (carry.state for carry in reversed(self._recent))
+        return {"carried": next((s for s in read if s is not None), None)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin the next pass with a state."""
+        self._loaded = state["carried"]
 
     def examples(self, batch: int) -> int:
         """Return the number of columns."""
