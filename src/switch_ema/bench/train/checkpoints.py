@@ -21,7 +21,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import Task
 from switch_ema.bench.train.description import BATCHES
-from switch_ema.bench.train.position import Position
+from switch_ema.bench.train.position import EpochPosition
 
 if TYPE_CHECKING:
     from switch_ema.bench.plan.cells import Cell
@@ -152,7 +152,7 @@ def restore(training: "Training", state: dict[str, Any], *, with_values: bool) -
     if scaler is not None and state.get(_SCALER):
         scaler.load_state_dict(state[_SCALER])
     if state.get(_POSITION) is not None:
-        training.position = Position(training.epoch, **state[_POSITION])
+        training.position = EpochPosition(training.epoch, **state[_POSITION])
 
 
 def _scaler_state(training: "Training") -> dict[str, Any] | None:

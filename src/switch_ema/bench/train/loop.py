@@ -72,7 +72,7 @@ from switch_ema.bench.train.description import (
 from switch_ema.bench.train.idle import why_idle
 from switch_ema.bench.train.joint_loss import back_propagate_jointly
 from switch_ema.bench.train.memory import state_mb
-from switch_ema.bench.train.position import Position, remaining_batches
+from switch_ema.bench.train.position import EpochPosition, remaining_batches
 from switch_ema.bench.train.precision import (
     check_same_precision,
     describe_precision,
@@ -181,7 +181,7 @@ class Training:
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
         self.epoch = 0
-        self.position = Position()
+        self.position = EpochPosition()
         self._signals = HeldSignals()
         self._saved_at = time.monotonic()
 
@@ -414,7 +414,7 @@ class Training:
         epoch = self.epoch + (CONTROL_EPOCHS if is_control else 0)
         loader = self._make_loader(epoch)
         if not self._is_within_epoch:
-            self.position = Position(self.epoch)
+            self.position = EpochPosition(self.epoch)
         position = self.position
         total = torch.zeros((), device=self.accelerator.device)
         if position.loss is not None:

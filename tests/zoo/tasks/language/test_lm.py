@@ -9,7 +9,7 @@ import torch
 
 from switch_ema.bench.loaders import CPU, feed
 from switch_ema.bench.loading import create_task
-from switch_ema.bench.train.position import Position, remaining_batches
+from switch_ema.bench.train.position import EpochPosition, remaining_batches
 from switch_ema.zoo.data.texts import _topics, load_texts
 from switch_ema.zoo.tasks.language.pieces import Pieces
 from tests.zoo.tasks.helpers import seeded_model, small_task, train
@@ -131,11 +131,11 @@ def test_resuming_within_an_epoch_continues_with_the_state_of_the_text():
         batches = remaining_batches(loader, position, CPU, draw)
         return [task.loss(network, batch).item() for batch in batches]
 
-    whole = losses(task.train_loader(0), Position())
+    whole = losses(task.train_loader(0), EpochPosition())
     loader = task.train_loader(0)
     for _, batch in zip(range(2), loader, strict=False):
         task.loss(network, batch)
-    stored = Position(0, batches=2).state(loader, CPU)
-    assert losses(task.train_loader(0), Position(0, **stored)) == whole[2:]
-    without = Position(0, **{**stored, "carried": None})
+    stored = EpochPosition(0, batches=2).state(loader, CPU)
+    assert losses(task.train_loader(0), EpochPosition(0, **stored)) == whole[2:]
+    without = EpochPosition(0, **{**stored, "carried": None})
     assert losses(task.train_loader(0), without) != whole[2:]
