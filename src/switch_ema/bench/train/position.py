@@ -33,7 +33,7 @@ def carries_state(loader: object) -> TypeGuard[CarryingLoader]:
 
 
 @dataclass
-class Position:
+class EpochPosition:
     """What an unfinished epoch needs besides weights, optimizer and averages."""
 
     epoch: int = 0
@@ -71,7 +71,7 @@ class Position:
 
 def remaining_batches(
     loader: Loader,
-    position: Position,
+    position: EpochPosition,
     device: torch.device,
     draw: Callable[..., Iterator[Any]],
 ) -> Iterator[Any]:
