@@ -7,7 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from switch_ema.bench.broken_files import BrokenFile
 from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.data import coco
 from switch_ema.zoo.data.coco import open_folder
 from switch_ema.zoo.data.detection import load_detection
 
@@ -63,6 +65,27 @@ def test_boxes_labels_and_masks_are_read(tmp_path: Path) -> None:
     expected[3:8, 2:6] = 1
     assert torch.equal(target["masks"], torch.stack([expected] * 2))
     assert not train.problems
+
+
+def test_masks_that_nobody_uses_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "coco", [annotation(1)])
+    monkeypatch.setattr(coco, "_decode", None)
+    data = load_detection(str(folder), 0, masks=False)
+    assert data.has_masks
+    for examples in (data.train, data.test):
+        assert sorted(examples[0][1]) == ["boxes", "iscrowd", "labels"]
+
+
+def test_a_truncated_image_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "coco", [annotation(1)])
+    path = folder / "images" / "1.png"
+    Image.effect_noise((30, 20), 50).save(path)
+    path.write_bytes(path.read_bytes()[:200])
+    train, _ = open_folder(folder)
+    with pytest.raises(BrokenFile, match=r"images/1.png cannot be read: .*truncated"):
+        train[0]
 
 
 @pytest.mark.parametrize(

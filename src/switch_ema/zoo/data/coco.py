@@ -14,7 +14,7 @@ import io
 import json
 import math
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from switch_ema.bench.broken_files import BrokenFile
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 
@@ -40,9 +41,12 @@ class CocoImages:
     Args:
         annotations: Instances file in COCO format.
         places: Folders and tar files to search for the images.
+        masks: Whether targets have masks, if every object has one; decoding takes time.
     """
 
-    def __init__(self, annotations: Path, places: Sequence["ImageStore"]) -> None:
+    def __init__(
+        self, annotations: Path, places: Sequence["ImageStore"], *, masks: bool = True
+    ) -> None:
         content = _read_json(annotations)
         problems = _Problems(annotations.name)
         ids = sorted(int(entry["id"]) for entry in content["categories"])
@@ -52,18 +56,29 @@ class CocoImages:
         self.categories = tuple(names[number] for number in ids)
         self._labels = {number: label for label, number in enumerate(ids, start=1)}
         self._images = list(_usable_images(content["images"], places, problems))
-        self._objects: dict[int, list[dict[str, Any]]] = {
-            image.number: [] for image in self._images
-        }
-        self._sort_in(content, problems)
+        objects = self._sorted_in(content, problems)
         self.has_masks = all(
-            entry.get("segmentation")
-            for objects in self._objects.values()
-            for entry in objects
+            entry.get("segmentation") for found in objects.values() for entry in found
+        )
+        self._decodes = masks and self.has_masks
+        used = ["bbox", "category_id", "iscrowd"]
+        used += ["segmentation"] if self._decodes else []
+        self._objects = _Packed(
+            [
+                {key: entry[key] for key in used if key in entry}
+                for entry in objects[image.number]
+            ]
+            for image in self._images
         )
         self.problems = tuple(problems.sentences())
 
-    def _sort_in(self, content: Mapping[str, Any], problems: "_Problems") -> None:
+    def _sorted_in(
+        self, content: Mapping[str, Any], problems: "_Problems"
+    ) -> dict[int, list[Mapping[str, Any]]]:
+        """Return the usable annotations of each image, in the order of the images."""
+        objects: dict[int, list[Mapping[str, Any]]] = {
+            image.number: [] for image in self._images
+        }
         known = {entry["id"] for entry in content["images"]}
         sizes = {image.number: (image.height, image.width) for image in self._images}
         for entry in content["annotations"]:
@@ -79,7 +94,8 @@ class CocoImages:
             elif not _mask_fits(entry.get("segmentation"), sizes[image]):
                 problems.add("{} whose mask size differs from the image", name)
             else:
-                self._objects[image].append(entry)
+                objects[image].append(entry)
+        return objects
 
     def __len__(self) -> int:
         return len(self._images)
@@ -90,18 +106,21 @@ class CocoImages:
     def image(self, index: int) -> Tensor:
         """Read an image, as bytes (3, height, width)."""
         found = self._images[index]
-        pixels = np.array(found.place.open(found.name).convert("RGB"))
+        try:
+            pixels = np.array(found.place.open(found.name).convert("RGB"))
+        except Exception as error:  # Pillow raises many kinds for a damaged file
+            raise BrokenFile(str(found.place.path / found.name), str(error)) from error
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
     def count(self, index: int) -> int:
         """Count the objects of an image, without crowds."""
-        objects = self._objects[self._images[index].number]
+        objects = self._objects[index]
         return sum(not entry.get("iscrowd", 0) for entry in objects)
 
     def target(self, index: int) -> dict[str, Tensor]:
-        """Return boxes, labels, crowd flags and, if every object has one, masks."""
+        """Return boxes, labels, crowd flags and, if wanted and known, masks."""
         image = self._images[index]
-        objects = self._objects[image.number]
+        objects = self._objects[index]
         size = (image.height, image.width)
         boxes = [_clipped(entry["bbox"], *size) for entry in objects]
         target = {
@@ -114,7 +133,7 @@ class CocoImages:
                 [int(entry.get("iscrowd", 0)) for entry in objects], dtype=torch.int64
             ),
         }
-        if self.has_masks:
+        if self._decodes:
             decoded = [_decode(entry["segmentation"], size) for entry in objects]
             target["masks"] = (
                 torch.from_numpy(np.stack(decoded))
@@ -124,14 +143,31 @@ class CocoImages:
         return target
 
 
-def open_folder(folder: Path) -> tuple[CocoImages, CocoImages]:
+class _Packed:
+    """Lists of annotations by index, packed into one block of memory.
+
+    Worker processes share it. They would copy Python objects, whose reference counts
+    they change.
+    """
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        packed = [json.dumps(item).encode() for item in items]
+        self._ends = np.cumsum([0, *map(len, packed)])
+        self._content = np.frombuffer(b"".join(packed), dtype=np.uint8)
+
+    def __getitem__(self, index: int) -> Any:
+        begin, end = self._ends[index], self._ends[index + 1]
+        return json.loads(self._content[begin:end].tobytes())
+
+
+def open_folder(folder: Path, *, masks: bool = True) -> tuple[CocoImages, CocoImages]:
     """Open a folder's training and test images."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of images in COCO format.")
     train, test = (_annotations(folder, what) for what in _PARTS)
     return (
-        CocoImages(train, list(_places(folder, train))),
-        CocoImages(test, list(_places(folder, test))),
+        CocoImages(train, list(_places(folder, train)), masks=masks),
+        CocoImages(test, list(_places(folder, test)), masks=masks),
     )
 
 

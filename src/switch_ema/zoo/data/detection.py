@@ -120,6 +120,7 @@ def load_detection(
     test_size: int | None = None,
     longest_side: int | None = None,
     validation: bool = False,
+    masks: bool = True,
 ) -> DetectionData:
     """Load images with boxes by name or from a folder in COCO format.
 
@@ -134,6 +135,7 @@ def load_detection(
             reads them from their files at full size.
         validation: Whether to evaluate on a held-out fifth of the training images
             instead of the test images.
+        masks: Whether masks are used; otherwise those in files are not decoded.
     """
     if name == "shapes":
         count = check_count("size", SHAPES_TRAIN if size is None else size, 5)
@@ -144,7 +146,9 @@ def load_detection(
         train: Examples = examples[:count]
         data = DetectionData(train, examples[count:], CATEGORIES, has_masks=True)
     else:
-        data = _from_files(_folder(name), longest_side)
+        # Scaling drops objects whose masks vanish, so it needs the masks.
+        decodes = masks or longest_side is not None
+        data = _from_files(_folder(name), longest_side, decodes)
         generator = stream(seed, "subset")
         data = DetectionData(
             _draw("size", data.train, size, generator),
@@ -176,8 +180,8 @@ def _folder(name: str) -> Path:
 
 
 @lru_cache(maxsize=2)
-def _from_files(folder: Path, longest_side: int | None) -> DetectionData:
-    train, test = open_folder(folder)
+def _from_files(folder: Path, longest_side: int | None, masks: bool) -> DetectionData:
+    train, test = open_folder(folder, masks=masks)
     if train.categories != test.categories:
         raise UsageError(
             f"{folder}: the categories for training are "
@@ -195,9 +199,9 @@ def _from_files(folder: Path, longest_side: int | None) -> DetectionData:
             _Scaled(train, filled, longest_side),
             _Scaled(test, range(len(test)), longest_side),
         ]
-    masks = train.has_masks and test.has_masks
+    has_masks = train.has_masks and test.has_masks
     problems = (*train.problems, *test.problems)
-    return DetectionData(parts[0], parts[1], train.categories, masks, problems)
+    return DetectionData(parts[0], parts[1], train.categories, has_masks, problems)
 
 
 def _draw(

@@ -4,6 +4,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.boxes import flipping
 from switch_ema.zoo.data.detection import Examples, Target, load_detection
+from switch_ema.zoo.data.sample_loader import count_workers
 from switch_ema.zoo.data.splits import check_split
 from switch_ema.zoo.models.detection.backbones import BACKBONES, pretrained_weights
 from switch_ema.zoo.models.pretrained import (
@@ -26,7 +28,11 @@ from switch_ema.zoo.models.pretrained import (
     required_weights,
 )
 from switch_ema.zoo.tasks.detection import measure, pictures
-from switch_ema.zoo.tasks.detection.batches import Batch, DetectionBatches
+from switch_ema.zoo.tasks.detection.batches import (
+    Batch,
+    DetectionLoader,
+    EvaluationExamples,
+)
 from switch_ema.zoo.tasks.detection.settings import (
     SCALES,
     SmallTraining,
@@ -68,7 +74,8 @@ class Detection(Task):
         weights: Initial weights of the backbone at scale ``paper``: ``imagenet``, found
             in torch's or Hugging Face's cache or in the data folder; the path of such a
             file; or ``none`` for random weights. Default: ``imagenet``.
-        workers: Processes that read images from files.
+        workers: Processes that read and augment images; default: at the paper's scale
+            one per core, up to 16.
     """
 
     metrics: tuple[Metric, ...] = (measure.BOX_AP, measure.BOX_AP50)
@@ -116,7 +123,7 @@ class Detection(Task):
         image_size: int | None = None,
         batch: int | None = None,
         weights: str = IMAGENET,
-        workers: int = 0,
+        workers: int | None = None,
     ) -> None:
         super().__init__(seed)
         self.is_small = check_choice("scale", scale, SCALES) == "small"
@@ -124,7 +131,7 @@ class Detection(Task):
         self.schedule = schedule_of(schedule or self.usual_schedule)
         self.schedule_name = schedule or self.usual_schedule
         self.weights = _find_weights(weights, self.backbone, scale)
-        self.workers = check_count("workers", workers, 0)
+        self.workers = count_workers(workers, large=not self.is_small)
         self.training = self.small_training(self.backbone)
         usual = self.training.batch if self.is_small else self.schedule.batch
         self.batch = check_count("batch", usual if batch is None else batch)
@@ -144,6 +151,7 @@ class Detection(Task):
             test_size=test_size,
             longest_side=self.side if self.is_small and not own else None,
             validation=check_split(split),
+            masks=self.masks,
         )
         if self.masks and not self.data.has_masks:
             raise UsageError(
@@ -204,19 +212,23 @@ class Detection(Task):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images and flip half of them."""
-        return self.batches(self.data.train, flipping(self.crop), epoch)
+        return self._flipped.epoch(epoch)
 
-    def batches(self, examples: Examples, transform: Any, epoch: int) -> Loader:
-        """Return the batches of an epoch over these examples."""
-        return DetectionBatches(
+    @cached_property
+    def _flipped(self) -> DetectionLoader:
+        return self.make_loader(self.data.train, flipping(self.crop))
+
+    def make_loader(self, examples: Examples, transform: Any) -> DetectionLoader:
+        """Return batches of these examples, for any number of epochs."""
+        return DetectionLoader(
             examples,
             transform,
             masks=self.masks,
             batch=self.batch,
             repeats=self.schedule.repeats,
             seed=self.seed,
-            epoch=epoch,
             workers=self.workers,
+            broken=self.broken,
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -228,7 +240,10 @@ class Detection(Task):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure average precision."""
         batch = 20 if self.is_small else 4
-        found = measure.detect(model, self.data.test, batch)
+        examples = EvaluationExamples(
+            self.data.test, batch, workers=self.workers, broken=self.broken
+        )
+        found = measure.detect(model, examples.batches())
         pairs = ((detected, truth) for _, detected, truth in found)
         return measure.average_precision(pairs, masks=self.masks)
 
@@ -249,7 +264,8 @@ class Detection(Task):
         """Draw the ground truth and the detections for the first test images."""
         count = min(_SHOWN, len(self.data.test))
         chosen = [self.data.test[index] for index in range(count)]
-        found = list(measure.detect(model, chosen, count))
+        batch = [image for image, _ in chosen], [truth for _, truth in chosen]
+        found = list(measure.detect(model, [batch]))
         names = self.data.categories
         truths = [
             {key: v for key, v in truth.items() if self.masks or key != "masks"}

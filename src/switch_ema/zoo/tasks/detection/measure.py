@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from switch_ema.bench.task import Metric
-from switch_ema.zoo.data.detection import Examples, Target
+from switch_ema.zoo.data.detection import Target
 from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.tasks.detection.batches import Batch
 
 BOX_AP = Metric(name="box AP", higher_is_better=True, unit="%")
 BOX_AP50 = Metric(name="box AP50", higher_is_better=True, unit="%")
@@ -61,15 +62,19 @@ def average_precision(
 
 
 def detect(
-    model: nn.Module, examples: Examples, batch: int
+    model: nn.Module, batches: Iterable[Batch]
 ) -> Iterable[tuple[Tensor, Target, Target]]:
-    """Yield each image with the model's detections and the ground truth."""
+    """Yield each image with the model's detections and the ground truth.
+
+    Args:
+        model: The detector.
+        batches: Images as bytes, with their targets.
+    """
     device = next(model.parameters()).device
-    for begin in range(0, len(examples), batch):
-        indices = range(begin, min(begin + batch, len(examples)))
-        chosen = [examples[index] for index in indices]
-        outputs = model([(image / 255).to(device) for image, _ in chosen])
-        for (image, truth), output in zip(chosen, outputs, strict=True):
+    for images, truths in batches:
+        moved = [image.to(device, non_blocking=True) for image in images]
+        outputs = model([image / 255 for image in moved])
+        for image, truth, output in zip(images, truths, outputs, strict=True):
             found = {key: value.detach().cpu() for key, value in output.items()}
             if "masks" in found:  # probabilities, with a channel
                 found["masks"] = (found["masks"][:, 0] > 0.5).to(torch.uint8)

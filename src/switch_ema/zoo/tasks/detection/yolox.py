@@ -12,7 +12,7 @@ from switch_ema.bench.task import CONTROL_EPOCHS, Loader
 from switch_ema.zoo.data.boxes import MosaicMixUp
 from switch_ema.zoo.models.detection.yolox import YOLOX, small_yolox, yolox_s
 from switch_ema.zoo.models.pretrained import NONE
-from switch_ema.zoo.tasks.detection.batches import Batch
+from switch_ema.zoo.tasks.detection.batches import Batch, DetectionLoader
 from switch_ema.zoo.tasks.detection.detection import Detection
 from switch_ema.zoo.tasks.detection.settings import SmallTraining
 
@@ -46,7 +46,7 @@ class YoloX(Detection):
         test_size: int | None = None,
         image_size: int | None = None,
         batch: int | None = None,
-        workers: int = 0,
+        workers: int | None = None,
     ) -> None:
         super().__init__(
             seed,
@@ -73,6 +73,7 @@ class YoloX(Detection):
         )
         self.mosaic_epochs = epochs - plain
         self.use_l1 = False
+        self._loader: tuple[bool, DetectionLoader] | None = None
 
     @classmethod
     def start_for(cls, options: Mapping[str, Any]) -> str:
@@ -99,6 +100,11 @@ class YoloX(Detection):
         """Apply Mosaic and MixUp, except in the last epochs."""
         mixes = epoch % CONTROL_EPOCHS < self.mosaic_epochs
         self.use_l1 = not mixes
+        if self._loader is None or self._loader[0] != mixes:
+            self._loader = (mixes, self._make_mosaics(mixes))
+        return self._loader[1].epoch(epoch)
+
+    def _make_mosaics(self, mixes: bool) -> DetectionLoader:
         side = self.side if self.is_small else self.image_size or 640
         # At 64 pixels a mosaic leaves few shapes large enough: use it on half of them.
         share, scale = (0.5, (0.5, 1.5)) if self.is_small else (1.0, (0.1, 2.0))
@@ -109,7 +115,7 @@ class YoloX(Detection):
             mosaic=share if mixes else 0.0,
             mixup=share,
         )
-        return self.batches(examples, None, epoch)
+        return self.make_loader(examples, None)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the sum of the losses."""
