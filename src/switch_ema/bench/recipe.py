@@ -38,6 +38,10 @@ LARGEST = 1e150
 """Squares of larger values overflow, and so do standard deviations: diverged."""
 
 
+TRAINING_LOSS = "training loss"
+"""Metric of final weights that comparisons measure even if the task does not."""
+
+
 def is_usable(value: float) -> bool:
     """Whether a value can enter means and standard deviations.
 

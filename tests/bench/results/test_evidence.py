@@ -61,6 +61,9 @@ def test_a_file_gives_the_same_summary_as_its_run(here):
     before, after = summarize_run(run), summarize_run(file)
     assert verdicts(before) == verdicts(after)
     one, other = before.tasks[0], after.tasks[0]
+    assert other.training_losses.keys() == one.training_losses.keys() != set()
+    for method, losses in one.training_losses.items():
+        assert other.training_losses[method] == pytest.approx(losses, rel=1e-7)
     assert one.trained == other.trained and one.options == other.options
     assert [c.methods for c in one.costs] == [c.methods for c in other.costs]
     assert other.missing == 0 and other.problems == []

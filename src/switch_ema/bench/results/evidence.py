@@ -13,7 +13,7 @@ same store that a run folder has, so all statistics and reports work on both.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import POINTS, load_points, plan_points
 from switch_ema.bench.plan.task_snapshot import FACTS, load_facts, retrained
+from switch_ema.bench.recipe import TRAINING_LOSS
 from switch_ema.bench.results.folder import (
     CONFIG,
     INPUTS,
@@ -196,6 +197,8 @@ def _load(found: Evidence, results: Results) -> None:
         (cell.task, cell.methods, cell.seeds): cell
         for cell in _planned(found.config, found.meta)
     }
+    facts = load_facts(found.meta, found.config.tasks)
+    metrics = {task: {m.name for m in own.metrics} for task, own in facts.items()}
     for one in found.cells:
         if one.key not in planned:
             raise UsageError(
@@ -203,7 +206,7 @@ def _load(found: Evidence, results: Results) -> None:
                 f"{listed(one.key[1])} and seed {one.key[2][0]}."
             )
         try:
-            results.add(planned[one.key], _result(one))
+            results.add(planned[one.key], _result(one, metrics[one.key[0]]))
         except (KeyError, TypeError, ValueError, IndexError):
             raise UsageError(
                 f"{found.path}: the values of {planned[one.key]} are damaged."
@@ -338,20 +341,31 @@ def _number(value: float) -> float | str | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else str(value)
 
 
-def _result(one: EvidenceCell) -> CellResult:
-    """Rebuild the result of a training; epochs that were not kept are NaN."""
+def _result(one: EvidenceCell, metrics: Container[str]) -> CellResult:
+    """Rebuild the result of a training; epochs that were not kept are NaN.
+
+    Args:
+        one: the training.
+        metrics: names of the task's own metrics.
+    """
     own, epochs = one.facts, list(one.facts["epochs"])
     place = {seed: number for number, seed in enumerate(own["seeds"])}
     values: dict[str, dict[str, list[list[float]]]] = {}
+    losses: dict[str, list[float]] = {}
     for line in one.lines:
-        table = values.setdefault(line["method"], {}).setdefault(
-            line["metric"], [[math.nan] * len(place) for _ in range(epochs[-1])]
+        method, metric, at = line["method"], line["metric"], place[line["seed"]]
+        if metric == TRAINING_LOSS and metric not in metrics:
+            mine = losses.setdefault(method, [math.nan] * len(place))
+            mine[at] = _read_number(line["last"])
+            continue
+        table = values.setdefault(method, {}).setdefault(
+            metric, [[math.nan] * len(place) for _ in range(epochs[-1])]
         )
         if "values" in line:
             for epoch, value in zip(epochs, line["values"], strict=True):
-                table[epoch - 1][place[line["seed"]]] = _read_number(value)
+                table[epoch - 1][at] = _read_number(value)
         else:
-            table[-1][place[line["seed"]]] = _read_number(line["last"])
+            table[-1][at] = _read_number(line["last"])
     starts = Starts(own.get("weights", []), own.get("batch", []), own.get("end", []))
     return CellResult(
         status=str(own["status"]),
@@ -360,6 +374,7 @@ def _result(one: EvidenceCell) -> CellResult:
         train_seconds=float(own["train_seconds"]),
         evaluate_seconds=float(own["evaluate_seconds"]),
         memory_mb=float(own["memory_mb"]),
+        training_losses=losses,
         starts=starts,
         idle=dict(own.get("idle", {})),
         processor_seconds=float(own["processor_seconds"]),

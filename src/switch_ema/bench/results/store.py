@@ -10,6 +10,7 @@ from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.recipe import TRAINING_LOSS
 from switch_ema.bench.spec import is_script
 from switch_ema.bench.train.result import CellResult
 
@@ -143,6 +144,11 @@ class Results:
             for metric, epochs in by_metric.items()
             for epoch, values in enumerate(epochs, start=1)
             for seed, value in zip(cell.seeds, values, strict=True)
+        ]
+        metrics += [  # of the last weights alone; 0 stands for the end
+            (cell.id, method, seed, TRAINING_LOSS, 0, loss)
+            for method, losses in result.training_losses.items()
+            for seed, loss in zip(cell.seeds, losses, strict=True)
         ]
         trivial = json.dumps(result.trivial) if result.trivial else ""
         notes = {f"{ORIGIN} of {cell.task}": result.origin}

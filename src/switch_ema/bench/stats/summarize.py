@@ -18,7 +18,7 @@ from switch_ema.bench.plan.sweep_points import (
     plan_points,
 )
 from switch_ema.bench.plan.task_snapshot import TaskFacts, change_of, load_facts
-from switch_ema.bench.recipe import Metric, rounded_metric
+from switch_ema.bench.recipe import TRAINING_LOSS, Metric, rounded_metric
 from switch_ema.bench.results.looks import load_looks, up_to_looks
 from switch_ema.bench.results.samples import load_samples
 from switch_ema.bench.results.store import (
@@ -153,6 +153,7 @@ def _renamed(
         optimizers={typed(m): text for m, text in summary.optimizers.items()},
         options={typed(method): text for method, text in summary.options.items()},
         samples=tuple(replace(s, method=typed(s.method)) for s in summary.samples),
+        training_losses={typed(m): own for m, own in summary.training_losses.items()},
         shares={typed(method): share for method, share in summary.shares.items()},
     )
 
@@ -207,6 +208,7 @@ def _summarize_task(
         optimizers=_noted(meta, OPTIMIZER, task, labels),
         options=_noted(meta, OPTIONS, task, labels),
         samples=load_samples(results.path.parent, task, labels),
+        training_losses=_training_losses(results, finished, labels),
         shares=_shares(meta, task, labels),
         sequential=config.until_decided,
         looks=load_looks(meta).get(task, ()),
@@ -367,6 +369,18 @@ def _curves(
         metric: {label: seeds for label, seeds in by_method.items() if seeds}
         for metric, by_method in found.items()
     }
+
+
+def _training_losses(
+    results: Results, cells: list[Cell], labels: Sequence[str]
+) -> dict[str, dict[int, float]]:
+    """Collect the training loss of the final weights, whether or not a metric."""
+    found: dict[str, dict[int, float]] = {label: {} for label in labels}
+    for cell in cells:
+        for method, seed, metric, values in results.curves(cell):
+            if metric == TRAINING_LOSS and method in found and values:
+                found[method][seed] = values[-1]
+    return {label: own for label, own in found.items() if own}
 
 
 def _costs(results: Results, cells: list[Cell]) -> list[Cost]:

@@ -71,6 +71,8 @@ class TaskSummary:
     """In a sweep or after tuning, the setting, such as "lr = 0.05" or "tuned"."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Full names of methods that the setting has changed."""
+    training_losses: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Training loss of the final weights by method and seed, where it was measured."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Values of f of the controls that use it."""
     sequential: bool = False

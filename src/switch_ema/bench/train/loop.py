@@ -86,6 +86,7 @@ from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.signals import HeldSignals
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
 from switch_ema.bench.train.statistics import recompute_statistics
+from switch_ema.bench.train.training_loss import has_training_loss, training_losses
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 
@@ -332,6 +333,7 @@ class Training:
             self.result.message = "; ".join(filter(None, (restarted, missing)))
             self.result.starts.end = self._digest(self.model)
             self._note_idle()
+            self._note_training_losses()
             if self.context.makes_samples:
                 self._sample()
         if left_out := self.task.broken.describe():
@@ -621,6 +623,26 @@ class Training:
         """Map each requested rounding to the name of its metric."""
         metric, kinds = self.task.metrics[0], self.cell.recipe.roundings
         return {kind: rounded_metric(metric, kind).name for kind in kinds}
+
+    def _note_training_losses(self) -> None:
+        """Measure the final weights of every method on training batches.
+
+        Not of ``+best`` methods, which return the weights of an earlier epoch, nor of
+        data-parallel trainings, in which the loss of a batch is that of a part.
+        """
+        if not has_training_loss(self.task) or self.context.workers > 1:
+            return
+        clock = _Clock()
+        for label in self.averagers:
+            if label in self.selections:
+                continue
+            with self._averaged(label, _EVALUATION):
+                losses = training_losses(self.task, self.model, self.accelerator)
+            for own, networks in self.shown[label].items():
+                self.result.training_losses[own] = losses[networks]
+        seconds, processor = clock.lap()
+        self.result.evaluate_seconds += seconds
+        self.result.processor_seconds += processor
 
     @torch.no_grad()
     def _sample(self) -> None:

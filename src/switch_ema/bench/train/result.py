@@ -34,6 +34,8 @@ class CellResult:
     evaluate_seconds: float = 0.0
     memory_mb: float = 0.0
     """Size of the training's state per seed, see ``state_mb``; 0 if unknown."""
+    training_losses: dict[str, list[float]] = field(default_factory=dict)
+    """Training loss of the final weights by method, one per seed, if measured."""
     origin: str = ""
     """Origin of the initial weights, if the task gives one."""
     share: float | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from switch_ema.bench import recipe
 from switch_ema.bench.loaders import feed
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.task import Metric, Task
@@ -15,7 +16,7 @@ from switch_ema.bench.task import Metric, Task
 ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
 NLL = Metric(name="nll", higher_is_better=False)
 ECE = Metric(name="ece", higher_is_better=False, unit="%")
-TRAINING_LOSS = Metric(name="training loss", higher_is_better=False)
+TRAINING_LOSS = Metric(name=recipe.TRAINING_LOSS, higher_is_better=False)
 """Measured on training images without augmentation, in evaluation mode."""
 
 
