@@ -47,6 +47,22 @@ def test_weights_are_rounded_as_by_the_naive_reference(kind, shape):
         assert not torch.equal(found, weight)
 
 
+@pytest.mark.parametrize(("kind", "most"), [("int8", 127), ("int4", 7)])
+def test_integers_agree_with_torchao(kind, most):
+    from torchao.quantization import quant_primitives as primitives
+
+    weight = torch.randn(20, 30, generator=torch.Generator().manual_seed(3))
+    weight[4] *= 1e-3
+    rows, kinds = (1, 30), (torch.int8, -most, most)
+    scale, zero = primitives.choose_qparams_affine(
+        weight, primitives.MappingType.SYMMETRIC, rows, *kinds
+    )
+    integers = primitives.quantize_affine(weight, rows, scale, zero, *kinds)
+    expected = primitives.dequantize_affine(integers, rows, scale, zero, *kinds)
+    [found] = round_weights({"weight": weight}, kind).values()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("kind", ROUNDINGS)
 def test_vectors_integers_and_empty_tensors_stay(kind):
     state = {

@@ -1,12 +1,16 @@
 """Table 1: the paper's ticks, and what is measured beside them."""
 
+from contextlib import closing
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
 
 from switch_ema.bench.analyses import steps
 from switch_ema.bench.analyses.steps import Contestant, measure_steps
+from switch_ema.bench.results.folder import open_run
+from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.train.memory import storages
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.collect import StoredRows
@@ -66,7 +70,15 @@ def test_everything_is_measured_beside_the_ticks(short, tmp_path):
         **dict.fromkeys(("Lookahead", "SWA", "EMA", "Switch EMA"), 1),
     }
     for row in properties.rows:
-        assert all(float(cell) > 0 for cell in row[4:]), row
+        assert all(float(cell) > 0 for cell in row[4:8]), row
+    # The change by rounding, paired by seed, from the values that the run stored.
+    assert properties.header[8] == "int4"
+    config, results = open_run(tmp_path / "reproduce-table-1" / "digits-sgd")
+    with closing(results):
+        (task,) = summarize(config, results, "x").tasks
+    before, after = (task.curves[n]["plain"] for n in ("accuracy", "accuracy (int4)"))
+    change = fmean(after[seed][-1] - before[seed][-1] for seed in before)
+    assert properties.rows[0][8].startswith(f"{change:+.1f}"), (change, properties.rows)
 
 
 def test_what_is_not_trained_is_told(short, tmp_path):

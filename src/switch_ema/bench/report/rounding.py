@@ -39,7 +39,7 @@ def _sheet(task: TaskSummary, kind: str) -> Sheet:
             row.method,
             row.last,
             _joined(row.difference, row.interval),
-            _change(change, digits),
+            change_text(change, digits),
             row.n,
         ]
         for row, change in zip(make_rows(task, own), changes, strict=True)
@@ -77,7 +77,8 @@ def rounding_change(task: TaskSummary, method: str, kind: str) -> Difference | N
     )
 
 
-def _change(change: Difference | None, digits: int) -> str:
+def change_text(change: Difference | None, digits: int) -> str:
+    """Write a change with its interval."""
     if change is None:
         return NONE
     interval = interval_of(change, digits) if change.sd else NEAR_TIES

@@ -107,6 +107,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         first_seed=setting.first_seed,
         epochs=epochs,
         stack=setting.stack,
+        deploy=setting.deploy,
         equal_budget=settings.equal_budget,
         until_decided=settings.until_decided,
         max_seeds=settings.max_seeds,

@@ -13,17 +13,23 @@ from switch_ema.bench.analyses.steps import Contestant, StepCost, measure_steps
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import NONE, digits_for, fixed, mean_and_spread
+from switch_ema.bench.report.rounding import change_text, rounding_change
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.results.folder import RESULTS, open_run
 from switch_ema.bench.results.kept_weights import load_kept
-from switch_ema.bench.stats.paired import CONFIDENCE, MethodResult, compare
+from switch_ema.bench.stats.paired import (
+    CONFIDENCE,
+    Difference,
+    MethodResult,
+    compare,
+)
 from switch_ema.bench.stats.summarize import summarize
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import listed
 from switch_ema.paper.reproduce.plan import row_folder
 from switch_ema.paper.show.table_section import NOTHING
-from switch_ema.paper.tables.properties import Promise, PropertyTable
+from switch_ema.paper.tables.properties import ROUNDING, Promise, PropertyTable
 
 PLAIN = "plain"
 SHARP_SEEDS = 3
@@ -36,7 +42,9 @@ HOW = (
     "tensors held in a step beyond plain's, in units of the model size. Top and trace: "
     "top eigenvalue and trace of the Hessian of the final training loss; noise: rise "
     "of the training loss under noise of a tenth of the filters. Lower is flatter "
-    f"for these three; means over {SHARP_SEEDS} seeds. Pluggable, free gains, speed-up "
+    f"for these three; means over {SHARP_SEEDS} seeds. {ROUNDING}: change of the value "
+    f"when the final weights are rounded to it, paired by seed, with its {CONFIDENCE} "
+    "interval. Pluggable, free gains, speed-up "
     "and the property are the paper's ticks (yes, no)."
 )
 
@@ -50,6 +58,8 @@ class _Measured:
     results: dict[str, MethodResult]
     costs: dict[str, StepCost]
     flatness: dict[str, list[Flatness]]
+    rounding: dict[str, Difference | None]
+    """Change by rounding the final weights; None where it was not measured."""
 
 
 def property_section(
@@ -121,16 +131,26 @@ def _measure(
     ]
     name = runs["sgd"][1].task
     flatness = {PLAIN: [*_flatness(runs["sgd"][0], PLAIN)]}
+    rounding = {PLAIN: _change(runs["sgd"][1], PLAIN)}
     for promise in trained:
-        folder = runs[promise.optimizer][0]
+        folder, summary = runs[promise.optimizer]
         flatness[promise.method] = [*_flatness(folder, promise.label)]
+        rounding[promise.method] = _change(summary, promise.label)
     return _Measured(
         task,
         metric,
         {result.method: result for result in results},
         measure_steps(name, contestants),
         flatness,
+        rounding,
     )
+
+
+def _change(task: TaskSummary, label: str) -> Difference | None:
+    """Compare a method's final weights before and after rounding."""
+    if ROUNDING not in task.roundings:
+        return None  # trained before the table had the column
+    return rounding_change(task, label, ROUNDING)
 
 
 def _flatness(folder: Path, label: str) -> Iterator[Flatness]:
@@ -196,6 +216,7 @@ def _gain_row(
 def _properties(table: PropertyTable, found: _Measured) -> Sheet:
     properties = {promise.method: promise.property for promise in table.promises}
     plain = found.costs[PLAIN]
+    digits = max(1, digits_for(found.results.values()))
     rows = []
     for method, cost in found.costs.items():
         flat = found.flatness[method]
@@ -210,6 +231,7 @@ def _properties(table: PropertyTable, found: _Measured) -> Sheet:
                     f"{fmean(getattr(one, name) for one in flat):.3g}" if flat else NONE
                     for name in ("loss", "top", "trace", "noise")
                 ),
+                change_text(found.rounding[method], digits),
             ]
         )
     return Sheet(
@@ -217,7 +239,7 @@ def _properties(table: PropertyTable, found: _Measured) -> Sheet:
         "sharpness of the training loss",
         header=[
             *("method", "property", "step", "memory"),
-            *("training loss", "top", "trace", "noise"),
+            *("training loss", "top", "trace", "noise", ROUNDING),
         ],
         rows=rows,
     )

@@ -62,6 +62,8 @@ _PAPER_OPTIMIZERS = {
     "sasam": "sasam:lr=0.1,momentum=0.9,weight_decay=5e-4",
     "adan": "adan:lr=1e-3,weight_decay=0.02",
 }
+ROUNDING = "int4"
+"""Rounding of the final weights, beside the unrounded ones."""
 _TASKS = {"digits": "resnet18", "noisy-digits": "wrn28-10"}
 """At the paper's scale, a network on CIFAR-100: the paper does not name a task."""
 _ACCURACY = Metric(name="accuracy", higher_is_better=True, unit="%")
@@ -73,12 +75,13 @@ def _row(task: str, network: str, optimizer: str) -> PaperRow:
     return PaperRow(
         name=f"{task}-{optimizer}",
         title=f"{task}, {optimizer}",
-        small=RowSetting(task=task, optimizer=_OPTIMIZERS[optimizer]),
+        small=RowSetting(task=task, optimizer=_OPTIMIZERS[optimizer], deploy=ROUNDING),
         paper=RowSetting(
             task="classification",
             options={**options, "dataset": "cifar100"},
             optimizer=_PAPER_OPTIMIZERS[optimizer],
             epochs=200,
+            deploy=ROUNDING,
         ),
         metrics=(
             PaperMetric(

@@ -65,6 +65,8 @@ class RowSetting:
     """Candidates; the first one found is used, and the last one always exists."""
     seeds: int = 3
     """Default number of seeds per method."""
+    deploy: str | None = None
+    """Rounding of the final weights to evaluate as well, such as int4."""
     stack: str = "off"
     """Whether seeds are stacked, as in ``CompareConfig.stack``."""
     first_seed: int = 0
