@@ -42,7 +42,9 @@ def describe_optimizer(optimizer: Optimizer) -> str:
     values: dict[str, list[Any]] = {"lr": []}
     for group in optimizer.param_groups:
         for key, value in group.items():
-            if key not in _HOW and _is_set(key, value):
+            # Some keep state in their groups; settings have defaults.
+            is_setting = key in optimizer.defaults
+            if is_setting and key not in _HOW and _is_set(key, value):
                 values.setdefault(key, []).append(value)
     groups = len(optimizer.param_groups)
     settings = [

@@ -23,6 +23,11 @@ from switch_ema.bench.train.description import (
 from switch_ema.bench.train.precision import describe_precision, resolved_precision
 from switch_ema.bench.train.task_checks import make_loader, make_optimizer
 from switch_ema.paper.reproduce.plan import RowPlan
+from switch_ema.paper.show.published_data import (
+    published_batches,
+    published_data,
+    task_of_sample,
+)
 
 Lines = Iterator[tuple[str, str]]
 """Names of settings, and what they are."""
@@ -31,8 +36,9 @@ Lines = Iterator[tuple[str, str]]
 def row_recipe(plan: RowPlan) -> Lines:
     """Describe each task of a row: what its options, its recipe and its network say.
 
-    Networks, groups of parameters and steps depend on the data, which must be there;
-    otherwise the reason stands in their place.
+    The data of the paper need not be there: networks and groups of parameters are those
+    of a sample with the same image sizes, classes and words, and steps follow from the
+    published size.
     """
     seed = plan.config.seeds_by_round[0][0]
     first = make_plan(dataclasses.replace(plan.config, stack="off"))
@@ -45,16 +51,11 @@ def row_recipe(plan: RowPlan) -> Lines:
         yield "Learning rate", describe_schedule(recipe)
         precision = resolved_precision(recipe.precision, None)
         yield "Precision", describe_precision(recipe, precision) or "float32"
-        steps = None
-        try:
-            task = create_task(text, (seed,))
-        except UsageError as error:
-            yield "Network, groups, steps", f"unknown without the data: {error}"
-        else:
-            batches = len(make_loader(task, 0))
-            steps = math.ceil(batches / recipe.accumulate)
-            yield from _of_task(task, cells[0])
-            yield "Steps per epoch", f"{steps:,}, with the data found here"
+        task, batches, source = _task(text, seed)
+        yield "Data", source
+        yield from _of_task(task, cells[0])
+        steps = math.ceil(batches / recipe.accumulate)
+        yield "Steps per epoch", f"{steps:,}"
         for cell in cells:
             for label in cell.methods:
                 yield f"Method {label}", _method(label, cell, steps)
@@ -68,16 +69,35 @@ def _start(text: str) -> str:
         return f"missing: {error}"
 
 
+def _task(text: str, seed: int) -> tuple[Task, int, str]:
+    """Return a task, its batches per epoch, and the data that they are counted of."""
+    names = published_data(text)
+    task = task_of_sample(text, seed) if names else create_task(text, (seed,))
+    published = published_batches(text, task) if names else None
+    if published is None:
+        batches = len(make_loader(task, 0))
+        given = names or [str(getattr(task, "dataset", "the task's own"))]
+        return task, batches, " and ".join(given)
+    trained, batches = published
+    return task, batches, f"{' and '.join(names)}, {trained:,} training examples"
+
+
 def _of_task(task: Task, cell: Cell) -> Lines:
     with torch.device("meta"):  # only shapes are needed
         model = task.model()
     optimizer = make_optimizer(task, model, cell.optimizer, cell.recipe.layer_decay)
     yield "Network", describe_model(model, 1)
-    # Settings of the zoo's tasks: augmentation, batches, sizes.
-    for name in ("procedure", "settings", "schedule", "training"):
+    # Settings of the zoo's tasks: batches, sizes, augmentation.
+    for name in ("procedure", "settings", "paper", "schedule", "scale"):
         found: Any = getattr(task, name, None)
         if dataclasses.is_dataclass(found):
             yield name.capitalize(), _fields(found)
+    batch = getattr(task, "batch", None)
+    if batch is not None:
+        yield "Batch", f"{batch:,}, {cell.recipe.accumulate} per step"
+    augmentation = getattr(task, "augmentation", "")
+    if augmentation:
+        yield "Augmentation", augmentation
     yield "Optimizer", describe_optimizer(optimizer)
     for number, group in enumerate(optimizer.param_groups, start=1):
         yield f"Parameter group {number}", _group(group, optimizer)
@@ -85,7 +105,11 @@ def _of_task(task: Task, cell: Cell) -> Lines:
 
 def _fields(settings: Any) -> str:
     """List the settings that are on."""
-    found = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    found = {
+        f.name: getattr(settings, f.name)
+        for f in dataclasses.fields(settings)
+        if f.name not in ("methods", "recipe")  # shown on their own
+    }
     return ", ".join(
         f"{name} {value}"
         for name, value in found.items()

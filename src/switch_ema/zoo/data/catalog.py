@@ -24,6 +24,9 @@ class Dataset:
     that are read as well. A dataset is found where all patterns of one layout match."""
     page: str
     """The publisher's page."""
+    trained: int | None = None
+    """Training examples as published and as tasks count them: images, texts, or words
+    with the ends of lines; None where no row of the paper uses the dataset."""
     torchvision: str = ""
     """Torchvision's class that downloads it, if any."""
     hub: str = ""
@@ -39,11 +42,13 @@ DATASETS: dict[str, Dataset] = {
     "mnist": Dataset(
         layouts=(_inside("MNIST/raw", _IDX), ("mnist.npz",)),
         page="http://yann.lecun.com/exdb/mnist/",
+        trained=60_000,
         torchvision="MNIST",
     ),
     "fashion_mnist": Dataset(
         layouts=(_inside("FashionMNIST/raw", _IDX), ("fashion_mnist.npz",)),
         page="https://github.com/zalandoresearch/fashion-mnist",
+        trained=60_000,
         torchvision="FashionMNIST",
     ),
     "moving_mnist": Dataset(
@@ -64,11 +69,13 @@ DATASETS: dict[str, Dataset] = {
             ("cifar10.npz",),
         ),
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        trained=50_000,
         torchvision="CIFAR10",
     ),
     "cifar100": Dataset(
         layouts=(_inside("cifar-100-python", ("train", "test")), ("cifar100.npz",)),
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        trained=50_000,
         torchvision="CIFAR100",
     ),
     "stl10": Dataset(
@@ -77,6 +84,7 @@ DATASETS: dict[str, Dataset] = {
             ("stl10.npz",),
         ),
         page="https://cs.stanford.edu/~acoates/stl10/",
+        trained=105_000,
         torchvision="STL10",
     ),
     "imagenet": Dataset(
@@ -85,23 +93,28 @@ DATASETS: dict[str, Dataset] = {
             for folder in ("imagenet", "ImageNet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
         ),
         page="https://image-net.org/download.php",
+        trained=1_281_167,
     ),
     "celeba": Dataset(
         layouts=(("celeba/img_align_celeba",), ("img_align_celeba",)),
         page="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        trained=162_770,
         torchvision="CelebA",
     ),
     "coco": Dataset(
         layouts=(_inside("coco", _COCO), _COCO),
         page="https://cocodataset.org/#download",
+        trained=117_266,
     ),
     "agedb": Dataset(
         layouts=(("agedb/*.csv",), ("agedb-dir/data/agedb.csv",)),
         page="https://ibug.doc.ic.ac.uk/resources/agedb/",
+        trained=12_208,
     ),
     "imdb-wiki": Dataset(
         layouts=(("imdb_wiki/*.csv",), ("imdb-wiki-dir/data/imdb_wiki.csv",)),
         page="https://data.vision.ee.ethz.ch/cvl/rrothe/imdb-wiki/",
+        trained=191_509,
     ),
     "ptb": Dataset(
         layouts=(
@@ -109,6 +122,7 @@ DATASETS: dict[str, Dataset] = {
             ("ptb/*train.txt", "ptb/*test.txt"),
         ),
         page="http://www.fit.vutbr.cz/~imikolov/rnnlm/",
+        trained=929_589,
     ),
     "wikitext2": Dataset(
         layouts=(
@@ -124,6 +138,7 @@ DATASETS: dict[str, Dataset] = {
             ("wikitext103/*train*", "wikitext103/*test*"),
         ),
         page="https://huggingface.co/datasets/Salesforce/wikitext",
+        trained=103_227_021,
         hub="Salesforce/wikitext:wikitext-103-v1",
     ),
     "yelp": Dataset(
@@ -132,6 +147,7 @@ DATASETS: dict[str, Dataset] = {
             ("yelp/train.csv", "yelp/test.csv"),
         ),
         page="https://huggingface.co/datasets/Yelp/yelp_review_full",
+        trained=650_000,
         hub="Yelp/yelp_review_full",
     ),
     "bccd": Dataset(

@@ -104,6 +104,9 @@ class Detection(Task):
         batch = options.get("batch")
         return small_recipe(name, training, images, batch, cls.revision)
 
+    augmentation: ClassVar[str] = "shorter sides as above, flips"
+    """In words, for those who compare recipes."""
+
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:
         """Return the small version's training settings."""

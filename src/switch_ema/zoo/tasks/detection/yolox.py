@@ -25,6 +25,11 @@ class YoloX(Detection):
     """
 
     revision = 2  # shorter shifts of mosaics, mirrored partners of MixUp
+    augmentation = (
+        "Mosaic (rotation by 10 degrees, shear by 2, scale 0.1 to 2, shift by 0.1), "
+        "MixUp (scale 0.5 to 1.5, mirrored), colours, flips; colours and flips alone "
+        "in the last epochs; sides of 480 to 800 pixels"
+    )
     usual_schedule = "yolox-300"
     small = SmallTraining(
         epochs={"yolox-300": 12},

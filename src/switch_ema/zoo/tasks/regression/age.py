@@ -70,6 +70,8 @@ class Age(ScalarRegression):
     """
 
     metrics = error_metrics("years")
+    augmentation = f"crops of {_LEAST:g} to 1 of the area, flips"
+    """In words, for those who compare recipes."""
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:

@@ -71,6 +71,14 @@ class Masked(Pretraining):
         one_mask = partial(_draw_mask, self.grid, self.unit, self.share)
         return ViewLoader(self, transform, one_mask)
 
+    @property
+    def augmentation(self) -> str:
+        """The crops and masks in words, for those who compare recipes."""
+        return (
+            f"crops of {self.least_crop:g} to 1 of the area, flips; {self.share:.0%} "
+            f"of {self.grid}x{self.grid} patches masked, in squares of {self.unit}"
+        )
+
     def _draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         mirrored = self.data.mirrored
         view = crop(images, generator, least=self.least_crop, mirrored=mirrored)

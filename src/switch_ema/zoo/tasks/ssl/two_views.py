@@ -18,6 +18,19 @@ _LEAST_CROP = {"digits": 0.4}
 """Minimum share of the image's area in a crop, by dataset; 8 by 8 images allow no small
 crops."""
 
+_SIMCLR = {
+    "min_scale": 0.08,
+    "hf_prob": 0.5,
+    "cj_prob": 0.8,
+    "cj_bright": 0.4,
+    "cj_contrast": 0.4,
+    "cj_sat": 0.4,
+    "cj_hue": 0.1,
+    "random_gray_scale": 0.2,
+    "gaussian_blur": 0.5,
+}
+"""Strengths and probabilities at the paper's scale, as lightly names them."""
+
 
 class _Embedder(nn.Module):
     """An encoder and a projector, whose outputs are compared between views."""
@@ -89,14 +102,16 @@ class TwoViews(Pretraining):
         """SimCLR's augmentations with the paper's strengths, for all methods."""
         transform = need("lightly.transforms").SimCLRTransform(
             input_size=self.image_size,
-            cj_bright=0.4,
-            cj_contrast=0.4,
-            cj_sat=0.4,
-            cj_hue=0.1,
-            min_scale=0.08,
             normalize={},  # on the device
+            **_SIMCLR,
         )
         return ViewLoader(self, transform)
+
+    @property
+    def augmentation(self) -> str:
+        """The views in words, for those who compare recipes."""
+        strengths = ", ".join(f"{name} {value:g}" for name, value in _SIMCLR.items())
+        return f"two views by SimCLR's transform: {strengths}"
 
     def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
         """Embed both views."""
