@@ -171,6 +171,16 @@ def _tensors_of(batch: Any) -> Iterator[Tensor]:
             yield from _tensors_of(value)
 
 
+class Rows(Protocol):
+    """Examples that a tensor of indices selects: a tensor, or a class that reads."""
+
+    def __len__(self) -> int:
+        """Count the examples."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """Return the examples of these indices."""
+
+
 class Batches:
     """Shuffled mini-batches of tensors in memory; faster than a DataLoader.
 
@@ -186,7 +196,7 @@ class Batches:
 
     def __init__(
         self,
-        tensors: tuple[Tensor, ...],
+        tensors: "tuple[Rows, ...]",
         size: int,
         seed: int,
         *,

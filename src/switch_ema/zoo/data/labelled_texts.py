@@ -1,7 +1,7 @@
 """Labelled texts: reviews, SST-2, Yelp Review, Python's manual."""
 
+import _csv
 import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from torch import Tensor
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.splits import stream
-from switch_ema.zoo.data.text_files import read_text
+from switch_ema.zoo.data.text_files import read_lines
 from switch_ema.zoo.data.texts import manual_paragraphs
 
 
@@ -76,8 +76,13 @@ def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
         UsageError: A column is missing, or a line has an invalid label or no text; the
             message gives the line.
     """
-    form = FORMATS[name]
-    texts, labels = [], []
+    texts, labels = zip(*labelled_rows(path, name), strict=True)
+    return list(texts), torch.tensor(labels)
+
+
+def labelled_rows(path: Path, name: str) -> Iterator[tuple[str, int]]:
+    """Yield each text of a file and its label; see :func:`read_labelled`."""
+    form, empty = FORMATS[name], True
     for line, label, text in _rows(path, form):
         number = int(label) - form.first if label.strip().isdigit() else -1
         if not 0 <= number < form.classes:
@@ -88,20 +93,28 @@ def read_labelled(path: Path, name: str) -> tuple[list[str], Tensor]:
             )
         if not text.strip():
             raise UsageError(f"{path}, line {line}: {form.text} must not be empty.")
-        texts.append(text)
-        labels.append(number)
-    if not texts:
+        empty = False
+        yield text, number
+    if empty:
         raise UsageError(f"{path} has no texts after its header.")
-    return texts, torch.tensor(labels)
 
 
 def _rows(path: Path, form: _TextFormat) -> Iterator[tuple[int, str, str]]:
     """Yield the line number, label and text of each entry."""
-    content = io.StringIO(read_text(path), newline="")
+    content = read_lines(path)
     if form.quoted:
         rows = csv.reader(content)
     else:
         rows = csv.reader(content, delimiter="\t", quoting=csv.QUOTE_NONE)
+    try:
+        yield from _checked(rows, path, form)
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {rows.line_num}: {error}.") from None
+
+
+def _checked(
+    rows: "_csv.Reader", path: Path, form: _TextFormat
+) -> Iterator[tuple[int, str, str]]:
     columns = next(rows) if form.header else [form.label, form.text]
     missing = [name for name in (form.label, form.text) if name not in columns]
     if missing:

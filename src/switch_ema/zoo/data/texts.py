@@ -1,6 +1,7 @@
 """Texts for language models: Python's documentation, WikiText-2 or PTB."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.splits import check_split, stream
-from switch_ema.zoo.data.text_files import read_text
+from switch_ema.zoo.data.text_files import read_lines
 
 END = "<eos>"
 UNKNOWN = "<unk>"
@@ -104,5 +105,11 @@ def _topics() -> list[list[str]]:
 
 @lru_cache(maxsize=4)
 def _read_lines(path: Path) -> list[str]:
-    lines = read_text(path).splitlines()
-    return [word for line in lines for word in [*line.split(), END]]
+    return [word for line in words_by_line(path) for word in line]
+
+
+def words_by_line(path: Path) -> Iterator[list[str]]:
+    """Yield the words of each line of a file, and the end of the line."""
+    for content in read_lines(path):
+        for line in content.splitlines():
+            yield [*line.split(), END]

@@ -1,6 +1,6 @@
 """WordPiece tokenizers, trained on the training text or pre-trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's special tokens; the first has index 0."""
+_AT_ONCE = 2000
+"""Texts that are encoded at a time."""
 
 
-def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
+def train_tokenizer(texts: Iterable[str], size: int) -> "Tokenizer":
     """Train a WordPiece tokenizer like BERT's: lower case, no accents.
 
     The result depends only on the texts and the size.
 
     Args:
-        texts: The training texts.
+        texts: The training texts, iterated twice.
         size: Maximum vocabulary size, including the special tokens.
     """
     with needed("tokenizers", "language", user="BERT", error=UsageError):
@@ -36,7 +38,7 @@ def train_tokenizer(texts: Sequence[str], size: int) -> "Tokenizer":
         return tokenizer
 
     learner = with_model(models.WordPiece(unk_token="[UNK]"))
-    letters = sorted(set(learner.normalizer.normalize_str(" ".join(texts))))
+    letters = sorted(_letters(texts, learner.normalizer.normalize_str))
     # The trainer numbers letters inside words in hash order, and ties between equally
     # frequent pairs depend on it; passing the letters makes training deterministic.
     inside = [f"##{letter}" for letter in letters if not letter.isspace()]
@@ -69,12 +71,28 @@ def read_tokenizer(folder: str) -> "Tokenizer":
 
 def encode(tokenizer: "Tokenizer", texts: Sequence[str], length: int) -> Tensor:
     """Encode texts as rows ``[CLS] tokens [SEP]``, truncated or padded with 0."""
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    first, last = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     rows = torch.zeros(len(texts), length, dtype=torch.long)
-    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    for row, text in zip(rows, encoded, strict=True):
-        ids = [first, *text.ids[: length - 2], last]
+    for row, ids in zip(rows, encoded_ids(tokenizer, texts, length), strict=True):
         row[: len(ids)] = torch.tensor(ids)
     return rows
+
+
+def encoded_ids(
+    tokenizer: "Tokenizer", texts: Sequence[str], length: int
+) -> Iterator[list[int]]:
+    """Yield the tokens of each text, ``[CLS] tokens [SEP]``, truncated."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    first, last = (tokenizer.token_to_id(name) or 0 for name in ("[CLS]", "[SEP]"))
+    for begin in range(0, len(texts), _AT_ONCE):  # encodings take much memory
+        part = list(texts[begin : begin + _AT_ONCE])
+        for text in tokenizer.encode_batch_fast(part, add_special_tokens=False):
+            yield [first, *text.ids[: length - 2], last]
+
+
+def _letters(texts: Iterable[str], normalised: Callable[[str], str]) -> set[str]:
+    letters: set[str] = set()
+    for text in texts:
+        letters.update(text)
+    # Normalising a letter depends on no other letter.
+    return set(normalised(" ".join(sorted(letters))))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from switch_ema._extras import needed
 from switch_ema.bench.errors import UsageError
+from switch_ema.zoo.models.chunked_loss import chunked_cross_entropy
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -113,9 +114,30 @@ class CausalBert(nn.Module):
 
         self.bert = BertLMHeadModel(config)  # type: ignore[no-untyped-call]
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of each next token; the batch is the first dimension."""
-        return cast(Tensor, self.bert(tokens, use_cache=False).logits)
+    def forward(
+        self, tokens: Tensor, following: Tensor | None = None, reduction: str = "mean"
+    ) -> Tensor:
+        """Return the logits of each next token, or the loss of those that follow.
+
+        The loss never needs the logits of all tokens at once: with a vocabulary of
+        267,735 words, those of 2,048 tokens take 2.2 GB.
+
+        Args:
+            tokens: The batch is the first dimension.
+            following: The next tokens, of the same shape.
+            reduction: ``mean`` or ``sum`` of the loss.
+        """
+        if following is None:
+            return cast(Tensor, self.bert(tokens, use_cache=False).logits)
+        read = self.bert.bert(tokens, use_cache=False).last_hidden_state
+        head = self.bert.cls.predictions
+        return chunked_cross_entropy(
+            head.transform(read).flatten(0, 1),
+            head.decoder.weight,
+            head.decoder.bias,
+            following.flatten(),
+            reduction=reduction,
+        )
 
 
 def encoder_weights(folder: str) -> dict[str, Tensor]:

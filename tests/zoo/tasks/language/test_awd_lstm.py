@@ -8,8 +8,9 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
+from switch_ema.zoo.data.word_arrays import number_words
 from switch_ema.zoo.tasks.language.awd_lstm import AWDLanguageModel
-from switch_ema.zoo.tasks.language.words import number_words, unigram_perplexity
+from switch_ema.zoo.tasks.language.words import unigram_perplexity
 from tests.zoo.tasks.helpers import measure, seeded_model, small_task
 
 

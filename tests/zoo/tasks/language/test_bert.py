@@ -2,17 +2,20 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
 from switch_ema.bench.train.task_checks import load_initial_weights
+from switch_ema.zoo.data.sample_files import write_sample
 from switch_ema.zoo.models.bert import BertSize, bert_config
 from switch_ema.zoo.tasks.language import bert_text
-from switch_ema.zoo.tasks.language.bert_lm import BertLanguageModel, sequences
+from switch_ema.zoo.tasks.language.bert_lm import BertLanguageModel, TextRows
 from switch_ema.zoo.tasks.language.bert_text import BertText
 from tests.zoo.tasks.helpers import measure, seeded_model, small_task
 
@@ -73,6 +76,10 @@ def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
         create_task("bert-text:dataset=pydoc,weights=nothing", (0,))
 
 
+def fail():
+    raise AssertionError("no tokenizer is trained")
+
+
 def test_the_paper_s_weights_are_asked_for(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     options = {"scale": "paper", "dataset": "yelp"}
@@ -88,7 +95,7 @@ def test_the_paper_s_weights_are_asked_for(encoder, tmp_path, monkeypatch):
         shutil.copy(file, cached / "snapshots" / "0123")
     start = bert_text.BertText.start_for(options)
     assert start.startswith("pre-trained weights of bert-base-uncased (model.safetens")
-    found = bert_text.find_start(None, ["a text"], bert_text.SCALES["paper"])
+    found = bert_text.find_start(None, fail, bert_text.SCALES["paper"])
     assert found.origin == start
     assert found.folder == str(cached / "snapshots" / "0123")
 
@@ -117,9 +124,49 @@ def test_scales():
 
 
 def test_sequences_follow_each_other():
-    words, following = sequences(torch.arange(11), 3)
-    assert words.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert following.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    text = torch.arange(11, dtype=torch.int32)
+    rows = [TextRows(text, 3, start)[torch.arange(3)] for start in (0, 1, 9)]
+    assert rows[0].tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert rows[1].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert torch.equal(rows[2], text.roll(-9)[:9].view(3, 3).long())
+    assert rows[0].dtype == torch.long  # of indices and targets
+
+
+def test_loss_of_a_batch_is_that_of_its_logits(monkeypatch):
+    task = small_task("bert-lm")
+    model = seeded_model(task).eval()
+    words, following = next(iter(task.train_loader(0)))
+    expected = cross_entropy(model(words).flatten(0, 1), following.flatten())
+    assert torch.equal(task.loss(model, (words, following)), expected)
+    monkeypatch.setattr("switch_ema.zoo.models.chunked_loss._MOST", 20_000)
+    in_chunks = task.loss(model, (words, following))
+    assert in_chunks.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_whole_files_are_encoded_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_sample("yelp", tmp_path, count=30)
+    small = bert_text.SCALES["small"]
+    tiny = replace(small, size=None, test_size=None, tokens=300)
+    monkeypatch.setitem(bert_text.SCALES, "small", tiny)
+    in_memory = create_task("bert-text:dataset=yelp", (0,))
+    monkeypatch.setattr("switch_ema.zoo.data.encoded_texts.LARGE", 0)
+    on_disk = create_task("bert-text:dataset=yelp", (0,))
+    assert isinstance(in_memory.x, torch.Tensor)
+    assert not isinstance(on_disk.x, torch.Tensor)
+    # In memory the texts are shuffled, which the batches do anyway.
+    order = in_memory.y.argsort(stable=True)
+    assert torch.equal(in_memory.y[order], on_disk.y.sort(stable=True)[0])
+    theirs, ours = in_memory.x.unique(dim=0), on_disk.x.rows().unique(dim=0)
+    assert torch.equal(theirs, ours)
+    batches = [x for x, _ in on_disk.train_loader(0)]
+    assert torch.equal(torch.cat(batches).unique(dim=0), ours)
+    measured = measure(on_disk, seeded_model(on_disk))
+    expected = measure(in_memory, seeded_model(in_memory))
+    assert measured["accuracy"] == pytest.approx(expected["accuracy"])
+    held_out = create_task("bert-text:dataset=yelp", (0,), split="validation")
+    assert len(held_out.x) == 24 and len(held_out.x_eval) == 6
 
 
 def test_text_that_is_too_short(tmp_path, monkeypatch):

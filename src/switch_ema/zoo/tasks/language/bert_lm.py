@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
 from switch_ema._checks import check_choice
@@ -14,7 +13,7 @@ from switch_ema.bench.task import Batches, Loader, Recipe
 from switch_ema.zoo.data.splits import stream
 from switch_ema.zoo.decays import DECAYS
 from switch_ema.zoo.models.bert import BertSize, CausalBert, bert_config
-from switch_ema.zoo.tasks.language.words import WordTask, perplexity
+from switch_ema.zoo.tasks.language.words import WordTask, perplexity_of
 
 
 @dataclass(frozen=True)
@@ -151,19 +150,31 @@ class BertLanguageModel(WordTask):
         """Cut the text at a different offset in each epoch; shuffle the sequences."""
         generator = stream(self.seed, f"start of epoch {epoch}")
         start = int(torch.randint(len(self.train), (), generator=generator))
-        words, following = sequences(self.train.roll(-start), self.scale.length)
+        length = self.scale.length
+        words, following = (
+            TextRows(self.train, length, start + offset) for offset in (0, 1)
+        )
         return Batches((words, following), self.scale.batch, self.seed, epoch=epoch)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the cross-entropy of the next words."""
         words, following = batch
-        return cross_entropy(model(words).flatten(0, 1), following.flatten())
+        loss: Tensor = model(words, following)
+        return loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure the perplexity of the text, sequence by sequence."""
         device = next(model.parameters()).device
-        parts = (torch.split(x, 16) for x in sequences(self.test, self.scale.length))
-        return perplexity((model(x.to(device)), y) for x, y in zip(*parts, strict=True))
+        words, following = (
+            TextRows(self.test, self.scale.length, offset) for offset in (0, 1)
+        )
+        return perplexity_of(
+            (
+                model(words[which].to(device), following[which].to(device), "sum"),
+                self.scale.length * len(which),
+            )
+            for which in torch.split(torch.arange(len(words)), 16)
+        )
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first sequences of the evaluation text."""
@@ -175,11 +186,30 @@ class BertLanguageModel(WordTask):
         return {}, "random weights"
 
 
-def sequences(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Cut a text into rows of words and rows of their next words."""
-    rows = (len(text) - 1) // length
-    end = rows * length
-    return text[:end].view(rows, length), text[1 : end + 1].view(rows, length)
+class TextRows:
+    """Rows of consecutive words of a text that ends where it begins, read on access.
+
+    Args:
+        text: Word indices, perhaps mapped from a file.
+        length: Words per row.
+        start: Index of the first word.
+
+    >>> rows = TextRows(torch.arange(8), length=3, start=6)
+    >>> len(rows), rows[torch.tensor([0, 1])].tolist()
+    (2, [[6, 7, 0], [1, 2, 3]])
+    """
+
+    def __init__(self, text: Tensor, length: int, start: int) -> None:
+        self._text, self._length, self._start = text, length, start
+
+    def __len__(self) -> int:
+        # Each word of a row needs a following one.
+        return (len(self._text) - 1) // self._length
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        begins = self._start + rows * self._length
+        places = begins[:, None] + torch.arange(self._length)
+        return self._text[places % len(self._text)].long()
 
 
 def scale_of(name: str) -> BertLMScale:

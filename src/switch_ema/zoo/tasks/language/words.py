@@ -1,7 +1,6 @@
 """The base of word-level language models: vocabulary, perplexity, baseline."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -10,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.task import Metric, Task
-from switch_ema.zoo.data.texts import END, UNKNOWN, choose_text, load_texts
+from switch_ema.zoo.data.word_arrays import TextChoice, load_word_arrays
 
 LARGEST = 700.0
 """Losses are capped here: the exponential of a larger one would overflow."""
@@ -55,11 +54,15 @@ class WordTask(Task):
         for name, count in (("size", size), ("test_size", test_size)):
             if count is not None:
                 check_count(name, count, 100)
-        texts = choose_text(load_texts(dataset, self.seed), split, size, test_size)
-        most = check_count("vocabulary", vocabulary, 2)
-        self.words = number_words(texts.train, most, least=rarest)
-        self.train = indices(texts.train, self.words)
-        self.test = indices(texts.test, self.words)
+        choice = TextChoice(
+            split=split,
+            size=size,
+            test_size=test_size,
+            vocabulary=check_count("vocabulary", vocabulary, 2),
+            rarest=rarest,
+        )
+        text = load_word_arrays(dataset, self.seed, choice)
+        self.words, self.train, self.test = text.words, text.train, text.test
 
     def trivial(self) -> dict[str, dict[str, float]]:
         """Measure the unigram model."""
@@ -74,25 +77,25 @@ def perplexity(predictions: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]
         predictions: Logits of the next words and the words, part by part; the last
             dimension of the logits is the vocabulary.
     """
+    return perplexity_of(
+        (
+            cross_entropy(
+                logits.flatten(0, -2),
+                following.to(logits.device).flatten(),
+                reduction="sum",
+            ),
+            following.numel(),
+        )
+        for logits, following in predictions
+    )
+
+
+def perplexity_of(losses: Iterable[tuple[Tensor, int]]) -> dict[str, float]:
+    """Measure a perplexity from summed losses and the number of words of each."""
     total, count = 0.0, 0
-    for logits, following in predictions:
-        targets = following.to(logits.device).flatten()
-        loss = cross_entropy(logits.flatten(0, -2), targets, reduction="sum")
-        total, count = total + loss.item(), count + len(targets)
+    for loss, words in losses:
+        total, count = total + loss.item(), count + words
     return {"perplexity": math.exp(min(total / count, LARGEST))}
-
-
-def number_words(words: list[str], most: int, *, least: int = 2) -> dict[str, int]:
-    """Index the words that occur at least ``least`` times, most frequent first."""
-    special = [UNKNOWN, END]
-    counts = Counter(word for word in words if word not in special)
-    frequent = [word for word, count in counts.most_common(most) if count >= least]
-    return {word: index for index, word in enumerate([*special, *frequent])}
-
-
-def indices(words: list[str], known: dict[str, int]) -> Tensor:
-    """Look up the indices of words; unknown words have index 0."""
-    return torch.tensor([known.get(word, 0) for word in words])
 
 
 def unigram_perplexity(train: Tensor, test: Tensor, size: int) -> float:
@@ -101,5 +104,5 @@ def unigram_perplexity(train: Tensor, test: Tensor, size: int) -> float:
     Add-one smoothing gives every word of the vocabulary a positive probability.
     """
     counts = torch.bincount(train, minlength=size).double() + 1
-    surprise = -(counts / counts.sum()).log()[test].mean().item()
+    surprise = -(counts / counts.sum()).log()[test.long()].mean().item()
     return math.exp(surprise)
