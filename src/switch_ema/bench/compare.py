@@ -355,6 +355,8 @@ class _Runner:
             workers=self.arithmetic.workers,
             makes_samples=self._is_first(cell),
             measures_trivial=measures_trivial,
+            keep=self.options.keep or "none",
+            commit=self.results.meta().get("environment.git", ""),
             precision=self._trained_precision(cell),
         )
 

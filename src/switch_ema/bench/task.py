@@ -30,6 +30,8 @@ __all__ = [
 
 CONTROL_PURPOSE = 2**31
 """Purpose of the control's random numbers: see ``epoch_seed``."""
+EVALUATION_PURPOSE = 2**30
+"""Purpose of the random numbers of an evaluation."""
 CONTROL_EPOCHS = 500_000
 """Offset of the control's epoch numbers, which gives it different data orders.
 

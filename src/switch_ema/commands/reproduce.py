@@ -80,6 +80,9 @@ class Reproduce:
     files: Annotated[PublishOptions, tyro.conf.arg(name="")] = field(
         default_factory=PublishOptions
     )
+    evaluate_only: bool = False
+    """Evaluate the kept weights again and print them beside the stored values, without
+    training."""
     write_docs: Path | None = None
     """Write the published results to this file as Markdown, without training."""
     format: Literal["text", "json"] = "text"
@@ -144,6 +147,11 @@ def _reproduce(
         for plan in plans:
             restore_run(plan.folder, flags.files.evidence, plan.config, console)
         plans = plan_rows(*chosen)  # with the seeds of the restored rows
+    if flags.evaluate_only:
+        from switch_ema.commands.evaluate_only import evaluate_rows
+
+        evaluate_rows(plans, flags.run.device, console)
+        return
     _print_plan(flags, plans, console)
     if flags.settings.until_decided:
         console.print(

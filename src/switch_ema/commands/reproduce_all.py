@@ -92,6 +92,8 @@ def _checked(flags: "Reproduce") -> float | None:
         )
     if flags.files.publish or flags.check:
         raise UsageError("--publish and --check are for tables by name.")
+    if flags.evaluate_only:
+        raise UsageError("--evaluate-only is for single tables; name one.")
     if flags.write_docs is not None:
         raise UsageError("--write-docs writes every table by default; remove all.")
     if flags.budget is None:

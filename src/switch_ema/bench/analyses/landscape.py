@@ -44,8 +44,9 @@ from switch_ema.analysis.sharpness.measures import (
 )
 from switch_ema.analysis.sharpness.spectrum import hessian_trace, top_eigenvalues
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
-from switch_ema.bench.results.kept_weights import KeptTask, Weights
+from switch_ema.bench.results.kept_weights import KeptTask
 from switch_ema.bench.train.context import using_threads
+from switch_ema.bench.train.weights import Weights
 
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Noise levels for the loss, as shares of the filter norms."""

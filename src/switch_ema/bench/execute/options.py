@@ -13,6 +13,7 @@ from switch_ema.bench.text import listed, read_duration, unknown
 
 _EXECUTORS = ("local", "ray", "slurm", "inline")
 _MOST_WORKERS = 4096
+_KEPT = ("none", "last", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,13 @@ class RunOptions:
     checkpoint_every: str = "15min"
     """Time between checkpoints within an epoch, such as 15min, or epoch: only at its
     end. SIGUSR1 saves one at once; SIGTERM saves one and stops."""
+    keep: str | None = None
+    """Trained weights to keep as safetensors files, live and averaged: none, last (of
+    the last epoch), or all (of every evaluated epoch). Default: last for reproduce
+    --scale paper, otherwise none."""
     keep_checkpoints: str = "first"
-    """Seeds whose weights are kept, for switch-ema landscape: first, all or none."""
+    """Seeds whose last checkpoint is kept, for switch-ema landscape: first, all or
+    none."""
     skip_broken: int = 0
     """Broken image files that each training may leave out; they are listed with its
     results. One more stops it."""
@@ -58,6 +64,8 @@ class RunOptions:
     """Print the plan and stop."""
 
     def __post_init__(self) -> None:
+        if self.keep not in (None, *_KEPT):
+            raise UsageError(f"keep must be {listed(_KEPT, 'or')}, got {self.keep!r}.")
         if self.keep_checkpoints not in ("first", "all", "none"):
             raise UsageError(
                 "keep_checkpoints must be first, all or none, "

@@ -1,17 +1,20 @@
 """Loads the weights that a comparison kept, and their trajectories."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from accelerate.utils import set_seed
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
-from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.model.names import load_weights, unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loaders import feed
 from switch_ema.bench.loading import create_task
@@ -20,15 +23,26 @@ from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.plan.sweep_points import load_points, plan_points
 from switch_ema.bench.results.folder import open_run, threads_of
 from switch_ema.bench.spec import parse_method_spec
-from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.stacking.tasks import StackedTask
-from switch_ema.bench.task import SeedBatchTask, Task
+from switch_ema.bench.task import (
+    EVALUATION_PURPOSE,
+    SeedBatchTask,
+    Task,
+    epoch_seed,
+)
 from switch_ema.bench.train.checkpoints import checkpoint_path, load_checkpoint
-from switch_ema.bench.train.context import RunContext
+from switch_ema.bench.train.context import RunContext, using_threads
 from switch_ema.bench.train.loop import Training
+from switch_ema.bench.train.precision import resolved_precision, using_tf32
+from switch_ema.bench.train.task_checks import make_loader, make_model, measure
 from switch_ema.bench.train.trajectory import load_trajectory
+from switch_ema.bench.train.weights import (
+    Weights,
+    read_weights,
+    weights_of,
+    weights_path,
+)
 
-Weights = Mapping[str, Tensor]
 PAPER = ("plain", "ema", "swa", "switch-ema")
 """Methods that the paper plots side by side."""
 
@@ -117,19 +131,71 @@ def load_kept(
     known: dict[str, None] = {}
     for cell in plan_points(config, points):
         known |= dict.fromkeys(cell.methods)
-        if cell.seeds[0] != wanted or not checkpoint_path(folder, cell).exists():
+        has_checkpoint = checkpoint_path(folder, cell).exists()
+        if cell.seeds[0] == wanted and has_checkpoint:
+            found = _load(cell, context)
+        elif wanted in cell.seeds and (files := kept_files(folder, cell, wanted)):
+            found = _load_files(cell, context, wanted, files)
+        else:
             continue
-        found = _load(cell, context)
         same = kept.setdefault((cell.task, cell.optimizer), found)
         same.weights.update(found.weights)
         same.trajectory.update(found.trajectory)
     if not kept:
         raise UsageError(
-            f"{folder} has no checkpoints: the run is unfinished, or used "
-            "--keep-checkpoints none."
+            f"{folder} has no weights of seed {wanted}: the run is unfinished, or used "
+            "--keep-checkpoints none; --keep last keeps those of every seed."
         )
     chosen = _chosen(methods, list(known))
     return [_with_methods(task, chosen) for task in kept.values()]
+
+
+def kept_files(folder: Path, cell: Cell, seed: int) -> dict[str, Path]:
+    """Return the files with the final weights of a seed, by method."""
+    paths = {label: weights_path(folder, cell, label, seed) for label in cell.methods}
+    return {label: path for label, path in paths.items() if path.is_file()}
+
+
+class KeptModel:
+    """A network of a cell, without its training, to load kept weights into."""
+
+    def __init__(self, cell: Cell, context: RunContext, seed: int) -> None:
+        self._epoch = cell.recipe.epochs - 1
+        set_seed(seed)  # as in training, for the same data
+        self.task = create_task(cell.task, (seed,), split=cell.evaluated_split)
+        AcceleratorState._reset_state()
+        precision = resolved_precision(cell.recipe.precision, context.device)
+        accelerator = Accelerator(
+            cpu=context.device == "cpu", mixed_precision=precision
+        )
+        set_seed(seed)
+        self.model: nn.Module = accelerator.prepare_model(
+            make_model(self.task), evaluation_mode=True
+        )
+        # Pre-training tasks evaluate differently after the last epoch.
+        make_loader(self.task, self._epoch)
+
+    @torch.no_grad()
+    def measure(self, weights: Weights) -> dict[str, float]:
+        """Evaluate weights as they were after the last epoch."""
+        load_weights(self.model, weights)
+        self.model.eval()
+        set_seed(epoch_seed(self.task.seed, self._epoch, EVALUATION_PURPOSE))
+        return {name: v[0] for name, v in measure(self.task, self.model, 1).items()}
+
+
+def _load_files(
+    cell: Cell, context: RunContext, seed: int, files: Mapping[str, Path]
+) -> KeptTask:
+    kept = KeptModel(cell, context, seed)
+    device = next(kept.model.parameters()).device
+    weights: dict[str, Weights] = {
+        label: send_to_device(read_weights(path)[0], device)
+        for label, path in files.items()
+        if parse_method_spec(label).name != CONTROL
+    }
+    model = unwrap(kept.model)
+    return _kept(cell, kept.task, model, weights, {}, context.threads, seed)
 
 
 def _load(cell: Cell, context: RunContext) -> KeptTask:
@@ -159,16 +225,13 @@ def _load(cell: Cell, context: RunContext) -> KeptTask:
     first = create_task(cell.task, cell.seeds[:1], split=cell.evaluated_split)
     set_seed(cell.seeds[0])
     network = first.model().to(training.accelerator.device)
-    if isinstance(task, StackedTask):
-        stack = cast(Stacked, model)
-        weights = {
-            label: stack.state_of(found, indices[label])
-            for label, found in weights.items()
-        }
-    else:
-        weights = {label: _first_seed(found) for label, found in weights.items()}
+    weights = {
+        label: weights_of(training.task, model, found, indices[label])
+        for label, found in weights.items()
+    }
+    if not isinstance(task, StackedTask):  # their trajectories are of the first seed
         trajectory = {
-            label: [_first_seed(point) for point in points]
+            label: [weights_of(task, model, point, 0) for point in points]
             for label, points in trajectory.items()
         }
     return _kept(cell, first, network, weights, trajectory, context.threads)
@@ -181,20 +244,17 @@ def _kept(
     weights: dict[str, Weights],
     trajectory: dict[str, list[Weights]],
     threads: int,
+    seed: int | None = None,
 ) -> KeptTask:
     return KeptTask(
         name=cell.task,
-        seed=cell.seeds[0],
+        seed=cell.seeds[0] if seed is None else seed,
         task=task,
         model=model,
         weights=weights,
         trajectory=trajectory,
         threads=threads,
     )
-
-
-def _first_seed(weights: Weights) -> Weights:
-    return {name: value[:1] for name, value in weights.items()}
 
 
 def _chosen(methods: tuple[str, ...], known: list[str]) -> list[str]:
@@ -213,3 +273,54 @@ def _with_methods(kept: KeptTask, methods: list[str]) -> KeptTask:
         weights={m: kept.weights[m] for m in methods if m in kept.weights},
         trajectory={m: kept.trajectory[m] for m in methods if m in kept.trajectory},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedAgain:
+    """One metric of kept weights: as stored with them, and measured again."""
+
+    task: str
+    method: str
+    seed: int
+    metric: str
+    stored: float | None
+    value: float
+
+
+def evaluate_kept(folder: Path, device: str | None = None) -> Iterator[EvaluatedAgain]:
+    """Evaluate all kept weights of a run again, without training.
+
+    Args:
+        folder: the run folder.
+        device: cpu or cuda; None lets Accelerate choose.
+
+    Raises:
+        UsageError: the run has no weights, or a file is damaged.
+    """
+    config, results = open_run(folder)
+    with closing(results):
+        points = load_points(results.meta())
+        context = RunContext(folder, device, threads=threads_of(results))
+    found = [
+        (cell, seed, files)
+        for cell in plan_points(config, points)
+        for seed in cell.seeds
+        if (files := kept_files(folder, cell, seed))
+    ]
+    if not found:
+        raise UsageError(f"{folder} has no kept weights; --keep last keeps them.")
+    for cell, seed, files in found:
+        with using_threads(context.threads), using_tf32(cell.recipe.tf32):
+            kept = KeptModel(cell, context, seed)
+            for label, path in files.items():
+                weights, header = read_weights(path)
+                stored = json.loads(header.get("values", "{}"))
+                for metric, value in kept.measure(weights).items():
+                    yield EvaluatedAgain(
+                        task=cell.task,
+                        method=label,
+                        seed=seed,
+                        metric=metric,
+                        stored=stored.get(metric),
+                        value=value,
+                    )

@@ -44,6 +44,10 @@ class RunContext:
     """Broken files of the data that a training may leave out."""
     workers: int = 1
     """Data-parallel processes per training: see :mod:`.data_parallel`."""
+    keep: str = "none"
+    """Weights to keep as files: none, last, or all, of every evaluated epoch."""
+    commit: str = ""
+    """Git state of the folder in which the run was started, for kept weights."""
     precision: str | None = None
     """Precision of the task's finished trainings; None if there are none."""
 

@@ -43,6 +43,7 @@ from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     CONTROL_PURPOSE,
+    EVALUATION_PURPOSE,
     JointLossTask,
     Loader,
     SeedBatchTask,
@@ -89,8 +90,9 @@ from switch_ema.bench.train.statistics import recompute_statistics
 from switch_ema.bench.train.training_loss import has_training_loss, training_losses
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
+from switch_ema.bench.train.weights import save_weights
 
-_TRAINING, _EVALUATION, _SAMPLES = 0, 2**30, 3 * 2**30
+_TRAINING, _SAMPLES = 0, 3 * 2**30
 """Purposes of an epoch's random numbers: see ``epoch_seed``."""
 
 
@@ -365,6 +367,7 @@ class Training:
         """Log, checkpoint and report a finished epoch."""
         self._log()
         self._keep_point()
+        self._keep_weights()  # before the checkpoint, after which an epoch is over
         self._save_if_due()
         first = self.result.values[self.cell.methods[0]]
         progress(self.epoch, latest_of(first))
@@ -600,7 +603,7 @@ class Training:
             if rounding
             else nullcontext()
         )
-        with self._averaged(label, _EVALUATION), changed:
+        with self._averaged(label, EVALUATION_PURPOSE), changed:
             return task_checks.measure(task, self.model, len(self.cell.networks))
 
     def _measure_rounded(self, label: str) -> dict[str, list[float]]:
@@ -689,6 +692,15 @@ class Training:
     def _keep_point(self) -> None:
         if self.context.keeps_trajectory:
             save_point(self)
+
+    def _keep_weights(self) -> None:
+        keep, recipe = self.context.keep, self.cell.recipe
+        if keep == "none" or self.result.status != "done":
+            return
+        if self.epoch == recipe.epochs:
+            save_weights(self)
+        elif keep == "all" and recipe.is_evaluated(self.epoch):
+            save_weights(self, self.epoch)
 
     def _start_trackers(self) -> None:
         if self.context.trackers:

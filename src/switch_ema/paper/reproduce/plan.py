@@ -26,6 +26,7 @@ class RowPlan:
     config: CompareConfig
     folder: Path
     """Folder of its results."""
+    scale: str = "small"
 
 
 def select_tables(names: Sequence[str]) -> list[PaperTable]:
@@ -90,7 +91,9 @@ def plan_row(
 
         config = first_look(config)
     config = _with_stored(config, folder)
-    return RowPlan(table=table, row=row, config=config, folder=folder)
+    return RowPlan(
+        table=table, row=row, config=config, folder=folder, scale=settings.scale
+    )
 
 
 def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:

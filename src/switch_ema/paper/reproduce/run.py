@@ -40,6 +40,7 @@ def run_rows(
             options,
             out=plan.folder.parent,
             name=plan.folder.name,
+            keep=options.keep or ("last" if plan.scale == "paper" else "none"),
             keep_checkpoints=plan.table.keeps,
         )
         started = time.perf_counter()
