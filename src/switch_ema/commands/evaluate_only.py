@@ -10,7 +10,7 @@ from rich.table import Table
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.report.numbers import fixed
 from switch_ema.bench.results.folder import RESULTS
-from switch_ema.bench.results.kept_weights import evaluate_kept
+from switch_ema.bench.results.kept_weights import EvaluatedAgain, evaluate_kept
 
 if TYPE_CHECKING:
     from switch_ema.paper.reproduce.plan import RowPlan
@@ -33,18 +33,31 @@ def evaluate_rows(
         names = ", ".join(f"{plan.table.name} {plan.row.name}" for plan in plans)
         raise UsageError(f"nothing is stored of {names}; train it first.")
     for plan in trained:
-        table = Table(title=escape(f"{plan.table.name} {plan.row.name}"))
-        for name in ("method", "seed", "metric", "stored", "again", "difference"):
-            table.add_column(name, overflow="fold")
+        tables: dict[str, Table] = {}
         with console.status(f"Evaluating {escape(plan.row.name)}") as status:
             for one in evaluate_kept(plan.folder, device):
                 status.update(escape(f"Evaluating {plan.row.name}, {one.method}"))
-                stored = one.stored
-                known = "-" if stored is None else fixed(stored, _DECIMALS)
-                change = None if stored is None else one.value - stored
-                table.add_row(
-                    *(escape(one.method), str(one.seed), escape(one.metric), known),
-                    fixed(one.value, _DECIMALS),
-                    "-" if change is None else fixed(change, _DECIMALS, "+"),
-                )
-        console.print(table)
+                if one.task not in tables:
+                    tables[one.task] = _new_table(plan, one.task)
+                _add(tables[one.task], one)
+        for table in tables.values():
+            console.print(table)
+
+
+def _new_table(plan: "RowPlan", task: str) -> Table:
+    title = plan.row.of_task(task).title
+    table = Table(title=escape(f"{plan.table.name} {plan.row.name}: {title}"))
+    for name in ("method", "seed", "metric", "stored", "again", "difference"):
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: Table, one: EvaluatedAgain) -> None:
+    known, change = "-", "-"
+    if one.stored is not None:
+        known = fixed(one.stored, _DECIMALS)
+        change = fixed(one.value - one.stored, _DECIMALS, "+")
+    table.add_row(
+        *(escape(one.method), str(one.seed), escape(one.metric), known),
+        *(fixed(one.value, _DECIMALS), change),
+    )

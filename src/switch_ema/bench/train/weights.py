@@ -20,7 +20,7 @@ from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.spec import task_slug
+from switch_ema.bench.spec import parse_task, task_slug
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import SeedBatchTask, Task
@@ -49,7 +49,8 @@ def weights_path(
     """
     label = re.sub(r"[^\w.=@*+-]+", "-", method)
     at = "" if epoch is None else f"-epoch-{epoch}"
-    name = f"{task_slug(cell.task)}-{cell.id[:6]}-seed-{seed}-{label}{at}.safetensors"
+    task = task_slug(parse_task(cell.task).name)  # the cell's id has the options
+    name = f"{task}-{cell.id[:6]}-seed-{seed}-{label}{at}.safetensors"
     return folder / _FOLDER / name
 
 
