@@ -639,7 +639,7 @@ class Training:
         for label in self.averagers:
             if label in self.selections:
                 continue
-            with self._averaged(label, _EVALUATION):
+            with self._averaged(label, EVALUATION_PURPOSE):
                 losses = training_losses(self.task, self.model, self.accelerator)
             for own, networks in self.shown[label].items():
                 self.result.training_losses[own] = losses[networks]
