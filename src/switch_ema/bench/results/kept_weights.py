@@ -134,7 +134,7 @@ def load_kept(
         has_checkpoint = checkpoint_path(folder, cell).exists()
         if cell.seeds[0] == wanted and has_checkpoint:
             found = _load(cell, context)
-        elif wanted in cell.seeds and (files := kept_files(folder, cell, wanted)):
+        elif wanted in cell.seeds and (files := _kept_files(folder, cell, wanted)):
             found = _load_files(cell, context, wanted, files)
         else:
             continue
@@ -150,13 +150,13 @@ def load_kept(
     return [_with_methods(task, chosen) for task in kept.values()]
 
 
-def kept_files(folder: Path, cell: Cell, seed: int) -> dict[str, Path]:
+def _kept_files(folder: Path, cell: Cell, seed: int) -> dict[str, Path]:
     """Return the files with the final weights of a seed, by method."""
     paths = {label: weights_path(folder, cell, label, seed) for label in cell.methods}
     return {label: path for label, path in paths.items() if path.is_file()}
 
 
-class KeptModel:
+class _KeptModel:
     """A network of a cell, without its training, to load kept weights into."""
 
     def __init__(self, cell: Cell, context: RunContext, seed: int) -> None:
@@ -187,7 +187,7 @@ class KeptModel:
 def _load_files(
     cell: Cell, context: RunContext, seed: int, files: Mapping[str, Path]
 ) -> KeptTask:
-    kept = KeptModel(cell, context, seed)
+    kept = _KeptModel(cell, context, seed)
     device = next(kept.model.parameters()).device
     weights: dict[str, Weights] = {
         label: send_to_device(read_weights(path)[0], device)
@@ -305,13 +305,13 @@ def evaluate_kept(folder: Path, device: str | None = None) -> Iterator[Evaluated
         (cell, seed, files)
         for cell in plan_points(config, points)
         for seed in cell.seeds
-        if (files := kept_files(folder, cell, seed))
+        if (files := _kept_files(folder, cell, seed))
     ]
     if not found:
         raise UsageError(f"{folder} has no kept weights; --keep last keeps them.")
     for cell, seed, files in found:
         with using_threads(context.threads), using_tf32(cell.recipe.tf32):
-            kept = KeptModel(cell, context, seed)
+            kept = _KeptModel(cell, context, seed)
             for label, path in files.items():
                 weights, header = read_weights(path)
                 stored = json.loads(header.get("values", "{}"))
