@@ -24,6 +24,7 @@ from switch_ema.commands.publishing import (
     restore_run,
 )
 from switch_ema.paper.reproduce.presets import RowSettings
+from switch_ema.paper.reproduce.rehearse_options import RehearseOptions
 
 if TYPE_CHECKING:
     from switch_ema.bench.report.sections import AnalysisSection, Sheet
@@ -49,6 +50,7 @@ class Reproduce:
     - switch-ema reproduce table-13 figure-decay
     - switch-ema reproduce all --budget 30min
     - switch-ema reproduce table-2 --scale paper --dry-run
+    - switch-ema reproduce table-2 --scale paper --rehearse
     - switch-ema reproduce table-3 --scale paper --show deit-s
     - switch-ema reproduce table-2 --scale paper --executor ray --workers-per-training 8
     - switch-ema reproduce table-3 --rows resnet18 --until-decided --publish
@@ -69,6 +71,9 @@ class Reproduce:
     budget: str | None = None
     """With all: time budget, such as 90s, 30min or 2h; it determines rows and seeds."""
     run: RunOptions = field(default_factory=RunOptions)
+    rehearsal: Annotated[RehearseOptions, tyro.conf.arg(name="")] = field(
+        default_factory=RehearseOptions
+    )
     list: bool = False
     """List the rows with the paper's numbers and exit."""
     show: str | None = None
@@ -84,26 +89,37 @@ class Reproduce:
     """Evaluate the kept weights again and print them beside the stored values, without
     training."""
     write_docs: Path | None = None
-    """Write the published results to this file as Markdown, without training."""
+    """Write the published results to this file as Markdown, without training. With
+    --rehearse: write the table of stored rehearsals between two marks of the file."""
     format: Literal["text", "json"] = "text"
-    """json: print the verdicts on the tables' rows as JSON, and everything else to
-    standard error."""
+    """json: print the verdicts on the tables' rows, or what a rehearsal measured, as
+    JSON, and everything else to standard error."""
 
     def __post_init__(self) -> None:
         if self.format == "json" and (
-            self.list or self.show or self.write_docs or ALL in self.tables
+            self.list
+            or self.show
+            or self.write_docs
+            or (ALL in self.tables and not self.rehearsal.rehearse)
         ):
             raise UsageError("--format json is for tables by name, such as table-3.")
         if self.run.name is not None:
             raise UsageError(
                 "--name is for compare; reproduce names folders after tables and rows."
             )
+        if self.rehearsal.rehearse and self.settings.scale != "paper":
+            raise UsageError("--rehearse needs --scale paper.")
 
     def __call__(self, console: Console) -> None:
-        """List rows, write stored results, or train rows and show them."""
+        """List or rehearse rows, write stored results, or train rows and show them."""
         from switch_ema.paper import TABLES
         from switch_ema.paper.reproduce.plan import select_tables
 
+        if self.rehearsal.rehearse:
+            from switch_ema.commands.rehearse import rehearse
+
+            rehearse(self, console)
+            return
         if ALL in self.tables and not (self.list or self.show):
             from switch_ema.commands.reproduce_all import reproduce_all
 
@@ -220,7 +236,7 @@ def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) 
     run = flags.run
     local = run.executor in ("local", "inline") and run.workers_per_training == 1
     if flags.settings.scale == "paper" or not local:
-        _print_cluster_plan(plans, run.workers_per_training, console)
+        _print_cluster_plan(plans, run, console)
         return
     from switch_ema.bench.report.numbers import duration
     from switch_ema.paper.reproduce.estimate import declared_row_time, measure_row_time
@@ -245,19 +261,20 @@ def _print_plan(flags: Reproduce, plans: Sequence["RowPlan"], console: Console) 
 
 
 def _print_cluster_plan(
-    plans: Sequence["RowPlan"], workers: int, console: Console
+    plans: Sequence["RowPlan"], run: RunOptions, console: Console
 ) -> None:
-    """Print the plan for a cluster; costs are known only from finished trainings."""
+    """Print the plan for a cluster, with costs that were measured or rehearsed."""
     from switch_ema.bench.plan.cells import make_plan
     from switch_ema.bench.train.data_parallel import check_divisible
-    from switch_ema.paper.reproduce.estimate import gpu_hours
+    from switch_ema.commands.rehearse import planned_cost, print_data_check
 
+    workers = run.workers_per_training
     table, known, refused = _plan_table("GPU-hours"), [], dict[str, None]()
     for plan in plans:
-        hours = gpu_hours(plan)
+        hours, cost = planned_cost(plan, run.out)
         if hours is not None:
             known.append(hours)
-        _add_plan(table, plan, "unknown" if hours is None else f"{hours:.1f}")
+        _add_plan(table, plan, cost)
         if workers > 1:
             try:
                 for cell in make_plan(plan.config):
@@ -275,8 +292,9 @@ def _print_cluster_plan(
     total = f"{sum(known):.1f}" if len(known) == len(plans) else "unknown"
     console.print(
         f"Total GPU-hours: {total}, counted from trainings of the same row that "
-        "finished on a GPU."
+        "finished on a GPU, or else from a rehearsal on one."
     )
+    print_data_check(plans, console)
 
 
 def _plan_table(cost: str) -> Table:

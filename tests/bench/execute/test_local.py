@@ -12,7 +12,7 @@ import torch
 
 from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.execute.cells import train_cells
-from switch_ema.bench.execute.local import Pool, _how_it_died
+from switch_ema.bench.execute.local import Pool, how_it_died
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
@@ -205,7 +205,7 @@ def test_an_exit_in_a_task_is_told_with_its_line(tasks, tmp_path):
 def test_a_worker_that_died_tells_how(end, argument, told):
     process = get_context("fork").Process(target=end, args=(argument,))
     process.start()
-    assert _how_it_died(process) == told
+    assert how_it_died(process) == told
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

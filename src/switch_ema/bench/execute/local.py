@@ -137,7 +137,7 @@ class Pool:
                     if lost[cell.id] < 2:
                         waiting.append(cell)
                     else:
-                        why = f"its process died twice, {_how_it_died(worker.process)}"
+                        why = f"its process died twice, {how_it_died(worker.process)}"
                         yield cell, CellResult("failed", why)
                     continue
                 worker.heard = time.monotonic()
@@ -216,7 +216,8 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _how_it_died(process: BaseProcess) -> str:
+def how_it_died(process: BaseProcess) -> str:
+    """Describe the end of a process, by signal or exit code."""
     process.join(timeout=5)  # its pipe closes slightly before it exits
     code = process.exitcode or 0
     if code < 0:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.loaders import feed
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.task import Loader
 from switch_ema.bench.train.checkpoints import checkpoint_path, save_checkpoint
@@ -128,17 +129,17 @@ class RehearsedTraining(Training):
         self, cell: Cell, context: RunContext, limits: RehearsalLimits
     ) -> None:
         self.limits = limits
-        self.watch: _Stopwatch | None = None
+        self.watch = _Stopwatch()
         self.seen: _Inspection | None = None
         super().__init__(cell, context)
         self.evaluated = self.tested.shorten_evaluation(limits.evaluated)
         if self.accelerator.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.accelerator.device)
 
-    def _make_loader(self, epoch: int) -> Loader:
-        batches = self.limits.steps * self.cell.recipe.accumulate
-        self.watch = _Stopwatch(super()._make_loader(epoch), batches)
-        return self.watch
+    def _feed(self, loader: Loader) -> Iterator[Any]:
+        count = self.limits.steps * self.cell.recipe.accumulate
+        self.watch = _Stopwatch()
+        return self.watch.timed(islice(super()._feed(loader), count))
 
     def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
         if self.seen is not None:
@@ -158,7 +159,7 @@ class RehearsedTraining(Training):
 
     def measured(self, **seconds: float) -> CellRehearsal:
         """Return all measurements, after the last epoch."""
-        assert self.watch is not None and self.seen is not None
+        assert self.seen is not None
         accumulate = self.cell.recipe.accumulate
         device = self.accelerator.device
         on_gpu = device.type == "cuda"
@@ -170,7 +171,7 @@ class RehearsedTraining(Training):
             batch=self.watch.examples * accumulate,
             step_seconds=self.watch.step_seconds(accumulate, with_waits=False),
             loop_seconds=self.watch.step_seconds(accumulate, with_waits=True),
-            input_rate=_input_rate(super()._make_loader(1)),
+            input_rate=_input_rate(feed(self._make_loader(1), device)),
             evaluated=self.evaluated,
             checkpoint_mb=checkpoint_path(self.context.folder, self.cell).stat().st_size
             / 1e6,
@@ -185,25 +186,17 @@ class RehearsedTraining(Training):
 
 
 class _Stopwatch:
-    """The first batches of a loader, with the time between them.
+    """Measures the time between batches."""
 
-    Its length is that of the loader, so that schedules are those of the whole training.
-    """
-
-    def __init__(self, loader: Loader, batches: int) -> None:
-        self._loader, self._batches = loader, batches
+    def __init__(self) -> None:
         self.waits: list[float] = []
         self.steps: list[float] = []
         self.examples = 0
 
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._loader)
-        for _ in range(min(self._batches, len(self._loader))):
-            started = time.perf_counter()
-            batch = next(batches)
+    def timed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches, and note how long each takes to come, and until the next."""
+        started = time.perf_counter()
+        for batch in batches:
             self.waits.append(time.perf_counter() - started)
             self.examples = examples_in(batch)
             started = time.perf_counter()
@@ -211,6 +204,7 @@ class _Stopwatch:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             self.steps.append(time.perf_counter() - started)
+            started = time.perf_counter()
 
     def step_seconds(self, accumulate: int, *, with_waits: bool) -> float:
         """Return the median time of an optimizer step, leaving out the first one.
@@ -273,10 +267,10 @@ def examples_in(batch: Any) -> int:
     return len(first)
 
 
-def _input_rate(loader: Loader) -> float:
+def _input_rate(batches: Iterator[Any]) -> float:
     """Return the examples per second of a loader, without the time to start it."""
     times, counts = [time.perf_counter()], []
-    for batch in islice(loader, _INPUT_BATCHES):
+    for batch in islice(batches, _INPUT_BATCHES):
         times.append(time.perf_counter())
         counts.append(examples_in(batch))
         if times[-1] - times[0] > _INPUT_SECONDS:

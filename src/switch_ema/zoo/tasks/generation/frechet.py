@@ -1,6 +1,7 @@
 """Fréchet distances between the features of generated and real images."""
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,6 +72,21 @@ class FrechetDistance:
     def to(self, device: torch.device) -> None:
         """Compute the features on another device."""
         self._metric.to(device)
+
+
+def write_untrained_inception(path: Path) -> None:
+    """Write a file like that of FID's Inception weights, with random ones.
+
+    It lets a rehearsal measure FID's time and memory; its values mean nothing.
+    """
+    published = sources.need("torch_fidelity.feature_extractor_inceptionv3")
+
+    class Untrained(published.FeatureExtractorInceptionV3):  # type: ignore[misc,name-defined]
+        def load_state_dict(self, *_: Any, **__: Any) -> None:
+            """Keep the random weights: the constructor loads a file."""
+
+    torch.save({}, path)
+    torch.save(Untrained("untrained", ["2048"], str(path)).state_dict(), path)
 
 
 class Features(nn.Module):

@@ -1,0 +1,159 @@
+"""The Markdown table of all rows at the paper's scale, from stored rehearsals.
+
+Measured and assumed numbers are apart: operations and memory are counted in rehearsals,
+the speed of a GPU comes from published throughputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.spec import parse_spec
+from switch_ema.bench.text import read_utf8
+from switch_ema.paper.reproduce.full_size import full_size
+from switch_ema.paper.reproduce.plan import RowPlan
+from switch_ema.paper.reproduce.rehearsals import Rehearsal, load_rehearsal
+from switch_ema.zoo.tasks.registry import needed_data
+
+BEGIN, END = "<!-- rehearsals: begin -->", "<!-- rehearsals: end -->"
+"""Marks of the part of a page that is replaced."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A published training throughput of a network, and what it computes."""
+
+    network: str
+    images_per_second: float
+    gflops: float
+    """10^9 floating-point operations of a training step, per image: three times those
+    of the forward pass."""
+
+    @property
+    def tflops(self) -> float:
+        """Sustained 10^12 operations per second."""
+        return self.images_per_second * self.gflops / 1e3
+
+
+GPU = "an RTX 3090"
+SOURCE = (
+    "timm's published training benchmark (mixed precision, channels last, PyTorch "
+    "1.12, 224 pixels)"
+)
+RESNET = Throughput("ResNet-50", 1218.0, 24.5)
+DEIT = Throughput("DeiT-S", 1050.7, 27.6)
+CONVNEXT = Throughput("ConvNeXt-T", 819.2, 26.8)
+SWIN = Throughput("Swin-T", 648.7, 27.0)
+DENSENET = Throughput("DenseNet-121", 913.7, 17.2)
+_REFERENCES = {
+    "deit": DEIT,
+    "mlp-mixer": DEIT,
+    "bert": DEIT,
+    "convnext": CONVNEXT,
+    "swin": SWIN,
+    "densenet": DENSENET,
+    # Without published throughputs; many small operations, like DenseNet's.
+    "moganet": DENSENET,
+    "lstm": DENSENET,
+    "predrnn": DENSENET,
+}
+"""Throughput that stands for a network, by part of its name or of the task's; all
+others compute mostly convolutions, as ResNet-50 does."""
+
+
+def reference_of(task: str) -> Throughput:
+    """Return the published throughput that stands for a row's network."""
+    spec = parse_spec(task)
+    name = f"{spec.name} {spec.options.get('network', spec.options.get('backbone'))}"
+    return next((one for part, one in _REFERENCES.items() if part in name), RESNET)
+
+
+def assumed_hours(rehearsal: Rehearsal, epochs: float) -> float | None:
+    """Return the GPU-hours of training some epochs, at the assumed speed."""
+    if rehearsal.measured is None or rehearsal.side is not None:
+        return None
+    operations = full_size(rehearsal.task).trained * rehearsal.measured.flops * epochs
+    return operations / reference_of(rehearsal.task).tflops / 1e12 / 3600
+
+
+def rehearsal_page(plans: Sequence[RowPlan], out: Path, command: str) -> str:
+    """Return the Markdown table of rows, with the assumptions behind it."""
+    lines = [
+        "| row | data | network | batch | memory, GB | GFLOP | rehearsed | GPU-hours |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [_line(plan, load_rehearsal(out, *_names(plan))) for plan in plans]
+    references = dict.fromkeys([RESNET, *_REFERENCES.values()])
+    speeds = ", ".join(
+        f"{one.network} {one.images_per_second:,.0f} images/s x {one.gflops:g} GFLOP = "
+        f"{one.tflops:.0f} TFLOP/s"
+        for one in references
+    )
+    return "\n".join([f"Written by `{command}`.", "", *lines, "", _legend(speeds)])
+
+
+def _legend(speeds: str) -> str:
+    return (
+        "**Counted in rehearsals:** parameters; memory in float32 of the state "
+        "(weights, gradients, optimizer, averages) + the activations of a whole batch, "
+        "which accumulation and several GPUs divide; GFLOP, the operations of a "
+        "training step per example. **Assumed:** GPU-hours of one training of the "
+        "longest method + of the whole row (all methods and seeds), without "
+        f"evaluations, on {GPU}: examples x epochs x GFLOP / speed, where the speed is "
+        f"that of a published network of the same kind: {speeds}, from {SOURCE}. "
+        "MogaNet, LSTMs and PredRNN have no published throughput and use DenseNet's "
+        "speed. None of these rows was ever run on a GPU by us."
+    )
+
+
+def _names(plan: RowPlan) -> tuple[str, str]:
+    return plan.table.name, plan.row.name
+
+
+def _line(plan: RowPlan, found: Rehearsal | None) -> str:
+    table, row = _names(plan)
+    spec = parse_spec(plan.config.tasks[0])
+    data = ", ".join(needed_data(spec.name, spec.options))
+    size = full_size(plan.config.tasks[0])
+    start = [f"`{table} {row}`".replace("table-", "", 1), data]
+    if found is None or found.measured is None:
+        why = "no" if found is None else "failed"
+        return _joined([*start, "", f"{size.batch:,} {size.unit}", "", "", why, ""])
+    one, cells = found.measured, make_plan(plan.config)
+    hours = [
+        assumed_hours(found, epochs)
+        for epochs in (
+            max(cell.recipe.epochs for cell in cells),
+            sum(cell.recipe.epochs for cell in cells),
+        )
+    ]
+    sized = found.side is None
+    state, kept = one.state_mb / 1e3, size.batch * one.activations_mb / 1e3
+    how = f"{one.batch:,} {size.unit}" if sized else f"at {found.side} pixels"
+    return _joined(
+        [
+            *start,
+            one.network.replace(" parameters", ""),
+            f"{size.batch:,} {size.unit}",
+            f"{state:.1f} + {kept:,.0f}" if sized else f"{state:.1f} + ?",
+            f"{one.flops / 1e9:.3g}" if sized else "",
+            f"{found.when}, {how}",
+            " + ".join("?" if one is None else f"{one:,.0f}" for one in hours),
+        ]
+    )
+
+
+def _joined(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def replaced(path: Path, text: str) -> str:
+    """Return a page whose part between the marks is a new text."""
+    page = read_utf8(path) if path.is_file() else f"{BEGIN}\n{END}\n"
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UsageError(f"{path} must contain the lines {BEGIN} and {END}.")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"

@@ -1,0 +1,131 @@
+"""`switch-ema reproduce --rehearse` as a user meets it."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from switch_ema.paper.reproduce import rehearse as rows
+from switch_ema.paper.reproduce.rehearsals import Rehearsal, this_machine
+from switch_ema.paper.show.rehearsal_table import BEGIN, END
+from tests.paper.reproduce.test_rehearsals import MEASURED
+from tests.test_cli import call
+
+RUN = ("reproduce", "table-3", "--scale", "paper", "--rehearse")
+TWO = ("--rows", "resnet18", "vgg13-bn")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder without data, where rehearsals are made up and one row fails."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("SWITCH_EMA_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def rehearse_row(plan, options, run):
+        found = Rehearsal(
+            table=plan.table.name,
+            row=plan.row.name,
+            task=plan.config.tasks[0],
+            data="generated",
+            missing=("cifar100",),
+            machine=this_machine(),
+            when="2026-11-18",
+            seconds=1.0,
+            side=options.rehearse_side,
+            measured=MEASURED,
+        )
+        if plan.row.name != "vgg13-bn":
+            return found
+        return replace(found, measured=None, error="no room.")
+
+    monkeypatch.setattr(rows, "rehearse_row", rehearse_row)
+    return tmp_path
+
+
+def test_rows_are_rehearsed_shown_and_stored(folder, capsys, monkeypatch):
+    code, out, err = call(capsys, *RUN, "--rows", "resnet18")
+    assert code == 0 and err == ""
+    assert "table-3 resnet18 rehearsed (1 s)" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("resnet18 ")]
+    # batch, step, memory, rates of input and step, hours
+    assert line.split()[1:7] == ["none", "2/100", "0.50", "1.3", "-", "1000"]
+    assert line.split()[7] == "4.00"
+    assert "`switch-ema data cifar100` says how to get them." in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    assert line.split()[8] == "11k"
+    # The plan then has the hours.
+    monkeypatch.setenv("COLUMNS", "200")
+    plan = ("reproduce", "table-3", "--scale", "paper", "--rows", "resnet18")
+    code, out, _ = call(capsys, *plan, "--dry-run")
+    assert code == 0 and re.search(r"1[01],\d\d\d h on this CPU", out)
+
+
+def test_a_failed_row_does_not_stop_the_others(folder, capsys):
+    code, out, err = call(capsys, *RUN, *TWO)
+    assert code != 0
+    assert "table-3 vgg13-bn failed: no room." in out
+    assert "table-3 resnet18 rehearsed" in out
+    assert "1 of 2 rows failed (vgg13-bn); the reasons are above." in " ".join(
+        err.split()
+    )
+
+
+def test_json(folder, capsys):
+    code, out, _ = call(capsys, *RUN, *TWO, "--format", "json")
+    assert code != 0
+    failed, done = json.loads(out)
+    assert failed["error"] == "no room." and failed["hours"] is None
+    assert done["row"] == "resnet18" and done["hours"] > 1000
+    assert done["measured"]["step_seconds"] == 0.5
+
+
+def test_smaller_images_give_no_hours(folder, capsys):
+    code, out, _ = call(capsys, *RUN, "--rows", "resnet18", "--rehearse-side", "16")
+    (line,) = [line for line in out.splitlines() if line.startswith("resnet18 ")]
+    assert code == 0 and line.split()[-1] == "-"
+    assert "With smaller images no hours are estimated." in out
+
+
+def test_a_dry_run_looks_for_the_data_without_rehearsing(folder, capsys):
+    code, out, _ = call(capsys, *RUN, "--rows", "resnet18", "--dry-run")
+    assert code == 0 and "cifar100" in out and "rehearsed" not in out
+    assert not (folder / "runs").exists()
+
+
+def test_the_table_of_a_page_is_replaced(folder, capsys):
+    assert call(capsys, *RUN, "--rows", "resnet18")[0] == 0
+    page = folder / "page.md"
+    page.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    code, _, err = call(capsys, *RUN, *TWO, "--write-docs", "page.md")
+    assert code == 0 and err == ""
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert "old" not in text
+    (line,) = [line for line in text.splitlines() if "resnet18" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:3] == ["`3 resnet18`", "cifar100", "ResNet, 11,220,132"]
+    # State, activations of 100 images, operations; 250 epochs of SWA at 30 TFLOP/s.
+    assert cells[3:6] == ["100 images", "0.2 + 0", "3.3"]
+    hours = 50_000 * 250 * 3.3e9 / (1218 * 24.5e9) / 3600
+    assert cells[7].split(" + ")[0] == f"{hours:,.0f}"
+    (other,) = [line for line in text.splitlines() if "vgg13-bn" in line]
+    assert "| no |" in other
+    page.write_text("without marks")
+    code, _, err = call(capsys, *RUN, "--write-docs", "page.md")
+    assert code != 0 and "must contain the lines" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce", "table-3", "--rehearse"), "--rehearse needs --scale paper."),
+        (("reproduce", "--scale", "paper", "--rehearse"), "name tables to rehearse"),
+        ((*RUN, "--max-steps", "0"), "max_steps must be at least 1, got 0."),
+    ],
+)
+def test_wrong_flags(folder, capsys, arguments, message):
+    code, _, err = call(capsys, *arguments)
+    assert code != 0 and message in " ".join(err.split())
