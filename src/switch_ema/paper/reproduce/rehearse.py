@@ -44,7 +44,7 @@ from switch_ema.zoo.models.pretrained import NONE, source_name, weight_sources
 from switch_ema.zoo.tasks.generation.frechet import write_untrained_inception
 from switch_ema.zoo.tasks.registry import needed_data, needed_weights
 
-GENERATED = "generated"
+_GENERATED = "generated"
 _CPU_BATCH = 2
 """Examples per step on a CPU, whose memory does not hold a batch of a GPU."""
 _INCEPTION = source_name("inception")
@@ -93,7 +93,7 @@ def rehearse_row(plan: RowPlan, options: RehearseOptions, run: RunOptions) -> Re
         "table": plan.table.name,
         "row": plan.row.name,
         "task": plan.config.tasks[0],
-        "data": GENERATED if check.missing else ", ".join(check.found.values()),
+        "data": _GENERATED if check.missing else ", ".join(check.found.values()),
         "missing": (*check.missing, *check.weights),
         "batch": batch,
         "side": options.rehearse_side,

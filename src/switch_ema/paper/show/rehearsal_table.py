@@ -22,7 +22,7 @@ BEGIN, END = "<!-- rehearsals: begin -->", "<!-- rehearsals: end -->"
 
 
 @dataclass(frozen=True)
-class Throughput:
+class _Throughput:
     """A published training throughput of a network, and what it computes."""
 
     network: str
@@ -37,45 +37,45 @@ class Throughput:
         return self.images_per_second * self.gflops / 1e3
 
 
-GPU = "an RTX 3090"
-SOURCE = (
+_GPU = "an RTX 3090"
+_SOURCE = (
     "timm's published training benchmark (mixed precision, channels last, PyTorch "
     "1.12, 224 pixels)"
 )
-RESNET = Throughput("ResNet-50", 1218.0, 24.5)
-DEIT = Throughput("DeiT-S", 1050.7, 27.6)
-CONVNEXT = Throughput("ConvNeXt-T", 819.2, 26.8)
-SWIN = Throughput("Swin-T", 648.7, 27.0)
-DENSENET = Throughput("DenseNet-121", 913.7, 17.2)
+_RESNET = _Throughput("ResNet-50", 1218.0, 24.5)
+_DEIT = _Throughput("DeiT-S", 1050.7, 27.6)
+_CONVNEXT = _Throughput("ConvNeXt-T", 819.2, 26.8)
+_SWIN = _Throughput("Swin-T", 648.7, 27.0)
+_DENSENET = _Throughput("DenseNet-121", 913.7, 17.2)
 _REFERENCES = {
-    "deit": DEIT,
-    "mlp-mixer": DEIT,
-    "bert": DEIT,
-    "convnext": CONVNEXT,
-    "swin": SWIN,
-    "densenet": DENSENET,
+    "deit": _DEIT,
+    "mlp-mixer": _DEIT,
+    "bert": _DEIT,
+    "convnext": _CONVNEXT,
+    "swin": _SWIN,
+    "densenet": _DENSENET,
     # Without published throughputs; many small operations, like DenseNet's.
-    "moganet": DENSENET,
-    "lstm": DENSENET,
-    "predrnn": DENSENET,
+    "moganet": _DENSENET,
+    "lstm": _DENSENET,
+    "predrnn": _DENSENET,
 }
 """Throughput that stands for a network, by part of its name or of the task's; all
 others compute mostly convolutions, as ResNet-50 does."""
 
 
-def reference_of(task: str) -> Throughput:
+def _reference_of(task: str) -> _Throughput:
     """Return the published throughput that stands for a row's network."""
     spec = parse_spec(task)
     name = f"{spec.name} {spec.options.get('network', spec.options.get('backbone'))}"
-    return next((one for part, one in _REFERENCES.items() if part in name), RESNET)
+    return next((one for part, one in _REFERENCES.items() if part in name), _RESNET)
 
 
-def assumed_hours(rehearsal: Rehearsal, epochs: float) -> float | None:
+def _assumed_hours(rehearsal: Rehearsal, epochs: float) -> float | None:
     """Return the GPU-hours of training some epochs, at the assumed speed."""
     if rehearsal.measured is None or rehearsal.side is not None:
         return None
     operations = full_size(rehearsal.task).trained * rehearsal.measured.flops * epochs
-    return operations / reference_of(rehearsal.task).tflops / 1e12 / 3600
+    return operations / _reference_of(rehearsal.task).tflops / 1e12 / 3600
 
 
 def rehearsal_page(plans: Sequence[RowPlan], out: Path, command: str) -> str:
@@ -85,7 +85,7 @@ def rehearsal_page(plans: Sequence[RowPlan], out: Path, command: str) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [_line(plan, load_rehearsal(out, *_names(plan))) for plan in plans]
-    references = dict.fromkeys([RESNET, *_REFERENCES.values()])
+    references = dict.fromkeys([_RESNET, *_REFERENCES.values()])
     speeds = ", ".join(
         f"{one.network} {one.images_per_second:,.0f} images/s x {one.gflops:g} GFLOP = "
         f"{one.tflops:.0f} TFLOP/s"
@@ -101,8 +101,8 @@ def _legend(speeds: str) -> str:
         "which accumulation and several GPUs divide; GFLOP, the operations of a "
         "training step per example. **Assumed:** GPU-hours of one training of the "
         "longest method + of the whole row (all methods and seeds), without "
-        f"evaluations, on {GPU}: examples x epochs x GFLOP / speed, where the speed is "
-        f"that of a published network of the same kind: {speeds}, from {SOURCE}. "
+        f"evaluations, on {_GPU}: examples x epochs x GFLOP / speed. The speed is that "
+        f"of a published network of the same kind: {speeds}, from {_SOURCE}. "
         "MogaNet, LSTMs and PredRNN have no published throughput and use DenseNet's "
         "speed. None of these rows was ever run on a GPU by us."
     )
@@ -123,7 +123,7 @@ def _line(plan: RowPlan, found: Rehearsal | None) -> str:
         return _joined([*start, "", f"{size.batch:,} {size.unit}", "", "", why, ""])
     one, cells = found.measured, make_plan(plan.config)
     hours = [
-        assumed_hours(found, epochs)
+        _assumed_hours(found, epochs)
         for epochs in (
             max(cell.recipe.epochs for cell in cells),
             sum(cell.recipe.epochs for cell in cells),
