@@ -8,6 +8,7 @@ from torch import nn
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import create_task
+from switch_ema.zoo.data.sample_files import write_sample
 from switch_ema.zoo.tasks.generation.ddpm import DDPM
 from tests.zoo.tasks.helpers import seeded_model, small_task
 
@@ -32,7 +33,7 @@ def task():
 
 @torch.no_grad()
 def test_a_network_that_knows_the_noise_has_no_loss_and_draws_the_image(task):
-    image = task.x[:1]
+    image = task.x[:1].floats()
     oracle = Oracle(image, task.diffusion)
     assert task.loss(oracle, (image.expand(8, -1, -1, -1),)) < 1e-6
     drawn = task.generate(oracle, 5)
@@ -48,6 +49,33 @@ def test_noise_is_the_same_for_every_method_and_number(task):
     assert torch.equal(task.generate(model, 6), first)
     assert torch.allclose(task.generate(model, 4), first[:4], atol=1e-5)
     assert first.min() >= 0 and first.max() <= 1
+
+
+@torch.no_grad()
+def test_parts_do_not_change_what_is_drawn_and_measured(task):
+    model = seeded_model(task).eval()
+    whole, measured = task.generate(model, 6), task.evaluate(model)
+    smaller = small_task("ddpm")
+    smaller.part = 4
+    assert torch.allclose(smaller.generate(model, 6), whole, atol=1e-5)
+    distance, _ = task.metrics
+    found = smaller.evaluate(model)[distance.name]
+    assert found == pytest.approx(measured[distance.name], rel=1e-3)
+
+
+def test_faces_stay_bytes_whatever_their_number(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_sample("celeba", tmp_path, count=12)
+    (tmp_path / "inception.pth").write_bytes(b"")
+    options = "dataset=celeba,scale=paper,inception=inception.pth,batch=5"
+    task = create_task(f"ddpm:{options}", (0,))
+    assert len(task.x) == len(task.x_eval) == 12
+    assert task.x.shape == (3, 64, 64)
+    assert task.x._pixels.dtype == torch.uint8
+    batches = [images for (images,) in task.train_loader(0)]
+    assert [tuple(images.shape) for images in batches] == [(5, 3, 64, 64)] * 2
+    assert 0 <= batches[0].min() < batches[0].max() <= 1
 
 
 def test_trivial_values_lie_on_the_two_sides(task):

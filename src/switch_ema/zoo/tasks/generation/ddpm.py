@@ -13,6 +13,7 @@ from switch_ema._checks import check_count
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.byte_images import ByteImages, FloatRows
 from switch_ema.zoo.data.celeba import load_celeba
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.data.splits import choose_split, stream
@@ -23,7 +24,6 @@ from switch_ema.zoo.tasks.generation.frechet import (
     FrechetDistance,
     classifier_features,
     pixel_gaussian,
-    scaled,
 )
 from switch_ema.zoo.tasks.generation.settings import find_settings
 
@@ -135,11 +135,12 @@ class DDPM(Task):
                 "the weights of FID's Inception network as the option inception."
             )
         self.metrics = self.metrics_for({"dataset": dataset, "inception": inception})
-        train, test = _load(dataset, seed, download)
-        train = _chosen(train, size, min(settings.size, len(train)), seed)
-        (train,), (test,) = choose_split(split, seed, (train,), (test,))
         side = settings.shape.image_size
-        self.x, self.x_eval = scaled(train, side), scaled(test, side)
+        train, test = (ByteImages(x, side) for x in _load(dataset, seed, download))
+        train = _chosen(train, size, min(settings.size, len(train)), seed)
+        (self.x,), (self.x_eval,) = choose_split(split, seed, (train,), (test,))
+        # Features and activations of many large images would take gigabytes.
+        self.part = 500 if side <= 16 else 100
 
     @cached_property
     def diffusion(self) -> Any:
@@ -150,9 +151,11 @@ class DDPM(Task):
     def distance(self) -> FrechetDistance:
         """The distance to real images."""
         if self.inception is not None:
-            return FrechetDistance(self.x[: self.compared], self.inception)
+            real = self.x[: self.compared].parts(self.part)
+            return FrechetDistance(real, self.inception)
         side = self.settings.shape.image_size
-        return FrechetDistance(self.x_eval, classifier_features(self.dataset, side))
+        features = classifier_features(self.dataset, side)
+        return FrechetDistance(self.x_eval.parts(self.part), features)
 
     def model(self) -> nn.Module:
         """Make the U-Net."""
@@ -164,7 +167,8 @@ class DDPM(Task):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle the images; flip half of them where that keeps the class."""
-        batches = Batches((self.x,), self.batch, self.seed, epoch=epoch, drop_last=True)
+        rows = (FloatRows(self.x),)
+        batches = Batches(rows, self.batch, self.seed, epoch=epoch, drop_last=True)
         if not self.settings.mirrored:
             return batches
         return _Mirrored(batches, stream(self.seed, f"mirrored in epoch {epoch}"))
@@ -185,10 +189,9 @@ class DDPM(Task):
         """Generate images, measure their distance, and the loss on real ones."""
         device = next(model.parameters()).device
         self.distance.to(device)
-        images = self.generate(model, self.count)
         distance, loss = self.metrics
         return {
-            distance.name: self.distance(images),
+            distance.name: self.distance(self._generated(model, self.count)),
             loss.name: self._held_out_loss(model, device),
         }
 
@@ -201,7 +204,7 @@ class DDPM(Task):
     def _held_out_loss(self, model: nn.Module, device: torch.device) -> float:
         """Return the loss on held-out images, with fixed noise."""
         generator, total = stream(self.seed, "evaluated noise"), 0.0
-        for images in torch.split(self.x_eval, 500):
+        for images in self.x_eval.parts(self.part):
             noise = torch.randn(images.shape, generator=generator)
             steps = torch.randint(_TIMESTEPS, (len(images),), generator=generator)
             moved = (tensor.to(device) for tensor in (images, noise, steps))
@@ -213,34 +216,37 @@ class DDPM(Task):
 
         The first images do not depend on the count.
         """
+        return torch.cat(list(self._generated(model, count)))
+
+    def _generated(self, model: nn.Module, count: int) -> Iterator[Tensor]:
+        """Generate images part by part."""
         device = next(model.parameters()).device
         scheduler = sources.need("diffusers").DDIMScheduler(
             num_train_timesteps=_TIMESTEPS
         )
         scheduler.set_timesteps(self.steps)
         generator = stream(self.seed, "sampled noise")
-        noise = torch.randn(count, *self.x.shape[1:], generator=generator)
-        made = []
-        for part in torch.split(noise, 500):
-            images = part.to(device)
+        for begin in range(0, count, self.part):
+            size = (min(self.part, count - begin), *self.x.shape)
+            images = torch.randn(size, generator=generator).to(device)
             for step in scheduler.timesteps:
                 predicted = model(images, step.to(device)).sample
                 images = scheduler.step(predicted, step, images).prev_sample
-            made.append((images.cpu() + 1).div(2).clamp(0, 1))
-        return torch.cat(made)
+            yield (images.cpu() + 1).div(2).clamp(0, 1)
 
     def trivial(self) -> dict[str, dict[str, float]]:
         """Measure draws from a Gaussian over pixels, and real images as the floor."""
         distance, loss = self.metrics
-        drawn = pixel_gaussian(self.x, self.count, stream(self.seed, "pixel Gaussian"))
+        generator = stream(self.seed, "pixel Gaussian")
+        drawn = pixel_gaussian(self.x, self.count, self.part, generator)
         # FID compares with the training images, so the floor uses test images.
         others = (self.x if self.inception is None else self.x_eval)[: self.count]
         return {
-            f"pixel Gaussian, {len(drawn):,} draws": {
+            f"pixel Gaussian, {self.count:,} draws": {
                 distance.name: self.distance(drawn)
             },
             f"floor: {len(others):,} real images": {
-                distance.name: self.distance(others)
+                distance.name: self.distance(others.parts(self.part))
             },
             "no noise predicted": {loss.name: 1.0},
         }
@@ -267,12 +273,12 @@ class _Mirrored:
 def _load(dataset: str, seed: int, download: bool) -> tuple[Tensor, Tensor]:
     """Return training and test images as bytes."""
     if dataset == "celeba":
-        return load_celeba()
+        return load_celeba(download=download)
     data = load_images(dataset, seed, download=download)
     return data.x_train, data.x_test
 
 
-def _chosen(images: Tensor, size: int | None, most: int, seed: int) -> Tensor:
+def _chosen(images: ByteImages, size: int | None, most: int, seed: int) -> ByteImages:
     if size is None:
         size = most
     if check_count("size", size, 10) > len(images):

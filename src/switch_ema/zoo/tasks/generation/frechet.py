@@ -1,5 +1,7 @@
 """Fréchet distances between the features of generated and real images."""
 
+import math
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from switch_ema.bench.task import Batches
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.byte_images import ByteImages, scaled
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.models.basic import small_cnn
 
+_COMBINED = 10_000
+"""Maximum number of images whose mean and covariance a Gaussian has."""
 _CLASSIFIED = 5000
 """Maximum number of images to train the classifier on."""
 
@@ -29,13 +34,13 @@ class FrechetDistance:
     many images. torchmetrics computes it.
 
     Args:
-        real: Images in [0, 1], count x channels x height x width.
+        real: Images in [0, 1], part by part: count x channels x height x width.
         features: A module that maps such images to vectors, with an attribute
             ``num_features``; or a path to the weights of FID's Inception network, as
             published by torch-fidelity.
     """
 
-    def __init__(self, real: Tensor, features: nn.Module | str) -> None:
+    def __init__(self, real: Iterable[Tensor], features: nn.Module | str) -> None:
         image = sources.need("torchmetrics.image.fid")
         options: dict[str, Any] = {"reset_real_features": False}
         if isinstance(features, str):
@@ -52,15 +57,15 @@ class FrechetDistance:
         self._metric = image.FrechetInceptionDistance(**options)
         self._update(real, real=True)
 
-    def __call__(self, images: Tensor) -> float:
-        """Measure generated images in [0, 1]."""
+    def __call__(self, images: Iterable[Tensor]) -> float:
+        """Measure generated images in [0, 1], part by part."""
         self._metric.reset()
         self._update(images, real=False)
         return float(self._metric.compute())
 
     @torch.no_grad()
-    def _update(self, images: Tensor, *, real: bool) -> None:
-        for part in torch.split(images, 500):
+    def _update(self, images: Iterable[Tensor], *, real: bool) -> None:
+        for part in images:
             # Inception has three input channels.
             coloured = part.expand(-1, 3, -1, -1) if self._is_inception else part
             self._metric.update(coloured.to(self._metric.device), real=real)
@@ -128,22 +133,19 @@ def classifier_features(dataset: str, side: int) -> Features:
     return network.eval().requires_grad_(False)
 
 
-def scaled(images: Tensor, side: int) -> Tensor:
-    """Convert bytes to floats in [0, 1], averaged down to ``side`` pixels."""
-    # In chunks, since floats take four times the memory of bytes.
-    parts = [
-        adaptive_avg_pool2d(part.float() / 255, side)
-        for part in torch.split(images, 10_000)
-    ]
-    return torch.cat(parts)
+def pixel_gaussian(
+    images: ByteImages, count: int, part: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Sample a Gaussian with the mean and covariance of the pixels, part by part.
 
-
-def pixel_gaussian(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Sample a Gaussian with the mean and covariance of the pixels."""
-    flat = images.flatten(1).double()
-    mean, covariance = flat.mean(0), torch.cov(flat.T)
-    values, vectors = torch.linalg.eigh(covariance)
-    root = vectors * values.clamp(min=0).sqrt()
-    noise = torch.randn(count, len(mean), generator=generator, dtype=torch.double)
-    drawn: Tensor = (mean + noise @ root.T).clamp(0, 1).float()
-    return drawn.view(count, *images.shape[1:])
+    With independent standard normal ``z_i``, the sum of ``z_i (x_i - mean)`` over n
+    images, divided by ``sqrt(n - 1)``, has exactly the covariance of the images: no
+    matrix of all pairs of pixels is needed. At most 10,000 images are used.
+    """
+    pixels = images[:_COMBINED].floats().flatten(1)
+    mean = pixels.mean(0)
+    centred = (pixels - mean) / math.sqrt(max(len(pixels) - 1, 1))
+    for begin in range(0, count, part):
+        drawn = min(part, count - begin)
+        noise = torch.randn(drawn, len(pixels), generator=generator)
+        yield (mean + noise @ centred).clamp(0, 1).view(drawn, *images.shape)
