@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-core test-engine lint bench chaos docs dist clean
+.PHONY: setup demo test test-core test-engine lint bench chaos numbers docs dist clean
 
 setup: $(VENV)/.dev
 
@@ -94,6 +94,10 @@ bench: $(VENV)/.peers
 # Kills, damaged files and hostile input, minutes; docs/reliability.md has the figures.
 chaos: setup
 	$(RUN) -m tests.chaos
+
+# The numbers of README and docs, computed from evidence/; a test fails if they differ.
+numbers: setup
+	$(RUN) -m tests.documented_numbers
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

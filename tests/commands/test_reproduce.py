@@ -210,6 +210,13 @@ def test_docs_are_written_from_what_is_published(folder, capsys):
     assert f"]({link})" in overview
     assert text.count("No row of this table has been run") == tables - 1
     assert "| SimMIM, DeiT-B, 800ep |  |" in text
+    opening = overview.partition("\n## ")[0]
+    assert "![Differences by row](figures/results.svg)" in opening
+    assert "of 1 rows without any difference, 0.0 are expected" in opening
+    picture = (folder / "docs/figures/results.svg").read_bytes()
+    assert b"SimMIM, DeiT-B" in picture and b"Switch EMA - EMA in the paper" in picture
+    call(capsys, "reproduce", "--write-docs", "docs/results.md")
+    assert (folder / "docs/figures/results.svg").read_bytes() == picture
     assert "| 84.16 | +0.31 |" in text
     after = (folder / "evidence/table-5/simmim.jsonl").read_bytes()
     assert after == before

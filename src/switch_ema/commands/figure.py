@@ -29,16 +29,18 @@ class FigureCommand:
     - switch-ema figure convergence runs/digits-3f runs/noisy-digits-7a
     - switch-ema figure landscape runs/digits-3f --methods plain ema switch-ema
     - switch-ema figure gains runs/digits-3f
+    - switch-ema figure mechanism evidence/table-3/*.jsonl
     - switch-ema figure boundary
     """
 
     name: tyro.conf.Positional[str | None] = None
-    """convergence, landscape, plane, boundary, decay or gains; without a name, list
-    them."""
+    """convergence, landscape, plane, boundary, decay, gains or mechanism; without a
+    name, list them."""
     runs: Annotated[
         tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")
     ] = ()
-    """Folders of finished runs, such as runs/NAME."""
+    """Folders of finished runs, such as runs/NAME; most figures read evidence files,
+    too."""
     methods: tuple[str, ...] = ()
     """Methods to draw; default: those of the paper."""
     out: Path = Path("runs")

@@ -13,6 +13,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
@@ -366,6 +367,12 @@ def _write_docs(
         families.setdefault(table.family, []).append(_section(table, stored))
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
     found = overall(tables, stored)
+    with needed(None, extra="analysis", user="--write-docs", error=UsageError):
+        from switch_ema.paper.show.overview_figure import CAPTION, write_overview
+    picture = Path("figures") / f"{path.stem}.svg"
+    if write_overview(tables, stored, path.parent / picture):
+        link = f"![Differences by row]({picture.as_posix()})"
+        found = f"{link}\n\n{CAPTION}\n\n{found}"
     for page, text in markdown_pages(families, command, found, path.stem).items():
         target = path.parent / page
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -49,12 +49,12 @@ from switch_ema.bench.report.sweeps import (
     sweep_title,
 )
 from switch_ema.bench.report.verdict_text import (
-    RULE,
     baseline_sentence,
     best_sentence,
     looks_sentence,
     missing_sentence,
     price_sentence,
+    rule_for,
     share_sentences,
     shared_cost_sentence,
     trivial_sentence,
@@ -207,7 +207,7 @@ def render_page(
         analyses=analyses,
         styles=styles,
         decision=decision(summary, display_name),
-        rule=RULE,
+        rule=rule_for(summary.tasks),
         confidence=CONFIDENCE,
         command=command or shlex.join(["switch-ema", "compare", *_tasks(summary)]),
         command_is_complete=command is not None,

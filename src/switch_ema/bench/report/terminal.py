@@ -28,13 +28,13 @@ from switch_ema.bench.report.rows import Row, baseline_of, make_rows
 from switch_ema.bench.report.sections import Sheet
 from switch_ema.bench.report.sweeps import sweep_sentences, sweep_sheets, sweep_title
 from switch_ema.bench.report.verdict_text import (
-    RULE,
     baseline_sentence,
     best_sentence,
     headline,
     looks_sentence,
     missing_sentence,
     price_sentence,
+    rule_for,
     share_sentences,
     shared_cost_sentence,
     skew_sentence,
@@ -104,7 +104,7 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
     for task in summary.tasks:
         _print_task(task, console)
     console.print()
-    console.print(Text(RULE, style="dim"))
+    console.print(Text(rule_for(summary.tasks), style="dim"))
 
 
 def print_plan(cells: Sequence[Cell], console: Console) -> None:

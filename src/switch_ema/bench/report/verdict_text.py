@@ -4,7 +4,7 @@
 typed, pages show display names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import floor, isnan, log10
 
@@ -71,6 +71,18 @@ RULE = (
     "(7/8: 7 of 8 seeds). If seeds are added until the verdicts are settled, p-values "
     "and intervals are those of a mixture test that is valid at every look."
 )
+
+
+def rule_for(tasks: Iterable[TaskSummary]) -> str:
+    """Return the rule, and how many verdicts to expect by chance."""
+    tests = sum(1 + len(direct_pairs(task)) for task in tasks)
+    if tests < 2:
+        return RULE
+    return (
+        f"{RULE} Tasks and head-to-heads are not corrected for one another: if no "
+        f"method made any difference, {tests * LEVEL:.2g} of these {tests} tests would "
+        "be expected to find one by chance."
+    )
 
 
 def best_sentence(task: TaskSummary, spell: Spell = str) -> str:
@@ -333,7 +345,8 @@ def _direct_verdicts(
     return found
 
 
-_CONTROLS = (f"ema@lr*{SHARE}", f"ema@{EPOCHS}*{SHARE}", f"lookahead:alpha={SHARE}")
+SMALLER_RATE = f"ema@lr*{SHARE}"
+_CONTROLS = (SMALLER_RATE, f"ema@{EPOCHS}*{SHARE}", f"lookahead:alpha={SHARE}")
 """EMA at a smaller learning rate or for fewer epochs, and Lookahead once per epoch."""
 
 

@@ -14,7 +14,11 @@ from switch_ema.paper.reproduce.plan import row_folder, table_folder
 from switch_ema.paper.show.ablation_section import ablation_section
 from switch_ema.paper.show.figures.figure import Draw, DrawnRun, PaperFigure
 from switch_ema.paper.show.gains import contrasts_of
-from switch_ema.paper.show.table_section import headline, reproduction_section
+from switch_ema.paper.show.table_section import (
+    expected_by_chance,
+    headline,
+    reproduction_section,
+)
 from switch_ema.paper.tables.ablations import Ablation
 from switch_ema.paper.tables.properties import PropertyTable
 from switch_ema.paper.tables.table import PaperTable
@@ -61,7 +65,13 @@ def overall(tables: Iterable[PaperTable], stored: StoredRows) -> str:
         for contrast in contrasts_of(row)
     ]
     counts = headline(contrasts)
-    return f"All tables together, by primary metric. {counts}" if counts else ""
+    if not counts:
+        return ""
+    direct = [c for c in contrasts if (c.method, c.over) == ("switch-ema", "ema")]
+    rows = sum(contrast.decides for contrast in direct)
+    return (
+        f"All tables together, by primary metric. {counts} {expected_by_chance(rows)}"
+    )
 
 
 def _figure_section(

@@ -272,6 +272,19 @@ def headline(contrasts: Sequence[Contrast]) -> str:
     return " ".join(parts)
 
 
+def expected_by_chance(rows: int) -> str:
+    """Say how many rows would seem to differ if none did.
+
+    >>> expected_by_chance(20)
+    'Each row is one test at 3%: of 20 rows without any difference, 0.6 are expected \
+to be called helps or hurts by chance.'
+    """
+    return (
+        f"Each row is one test at {LEVEL:.0%}: of {rows} rows without any difference, "
+        f"{rows * LEVEL:.1f} are expected to be called helps or hurts by chance."
+    )
+
+
 def _state(found: ReproducedRow) -> str:
     """Report missing trainings and problems of a row."""
     problems = list(found.task.problems)
