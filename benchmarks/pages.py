@@ -145,6 +145,23 @@ def epochs(results: Results) -> str:
     return f"{table(['', 'plain', 'with Switch EMA'], rows)}\n\n{where(results)}"
 
 
+def images(results: Results) -> str:
+    rows = []
+    for case, found in results["measured"].items():
+        plain, ours = (found[name] for name in ("plain", "switch-ema"))
+        low, high = ours["quartiles"]
+        digits = 0 if ours["images per second"] > 100 else 2
+        rates = [f"{one['images per second']:,.{digits}f}" for one in (plain, ours)]
+        rows.append([case, *rates, f"{ours['ratio']:.3f} ({low:.3f} to {high:.3f})"])
+    header = ["images per processor second", "plain", "switch-ema", "time, ratio"]
+    return (
+        f"{table(header, rows)}\n\nOne thread in the training process, medians over "
+        f"the quieter half of {results['repeats']} interleaved repeats, quartiles in "
+        "brackets. "
+        f"{where(results)}"
+    )
+
+
 def distributed(results: Results) -> str:
     rows = []
     for model, wrappers in results["models"].items():
@@ -331,6 +348,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "views": ("switching", views),
     "fused": ("fused", fused),
     "epochs": ("training", epochs),
+    "input": ("input", images),
     "update": ("averaging", update),
     "training": ("averaging", training),
     "distributed": ("distributed", distributed),

@@ -36,6 +36,7 @@ SMALLEST = {
     "skew": ["--seeds", "4", "12", "--json", "{json}"],
     "large": ["--model", "gpt_tiny", "--tokens", "4", "--json", "{json}"],
     "slicing": ["--layers", "2", "--json", "{json}"],
+    "input": ["--json", "{json}"],
     "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
@@ -86,6 +87,10 @@ def make_smaller(module, monkeypatch):
         monkeypatch.setattr(module, "EXECUTOR", "inline")
     if module.__name__ == "landscape":
         monkeypatch.setattr(module, "POINTS", module.POINTS[::20])
+    if module.__name__ == "input":
+        smaller = {"IMAGES": 8, "CHUNK": 4, "CHUNKS": 2, "LOADED": 4, "WORKERS": 1}
+        for name, number in {**smaller, "STEPS": 1, "BATCH": 2}.items():
+            monkeypatch.setattr(module, name, number)
     if module.__name__ == "training":
         model, optimizer, batches = module.resnet18()
         small = model, optimizer, batches[:1, :2]

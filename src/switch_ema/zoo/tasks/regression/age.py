@@ -1,21 +1,26 @@
 """Age regression on AgeDB and IMDB-WIKI: the paper's Table 10."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from switch_ema._checks import check_choice, check_count
+from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
 from switch_ema.bench.task import Loader, Recipe
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.faces import load_faces
+from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader, count_workers
 from switch_ema.zoo.data.splits import choose_split, stream
-from switch_ema.zoo.data.vision import ImageFiles
+from switch_ema.zoo.data.vision import ImageFiles, VisionSet
 from switch_ema.zoo.decays import DECAYS
-from switch_ema.zoo.procedures.augment import resize_and_crop
+from switch_ema.zoo.procedures import UNCHANGED
+from switch_ema.zoo.procedures.finishing import Finishing
+from switch_ema.zoo.tasks.image_batches import EvaluationImages
 from switch_ema.zoo.tasks.regression.scalar import (
     SCHEDULE,
     ScalarRegression,
@@ -30,6 +35,8 @@ _LEAST, _ATTEMPTS = 0.5, 10
 """Smallest share of the area in a crop; attempts to fit one into an image."""
 _TESTED = 0.875
 """Share of the height and width that tests see: 224 of 256 pixels."""
+_HALF = torch.tensor(127.5).view(1, 1, 1)
+"""Mean and deviation that scale bytes to values from -1 to 1."""
 _BICUBIC = 3
 """Pillow's number of the interpolation."""
 SMALL = Recipe(
@@ -66,7 +73,8 @@ class Age(ScalarRegression):
         size: Training images, instead of the scale's.
         test_size: Test images, likewise.
         batch: Images per step; default: 256, or 64 at small scale.
-        workers: Threads that read images.
+        workers: Processes that read images; default: at the paper's scale one per core,
+            up to 16.
     """
 
     metrics = error_metrics("years")
@@ -90,13 +98,13 @@ class Age(ScalarRegression):
         size: int | None = None,
         test_size: int | None = None,
         batch: int | None = None,
-        workers: int = 2,
+        workers: int | None = None,
     ) -> None:
         super().__init__(seed)
         self.choose_network(network, scale, 224 if scale == "paper" else 32)
         usual = 256 if scale == "paper" else 64
         self.batch = check_count("batch", usual if batch is None else batch)
-        self.workers = check_count("workers", workers)
+        self.workers = count_workers(workers, large=scale == "paper")
         faces = load_faces(check_choice("dataset", dataset, DATASETS), folder)
         limits = (None, None) if scale == "paper" else (4000, 1000)
         train, test = (
@@ -115,59 +123,75 @@ class Age(ScalarRegression):
 
     def train_loader(self, epoch: int) -> Loader:
         """Shuffle, crop and flip the images."""
-        generator = stream(self.seed, f"faces of epoch {epoch}")
-        return _FaceBatches(
-            self.x, self.y, self.batch, self.side, generator, self.workers
+        return _FaceBatches(self, epoch)
+
+    @cached_property
+    def training_faces(self) -> SampleLoader:
+        """Reads and crops the training images."""
+        faces = _CroppedFaces(self.x, self.y, self.side)
+        return SampleLoader(faces, workers=self.workers, broken=self.broken)
+
+    @cached_property
+    def finish(self) -> Finishing:
+        """Scales bytes to values from -1 to 1."""
+        return Finishing(UNCHANGED, mean=_HALF, deviation=_HALF, classes=1, seed=0)
+
+    def evaluation_batches(self) -> EvaluationImages:
+        """Read the centres of the evaluation images."""
+        return EvaluationImages(
+            VisionSet(
+                *(self.x, self.y, self.x_eval, self.y_eval, 1, _HALF, _HALF),
+                mirrored=True,
+            ),
+            replace(UNCHANGED, test_crop=_TESTED),
+            resolution=self.side,
+            batch=100,
+            workers=self.workers,
+            broken=self.broken,
         )
 
-    def evaluation_batches(self) -> Iterable[Tensor]:
-        """Read the evaluation images."""
-        for begin in range(0, len(self.x_eval), 100):
-            which = torch.arange(begin, min(begin + 100, len(self.x_eval)))
-            yield _read_images(self.x_eval[which], self._centre, self.workers)
 
-    def _centre(self, image: Any, index: int) -> Any:
-        return resize_and_crop(image, self.side, _TESTED)
-
-
-class _FaceBatches:
+class _FaceBatches(Batches):
     """Batches of image files: shuffled, cropped at random, half of them flipped.
 
-    An incomplete last batch is dropped.
+    An incomplete last batch is dropped. Values are from -1 to 1.
     """
 
-    def __init__(
-        self,
-        images: ImageFiles,
-        ages: Tensor,
-        batch: int,
-        side: int,
-        generator: torch.Generator,
-        workers: int,
-    ) -> None:
-        self._images, self._ages = images, ages
-        self._batch, self._side = min(batch, len(images)), side
-        self._generator, self._workers = generator, workers
+    def __init__(self, task: Age, epoch: int) -> None:
+        super().__init__((task.y,), task.batch, task.seed, epoch=epoch, drop_last=True)
+        self._task, self._purpose = task, f"faces of epoch {epoch}"
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and ages."""
+        generator = stream(self._task.seed, self._purpose)
+        seeds = torch.randint(2**31, self.order.shape, generator=generator)
+        order = EpochOrder(self.order, seeds, self.size)
+        for chunks in self._task.training_faces.chunks(
+            order, start=start, part=part, pinned=device.type == "cuda"
+        ):
+            yield self._task.finish(chunks, seed=0, device=device)
+
+
+class _CroppedFaces:
+    """Faces cropped at random, as bytes, with their ages."""
+
+    def __init__(self, images: ImageFiles, ages: Tensor, side: int) -> None:
+        self._images, self._ages, self._side = images, ages, side
 
     def __len__(self) -> int:
-        return len(self._images) // self._batch
+        return len(self._images)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(self._images), generator=self._generator)
-        for which in torch.split(order, self._batch)[: len(self)]:
-            size = (len(which), _ATTEMPTS + 1, 2)
-            draws = torch.rand(size, generator=self._generator).tolist()
-            mirrored = torch.rand(len(which), generator=self._generator) < 0.5
-
-            def cropped(image: Any, index: int, draws: Any = draws) -> Any:
-                width, height = image.size
-                box = crop_box(width, height, draws[index])
-                side = (self._side, self._side)
-                return image.resize(side, resample=_BICUBIC, box=box)
-
-            images = _read_images(self._images[which], cropped, self._workers)
-            flipped = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-            yield flipped, self._ages[which]
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self._images.open(index)
+        width, height = image.size
+        box = crop_box(width, height, torch.rand(_ATTEMPTS + 1, 2).tolist())
+        cropped = image.resize((self._side, self._side), resample=_BICUBIC, box=box)
+        functional = sources.need("torchvision.transforms.functional")
+        pixels: Tensor = functional.pil_to_tensor(cropped)
+        pixels = pixels.flip(2) if torch.rand(()) < 0.5 else pixels
+        return pixels, self._ages[index]
 
 
 def crop_box(width: int, height: int, draws: Sequence[Sequence[float]]) -> Box:
@@ -191,21 +215,6 @@ def crop_box(width: int, height: int, draws: Sequence[Sequence[float]]) -> Box:
             left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
             return left, top, left + w, top + h
     return 0, 0, width, height
-
-
-def _read_images(
-    images: ImageFiles, resize: Callable[[Any, int], Any], workers: int
-) -> Tensor:
-    """Read images, resized one by one, with values from -1 to 1."""
-    to_tensor = sources.need("torchvision.transforms.functional").pil_to_tensor
-
-    def read(index: int) -> Tensor:
-        found: Tensor = to_tensor(resize(images.open(index), index))
-        return found
-
-    with ThreadPoolExecutor(workers) as pool:
-        read_all = list(pool.map(read, range(len(images))))
-    return torch.stack(read_all).float() / 127.5 - 1
 
 
 def _stream_order(count: int, most: int | None, seed: int, purpose: str) -> Tensor:

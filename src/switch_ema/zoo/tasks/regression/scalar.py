@@ -15,6 +15,7 @@ from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.task import Task
 from switch_ema.zoo.models import create_network
+from switch_ema.zoo.tasks.image_batches import EvaluationImages
 from switch_ema.zoo.tasks.metrics import predict
 
 NETWORKS = ("resnet18", "resnet50", "convnext-t")
@@ -115,8 +116,11 @@ class ScalarRegression(Task):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Measure the errors in the unit of the metrics."""
         centre, spread = self._units()
-        found = predict(model, self.evaluation_batches()).squeeze(1)
-        return errors(centre + spread * found, self.y_eval)
+        images, truth = self.evaluation_batches(), self.y_eval
+        found = predict(model, images).squeeze(1)
+        if isinstance(images, EvaluationImages):
+            truth = truth[images.read]
+        return errors(centre + spread * found, truth)
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first evaluation images."""
