@@ -74,6 +74,8 @@ class AWDLSTM64(_Double, AWDLanguageModel):
 
 
 class _Images(_Double):
+    divides_evaluation = False
+
     def loss(self, model, batch):
         images, targets = batch
         return super().loss(model, ([image.double() for image in images], targets))

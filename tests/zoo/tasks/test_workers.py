@@ -1,5 +1,6 @@
 """Two workers train each task of the zoo as one process does."""
 
+import dataclasses
 import os
 import socket
 from dataclasses import dataclass
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.multiprocessing.spawn import start_processes
 
 from switch_ema.bench.loading import create_task
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.sharding import Shard
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import train_as_worker
 from switch_ema.bench.train.loop import train_cell
@@ -78,6 +81,51 @@ def test_a_loss_reaches_all_parameters_where_ddp_does_not_search(name):
     assert unused == []
 
 
+class Opened(list):
+    """Examples, and how many of them were read."""
+
+    count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return super().__getitem__(index)
+
+
+class Guesser(nn.Module):
+    """Finds every box, more or less, with a score that depends on the image."""
+
+    def __init__(self, examples):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.truths = {float((image / 255).sum()): truth for image, truth in examples}
+
+    def forward(self, images):
+        return [self.guess(image, self.truths[float(image.sum())]) for image in images]
+
+    def guess(self, image, truth):
+        boxes, score = truth["boxes"], float(image.mean())
+        moved = boxes + torch.arange(len(boxes))[:, None] * (score * 100 % 4)
+        scores = torch.full((len(boxes),), score)
+        return {"boxes": moved, "labels": truth["labels"], "scores": scores}
+
+
+def detected(shard):
+    """Measure average precision with a shard; return it and the images read."""
+    task = create_task("retinanet:size=20,test_size=47", (0,))
+    examples = Opened(task.data.test[index] for index in range(47))
+    task.data, task.shard = dataclasses.replace(task.data, test=examples), shard
+    model = Guesser(examples)
+    examples.count = 0
+    return task.evaluate(model), examples.count
+
+
+def test_workers_measure_average_precision_of_parts_of_the_images(by_two):
+    values, read = by_two["detections"]
+    whole, all_read = detected(Shard())
+    assert values == whole and 10 < values["box AP"] < 90
+    assert (read, all_read) == (40, 47)  # of three batches, two and one
+
+
 def _work(rank, folder, port):
     """Train all cases as one of two workers, in one process group."""
     torch.set_num_threads(1)
@@ -90,9 +138,9 @@ def _work(rank, folder, port):
     for name, case in CASES.items():
         context = RunContext(folder / name, "cpu", workers=2)
         results[name] = train_as_worker(case.cell(), context)
-    if rank == 0:
-        values = {name: (r.values, r.trained) for name, r in results.items()}
-        torch.save(values, folder / "values")
+    values = {name: (r.values, r.trained) for name, r in results.items() if r}
+    values["detections"] = detected(Shard(rank, 2))
+    torch.save(values, folder / f"values {rank}")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +151,7 @@ def by_two(tmp_path_factory):
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     start_processes(_work, (folder, port), nprocs=2, start_method="spawn")
-    return torch.load(folder / "values", weights_only=True)
+    return torch.load(folder / "values 0", weights_only=True)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -66,6 +66,10 @@ def test_fine_tuning_is_a_protocol_too():
         ("byol:protocol=svm", "protocol must be"),
         ("byol:size=3000", "size must be at most 1000, got 3000"),
         ("byol:batch=1", "batch must be"),
+        (
+            "byol:scale=paper,dataset=cifar100,batch=300",
+            "batch must be a divisor of the paper's 4096, got 300",
+        ),
     ],
 )
 def test_bad_options(spec, message):
@@ -109,6 +113,13 @@ def test_the_papers_recipe_at_its_scale():
         assert (recipe.epochs, recipe.clip) == (epochs, clip)
         assert recipe.methods["switch-ema"] == {"decay": decay}
         assert recipe.schedule == "cosine"
+
+
+def test_a_smaller_batch_accumulates_up_to_the_papers():
+    for given, accumulate in (("", 1), (",batch=512", 8), (",batch=8192", 1)):
+        task = f"byol:scale=paper,dataset=cifar100{given}"
+        task_class, spec = load_task_class(task)
+        assert task_class.recipe_for(spec.options).accumulate == accumulate
 
 
 def test_lars_neither_decays_nor_adapts_vectors():

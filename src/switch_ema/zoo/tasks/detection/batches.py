@@ -10,6 +10,7 @@ from torch import Tensor
 
 from switch_ema.bench.broken_files import BrokenFiles
 from switch_ema.bench.loaders import CPU, WHOLE, BatchPart
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data.detection import Examples, Target
 from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader
 from switch_ema.zoo.data.splits import stream
@@ -100,6 +101,8 @@ class EvaluationExamples:
         batch: Images per batch.
         workers: Processes that read them.
         broken: Records files that cannot be read, which are left out.
+        shard: Workers divide the batches, not the images: these are padded to the same
+            size within a batch, so detections depend on it a little.
     """
 
     def __init__(
@@ -109,8 +112,12 @@ class EvaluationExamples:
         *,
         workers: int = 0,
         broken: BrokenFiles | None = None,
+        shard: Shard | None = None,
     ) -> None:
         numbers = torch.arange(len(examples))
+        if shard is not None:
+            own = shard.share(-(-len(numbers) // batch))
+            numbers = numbers[own.start * batch : own.stop * batch]
         self._order = EpochOrder(numbers, torch.zeros_like(numbers), batch)
         self._reader = SampleLoader(
             examples,
@@ -120,9 +127,9 @@ class EvaluationExamples:
             collate=_collate,
         )
 
-    def batches(self, part: BatchPart = WHOLE) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         """Yield images as bytes, and their targets."""
-        for chunks in self._reader.chunks(self._order, part=part):
+        for chunks in self._reader.chunks(self._order):
             readable = [chunk for chunk in chunks if chunk is not None]
             if readable:
                 yield _join(readable)

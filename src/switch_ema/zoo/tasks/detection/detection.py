@@ -82,6 +82,7 @@ class Detection(Task):
     loss_in_training_only = True
     shares_loss = True
     uses_all_parameters = True
+    divides_evaluation = True
     masks: ClassVar[bool] = False
     """Whether to train and measure masks."""
     drawn_from: ClassVar[float] = 0.3
@@ -244,11 +245,15 @@ class Detection(Task):
         """Measure average precision."""
         batch = 20 if self.is_small else 4
         examples = EvaluationExamples(
-            self.data.test, batch, workers=self.workers, broken=self.broken
+            self.data.test,
+            batch,
+            workers=self.workers,
+            broken=self.broken,
+            shard=self.shard,
         )
         found = measure.detect(model, examples.batches())
         pairs = ((detected, truth) for _, detected, truth in found)
-        return measure.average_precision(pairs, masks=self.masks)
+        return measure.average_precision(pairs, masks=self.masks, shard=self.shard)
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first test images, and read them now."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from switch_ema.bench.sharding import Shard
 from switch_ema.bench.task import Metric
 from switch_ema.zoo.data.detection import Target
 from switch_ema.zoo.data.sources import need
@@ -27,7 +28,7 @@ _SOURCES = {
 
 
 def average_precision(
-    found: Iterable[tuple[Target, Target]], *, masks: bool
+    found: Iterable[tuple[Target, Target]], *, masks: bool, shard: Shard | None = None
 ) -> dict[str, float]:
     """Measure detections against the ground truth.
 
@@ -39,16 +40,21 @@ def average_precision(
         found: Detections (``boxes``, ``labels``, ``scores`` and ``masks`` of zeros and
             ones) and ground truth of each image.
         masks: Whether to measure masks too.
+        shard: Given if workers found parts of the images, which are then measured
+            together.
 
     Returns:
         The metrics by name, in percent.
     """
     kinds = ("bbox", "segm") if masks else ("bbox",)
     metric: Any = need("torchmetrics.detection").MeanAveragePrecision(
-        iou_type=kinds, backend="faster_coco_eval"
+        iou_type=kinds, backend="faster_coco_eval", sync_on_compute=False
     )
     for detected, truth in found:
         metric.update([_cleaned(detected, masks)], [_cleaned(truth, masks)])
+    if shard is not None:  # masks are run-length encoded by now
+        for name, images in metric.metric_state.items():
+            setattr(metric, name, shard.gather_items(images))
     with contextlib.redirect_stdout(
         io.StringIO()
     ):  # the evaluation prints its progress

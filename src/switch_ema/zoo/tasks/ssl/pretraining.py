@@ -14,6 +14,7 @@ from torch.optim import AdamW, Optimizer
 from switch_ema._checks import check_choice, check_count
 from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.sample_loader import count_workers
@@ -64,7 +65,9 @@ class Pretraining(Task):
         scale: ``small`` or ``paper``.
         size: Training images; default: all, or 2,000 at small scale.
         image_size: Height and width, instead of the scale's.
-        batch: Images per step; the paper's learning rates scale with it linearly.
+        batch: Images per step. At scale ``paper``, images per forward pass: gradients
+            accumulate up to the paper's batch, with the losses of the whole batch. If
+            it is larger than the paper's, learning rates grow in proportion.
         protocol: ``linear`` or ``fine-tune``.
         protocol_every: Epochs between runs of the protocol. It also runs once after a
             quarter more: if this is the length of the training, SWA ends there.
@@ -85,11 +88,13 @@ class Pretraining(Task):
         """Return the paper's settings at its scale."""
         if options.get("scale", "small") != "paper":
             return cls.recipe
+        batch = cls.paper.batch
         return Recipe(
             epochs=1000,
             schedule="cosine",
             warmup_epochs=cls.paper.warmup_epochs,
             clip=cls.paper.clip,
+            accumulate=max(batch // (options.get("batch") or batch), 1),
             methods=cls.paper.methods,
             revision=1,  # MoCo v2 decays all tensors, the others fewer
         )
@@ -123,6 +128,10 @@ class Pretraining(Task):
         self.protocol_every = check_count("protocol_every", protocol_every)
         usual = 64 if scale == "small" else self.paper.batch
         self.batch = check_count("batch", usual if batch is None else batch, 2)
+        if scale == "paper" and self.batch < usual and usual % self.batch:
+            raise UsageError(
+                f"batch must be a divisor of the paper's {usual}, got {batch}."
+            )
         large = scale == "paper" or dataset == "imagenet"
         self.workers = count_workers(workers, large=large)
         self.data = load_for_pretraining(
@@ -178,7 +187,7 @@ class Pretraining(Task):
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make the method's optimizer, or AdamW at small scale."""
         if self.scale == "paper":
-            return paper_optimizer(self.paper, model, self.batch)
+            return paper_optimizer(self.paper, model, max(self.batch, self.paper.batch))
         groups = parameter_groups(model, decay_all=False)
         return AdamW(groups, lr=self.small_lr, weight_decay=1e-2)
 
