@@ -4,7 +4,7 @@ A single process has the whole: ``Shard()`` takes all examples and exchanges not
 tasks use a shard without asking how many workers there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -41,6 +41,31 @@ class Shard(BatchPart):
             return tensor
         gathered: Tensor = _Gather.apply(_on_backend(tensor), self)
         return gathered.to(tensor.device)
+
+    def collect(self, tensor: Tensor) -> Tensor:
+        """Concatenate all workers' rows on the first one; the others keep their own.
+
+        Without gradients.
+        """
+        if self.ranks == 1:
+            return tensor
+        own = _on_backend(tensor.detach())
+        counts = _row_counts(own, self)
+        padded = _padded(own, max(counts))
+        found = [torch.empty_like(padded) for _ in counts] if self.rank == 0 else None
+        dist.gather(padded, found)
+        if found is None:
+            return tensor
+        return _unpadded(found, counts).to(tensor.device)
+
+    def from_first(self, compute: Callable[[], _T]) -> _T:
+        """Let the first worker compute a value; return it on all workers."""
+        if self.ranks == 1:
+            return compute()
+        found: list[Any] = [compute() if self.rank == 0 else None]
+        dist.broadcast_object_list(found, src=0)
+        value: _T = found[0]
+        return value
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up the workers' tensors; gradients flow back to each worker."""
@@ -87,14 +112,12 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, shard: Shard) -> Tensor:
         counts = _row_counts(tensor, shard)
-        # Collectives need equal shapes, so shorter parts are padded.
-        padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
-        padded[: len(tensor)] = tensor
+        padded = _padded(tensor, max(counts))
         found = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(found, padded.contiguous())
+        dist.all_gather(found, padded)
         ctx.start = sum(counts[: shard.rank])
         ctx.count = len(tensor)
-        return torch.cat([p[:n] for p, n in zip(found, counts, strict=True)])
+        return _unpadded(found, counts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -122,6 +145,17 @@ class _Sum(torch.autograd.Function):
 def _on_backend(tensor: Tensor) -> Tensor:
     """Move a tensor to a device that the workers' backend can send from."""
     return tensor.cuda() if dist.get_backend() == "nccl" else tensor
+
+
+def _padded(tensor: Tensor, rows: int) -> Tensor:
+    """Add rows of zeros, since collectives need equal shapes."""
+    padded = tensor.new_zeros((rows, *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor
+    return padded
+
+
+def _unpadded(found: list[Tensor], counts: list[int]) -> Tensor:
+    return torch.cat([part[:n] for part, n in zip(found, counts, strict=True)])
 
 
 def _row_counts(tensor: Tensor, shard: Shard) -> list[int]:

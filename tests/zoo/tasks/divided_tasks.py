@@ -4,8 +4,13 @@ In float64, trainings by one process and by several workers differ by rounding o
 only, in spite of batch norm and of Adam, which amplifies tiny gradients.
 """
 
+from dataclasses import replace
+
+from torch import nn
+
 from switch_ema.bench.task import Metric
 from switch_ema.zoo.models.awd_lstm import AWDLSTM, AWDDropout
+from switch_ema.zoo.tasks.classification.classification import Classification
 from switch_ema.zoo.tasks.detection.retinanet import RetinaNet
 from switch_ema.zoo.tasks.detection.yolox import YoloX
 from switch_ema.zoo.tasks.language.awd_lstm import AWDLanguageModel
@@ -36,6 +41,29 @@ class _Views(_Double):
     def _draw(self, images, generator):
         views = super()._draw(images, generator)
         return tuple(v.double() if v.is_floating_point() else v for v in views)
+
+
+class FileViews64(_Double, SimCLR):
+    """Without the batch norm of ResNets: a transformer."""
+
+    networks = ("deit-t",)
+
+    def embed(self, model, batch):
+        return super().embed(model, [view.double() for view in batch])
+
+
+class _ToDouble(nn.Module):
+    def forward(self, images):
+        return images.double()
+
+
+class Files64(Classification):
+    """Reads images from files, augments and blends them; drops no layers."""
+
+    def model(self):
+        changes = {"stochastic_depth": 0.0, "mixup": 0.8, "cutmix": 1.0}
+        self.procedure, self.batch = replace(self.procedure, **changes), 10
+        return nn.Sequential(_ToDouble(), super().model().double())
 
 
 class SimCLR64(_Views, SimCLR):

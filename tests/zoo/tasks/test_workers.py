@@ -3,11 +3,15 @@
 import dataclasses
 import os
 import socket
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
 
@@ -24,6 +28,7 @@ pytestmark = pytest.mark.zoo
 FILE = Path(__file__).parent / "divided_tasks.py"
 VIEWS = "size=20,batch=9,image_size=8"
 IMAGES = "size=20,test_size=2,batch=9,image_size=32"
+FILES = "dataset=imagenet,network=deit-t,workers=0,size=20,image_size=16,folder=IMAGES"
 WORDS = "size=600,test_size=100,batch=9"
 
 
@@ -33,9 +38,10 @@ class Case:
     method: str = "plain"
     accumulate: int = 1
 
-    def cell(self):
+    def cell(self, images):
+        """Plan the case; ``images`` is the folder of its image files."""
         config = CompareConfig(
-            tasks=(f"{FILE}:{self.task}",),
+            tasks=(f"{FILE}:{self.task.replace('IMAGES', str(images))}",),
             methods=(self.method,),
             seeds=1,
             epochs=2,
@@ -56,6 +62,8 @@ CASES = {
     "awd-lstm": Case(f"AWDLSTM64:{WORDS}"),
     "retinanet": Case(f"RetinaNet64:{IMAGES}", "switch-ema"),
     "yolox": Case(f"YoloX64:{IMAGES}"),
+    "files": Case(f"Files64:{FILES}", "switch-ema"),
+    "views of files": Case(f"FileViews64:{FILES},batch=9"),
     "a2mim": Case(f"A2MIM64:{VIEWS}"),
 }
 
@@ -120,10 +128,24 @@ def detected(shard):
 
 
 def test_workers_measure_average_precision_of_parts_of_the_images(by_two):
-    values, read = by_two["detections"]
+    values, read = by_two[1][0]["detections"]
     whole, all_read = detected(Shard())
     assert values == whole and 10 < values["box AP"] < 90
     assert (read, all_read) == (40, 47)  # of three batches, two and one
+
+
+@contextmanager
+def opened_files():
+    """Count how often each image file is opened by this process."""
+    counts, before = Counter(), Image.open
+
+    def counted(path):
+        counts[path] += 1
+        return before(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "open", counted)
+        yield counts
 
 
 def _work(rank, folder, port):
@@ -134,11 +156,13 @@ def _work(rank, folder, port):
         **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
     }
-    results = {}
+    values = {}
     for name, case in CASES.items():
         context = RunContext(folder / name, "cpu", workers=2)
-        results[name] = train_as_worker(case.cell(), context)
-    values = {name: (r.values, r.trained) for name, r in results.items() if r}
+        with opened_files() as opened:
+            result = train_as_worker(case.cell(folder / "images"), context)
+        trained = result and (result.values, result.trained)
+        values[name] = trained, dict(opened)
     values["detections"] = detected(Shard(rank, 2))
     torch.save(values, folder / f"values {rank}")
 
@@ -147,22 +171,42 @@ def _work(rank, folder, port):
 def by_two(tmp_path_factory):
     """Values of all cases, trained by two workers."""
     folder = tmp_path_factory.mktemp("two")
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 12), ("val", 5)):
+        for label in ("apple", "lime"):
+            place = folder / "images" / part / label
+            place.mkdir(parents=True)
+            for index in range(count):
+                pixels = draw.integers(0, 255, (20, 24, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(place / f"{index}.png")
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     start_processes(_work, (folder, port), nprocs=2, start_method="spawn")
-    return torch.load(folder / "values 0", weights_only=True)
+    return folder, [
+        torch.load(folder / f"values {rank}", weights_only=True) for rank in range(2)
+    ]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_workers_train_as_one_process(name, by_two, tmp_path):
-    case = CASES[name]
-    alone = train_cell(case.cell(), RunContext(tmp_path, "cpu"))
-    values, trained = by_two[name]
+    folder, ranks = by_two
+    case, ((values, trained), _) = CASES[name], ranks[0][name]
+    with opened_files() as opened:
+        alone = train_cell(case.cell(folder / "images"), RunContext(tmp_path, "cpu"))
     assert alone.status == "done"
-    [weights] = alone.values[case.method].values()
-    [found] = values[case.method].values()
-    assert [pytest.approx(one, rel=1e-9, nan_ok=True) for [one] in weights] == [
-        one for [one] in found
-    ]
-    assert trained["Workers"].startswith("2, which took 5 + 4 of the 9 examples")
+    for metric, epochs in alone.values[case.method].items():
+        found = [one for [one] in values[case.method][metric]]
+        expected = [one for [one] in epochs]
+        assert found == pytest.approx(expected, rel=1e-9, nan_ok=True)
+    # Pairs of images that are blended stay together.
+    divided = "6 + 4 of the 10" if name == "files" else "5 + 4 of the 9"
+    assert trained["Workers"].startswith(f"2, which took {divided} examples")
+    # Each worker opens its part of the files, and both together what one process does.
+    parts = [Counter(rank[name][1]) for rank in ranks]
+    assert parts[0] + parts[1] == opened
+    if "files" in name:
+        tested = sum(count for path, count in opened.items() if "/val/" in path)
+        steps, first, second = 4, *map(int, divided.split(" of ")[0].split(" + "))
+        shares = [steps * own + tested // 2 for own in (first, second)]
+        assert [part.total() for part in parts] == shares

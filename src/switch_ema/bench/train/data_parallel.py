@@ -293,6 +293,9 @@ class SharedTraining(Training):
             super()._fit_statistics()
 
     def _finish_epoch(self, progress: OnProgress) -> None:
+        broken = self.task.broken
+        for path, why in self.task.shard.gather_items(list(broken.found.items())):
+            broken.add(path, why)  # refused on all workers, if there are too many
         if self.rank == 0:
             super()._finish_epoch(progress)
         result = self.result

@@ -207,6 +207,12 @@ class _Collate:
         return self.collate(readable) if readable else None, broken
 
 
+def wanted_workers(given: int | None, *, large: bool) -> int:
+    """Return the number of worker processes of a task where there are enough cores."""
+    usual = _MOST_WORKERS if large else 0
+    return usual if given is None else given
+
+
 def count_workers(given: int | None, *, large: bool = True) -> int:
     """Return the number of worker processes of a task.
 

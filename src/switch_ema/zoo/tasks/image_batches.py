@@ -5,16 +5,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from switch_ema.bench.broken_files import BrokenFiles
 from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
+from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader
 from switch_ema.zoo.data.splits import stream
 from switch_ema.zoo.data.vision import Images, VisionSet, picture
 from switch_ema.zoo.procedures import UNCHANGED, Augmentation, augment
 from switch_ema.zoo.procedures.finishing import Finishing, draw_rectangle
+from switch_ema.zoo.tasks.metrics import predict
 
 
 class ImageLoader:
@@ -140,7 +142,7 @@ class EvaluationImages:
         data: Test images and how to normalise them.
         augmentation: Says which share of an image to keep.
         resolution: Height and width of the result.
-        batch: Images per batch.
+        batch: Images per batch, over all workers.
         workers: Processes that read images from files.
         broken: Records files that cannot be read.
     """
@@ -178,6 +180,24 @@ class EvaluationImages:
         self.read = numbers
         """Positions of the images that the last pass yielded, without broken files."""
 
+    def predict(
+        self, model: nn.Module, shard: Shard, *, to_all: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outputs for the readable images, and their positions, in order.
+
+        Args:
+            model: The network.
+            shard: The worker's part of the images.
+            to_all: Whether all workers need the outputs; otherwise those other than the
+                first return a part.
+        """
+        if len(self._images) < shard.ranks:  # too few to divide
+            return predict(model, self), self.read
+        join = shard.gather if to_all else shard.collect
+        outputs, read = join(predict(model, self, shard)), join(self.read)
+        order = read.argsort()
+        return outputs[order], read[order]
+
     def __len__(self) -> int:
         return -(-len(self._images) // self._size)
 
@@ -208,7 +228,7 @@ class EvaluationImages:
     ) -> Iterator[list[Any]]:
         for positions in torch.split(torch.arange(len(images)), self._size)[start:]:
             own = part.take(positions)
-            yield [(self._crop(images[own]), own)]
+            yield [(self._crop(images[own]), own)] if len(own) else []
 
     def _from_files(
         self, start: int, part: BatchPart, device: torch.device

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from switch_ema.bench import recipe
-from switch_ema.bench.loaders import feed
+from switch_ema.bench.loaders import WHOLE, BatchPart, feed
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.task import Metric, Task
 
@@ -20,10 +20,13 @@ TRAINING_LOSS = Metric(name=recipe.TRAINING_LOSS, higher_is_better=False)
 """Measured on training images without augmentation, in evaluation mode."""
 
 
-def predict(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
-    """Return the outputs of all batches, on the CPU."""
+def predict(
+    model: nn.Module, batches: Iterable[Tensor], part: BatchPart = WHOLE
+) -> Tensor:
+    """Return the outputs of all batches, or of a part of each, on the CPU."""
     device = next(model.parameters()).device
-    return torch.cat([model(batch).float().cpu() for batch in feed(batches, device)])
+    placed = feed(batches, device, part=part)
+    return torch.cat([model(batch).float().cpu() for batch in placed])
 
 
 def percent_correct(predicted: Tensor, labels: Tensor) -> float:

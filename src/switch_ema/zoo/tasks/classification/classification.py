@@ -21,7 +21,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.catalog import create_optimizer, optimizer_info
 from switch_ema.bench.spec import parse_spec
 from switch_ema.bench.task import Loader, Metric, Recipe
-from switch_ema.zoo.data.sample_loader import count_workers
+from switch_ema.zoo.data.sample_loader import count_workers, wanted_workers
 from switch_ema.zoo.data.selection import split_and_redraw, subset
 from switch_ema.zoo.data.vision import (
     DATASETS,
@@ -47,7 +47,6 @@ from switch_ema.zoo.tasks.metrics import (
     TRAINING_LOSS,
     Classifier,
     classified,
-    predict,
 )
 
 DEFAULTS = {"network": "resnet18", "dataset": "digits", "scale": "small"}
@@ -90,6 +89,7 @@ class Classification(Classifier):
     networks = tuple(NETWORKS)
     procedures = tuple(PROCEDURES)
     uses_all_parameters = True
+    divides_evaluation = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -126,6 +126,12 @@ class Classification(Classifier):
             evaluate_every=fitted.EVALUATE_EVERY if scale == FITTED else 1,
             revision=0 if procedure.decay_all else 1,  # 1: tensors without weight decay
         )
+
+    @classmethod
+    def reading_processes(cls, options: Mapping[str, Any]) -> int:
+        """Return how many processes read the images."""
+        large = options.get("scale") == "paper"
+        return wanted_workers(options.get("workers"), large=large)
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
@@ -275,8 +281,9 @@ class Classification(Classifier):
             values["ece"] = _calibration(outputs, labels)
         if TRAINING_LOSS in self.metrics:
             trained = replace(self.data, x_test=self.data.x_train)
-            fit = predict(model, self._centres(trained))
-            values["training loss"] = cross_entropy(fit, self.data.y_train).item()
+            fit, read = self._centres(trained).predict(model, self.shard)
+            labels = self.data.y_train[read]
+            values["training loss"] = cross_entropy(fit, labels).item()
         return values
 
     def shorten_evaluation(self, examples: int) -> int:
@@ -288,8 +295,8 @@ class Classification(Classifier):
 
     def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the logits and labels of the readable evaluation images."""
-        images = self._evaluation_images
-        return predict(model, images), self.y_eval[images.read]
+        outputs, read = self._evaluation_images.predict(model, self.shard)
+        return outputs, self.y_eval[read]
 
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return centre crops of the evaluation images."""
@@ -304,6 +311,7 @@ class Classification(Classifier):
             data,
             self.procedure,
             resolution=self.test_resolution,
+            batch=250 * self.shard.ranks,
             workers=self.workers,
             broken=self.broken,
         )

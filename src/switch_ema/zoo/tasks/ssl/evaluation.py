@@ -12,11 +12,13 @@ import torch
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema.bench.broken_files import BrokenFiles
-from switch_ema.bench.loaders import feed
+from switch_ema.bench.loaders import feed, is_placed
 from switch_ema.bench.optimizers.catalog import create_optimizer
 from switch_ema.bench.optimizers.schedules import create_schedule
+from switch_ema.bench.sharding import Shard
 from switch_ema.bench.spec import Spec
 from switch_ema.bench.task import Batches, Loader
 from switch_ema.zoo.data.vision import VisionSet
@@ -35,6 +37,7 @@ proportional to the batch size."""
 PROCEDURE = replace(deit(), repeats=1, clip=None)
 """Augmentation, blending, smoothing and warm-up of MAE's fine-tuning."""
 
+ALONE = Shard()
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -142,11 +145,13 @@ def fine_tune_by_procedure(
     workers: int,
     broken: BrokenFiles | None = None,
     lr: float | None = None,
+    shard: Shard = ALONE,
 ) -> float:
     """Train the encoder itself on augmented images, which may be in files.
 
     Layer-wise rates as above, with a cosine after warm-up; the default ``lr`` is
-    proportional to the batch size. Leaves the caller's random state unchanged.
+    proportional to the batch size. Leaves the caller's random state unchanged. Workers
+    divide the batches; batch norm, if there is any, sees the parts.
     """
     procedure = replace(PROCEDURE, batch_size=batch)
     warmup = min(procedure.warmup_epochs, epochs / 4)
@@ -165,10 +170,20 @@ def fine_tune_by_procedure(
     with _own_random_numbers(seed):
         _add_classifier(network, data.classes)
         lr = lr or _LR * batch / PROCEDURE.batch_size
-        _train(network, images.epoch, loss, epochs=epochs, lr=lr, warmup=warmup)
-        shown = EvaluationImages(data, procedure, **read)
-        found = predict(network, shown).argmax(1)
-    return percent_correct(found, data.y_test[shown.read])
+        if shard.ranks > 1:  # dropped layers differ between workers
+            set_seed(seed + shard.rank)
+        _train(
+            network,
+            images.epoch,
+            loss,
+            epochs=epochs,
+            lr=lr,
+            warmup=warmup,
+            shard=shard,
+        )
+        shown = EvaluationImages(data, procedure, batch=250 * shard.ranks, **read)
+        outputs, positions = shown.predict(network, shard)
+    return percent_correct(outputs.argmax(1), data.y_test[positions])
 
 
 def _add_classifier(model: Any, classes: int) -> None:
@@ -186,9 +201,11 @@ def _train(
     epochs: int,
     lr: float,
     warmup: float | None = None,
+    shard: Shard = ALONE,
 ) -> None:
     """Train at a constant rate, or with a cosine after ``warmup`` epochs."""
     device = next(model.parameters()).device
+    divided = model if shard.ranks == 1 else DistributedDataParallel(model)
     spec = Spec("adamw", {"lr": lr, "weight_decay": 0.05})
     optimizer = create_optimizer(spec, model, layer_decay=LAYER_DECAY)
     steps = len(batches(0))
@@ -200,9 +217,13 @@ def _train(
     )
     model.train()
     for epoch in range(epochs):
-        for x, y in feed(batches(epoch), device):
+        loader = batches(epoch)
+        for index, (x, y) in enumerate(feed(loader, device, part=shard)):
             optimizer.zero_grad()
-            torch.autograd.backward(loss(model(x), y))
+            weight = 1.0
+            if is_placed(loader):  # DDP divides by the number of workers
+                weight = shard.ranks * len(x) / loader.examples(index)
+            torch.autograd.backward(loss(divided(x), y) * weight)
             optimizer.step()
             schedule.step()
     model.eval()

@@ -17,7 +17,7 @@ from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
-from switch_ema.zoo.data.sample_loader import count_workers
+from switch_ema.zoo.data.sample_loader import count_workers, wanted_workers
 from switch_ema.zoo.data.vision import ImageFiles, Images
 from switch_ema.zoo.models.catalog import SCALES, create_network
 from switch_ema.zoo.tasks.image_batches import EvaluationImages
@@ -82,6 +82,7 @@ class Pretraining(Task):
     """Allowed networks; the first is the default."""
     paper: ClassVar[PaperSettings]
     small_lr: ClassVar[float] = 2e-3
+    divides_evaluation = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -98,6 +99,12 @@ class Pretraining(Task):
             methods=cls.paper.methods,
             revision=1,  # MoCo v2 decays all tensors, the others fewer
         )
+
+    @classmethod
+    def reading_processes(cls, options: Mapping[str, Any]) -> int:
+        """Return how many processes read the images."""
+        large = options.get("scale") == "paper" or options.get("dataset") == "imagenet"
+        return wanted_workers(options.get("workers"), large=large)
 
     def __init__(
         self,
@@ -230,12 +237,16 @@ class Pretraining(Task):
             *self._features(encoder, data.x_test[tested], data.y_test[tested]),
             data.classes,
         )
-        accuracy = math.nan
+        accuracy, first = math.nan, self.shard.from_first
         if due:
             linear = self.protocol == "linear"
-            accuracy = linear_probe(features) if linear else self._fine_tune(encoder)
-        knn = nearest_neighbours(features.first(NEIGHBOURS, VOTED))
-        return {"accuracy": accuracy, "knn": knn}
+            accuracy = (
+                first(lambda: linear_probe(features))
+                if linear
+                else self._fine_tune(encoder)
+            )
+        few = features.first(NEIGHBOURS, VOTED)
+        return {"accuracy": accuracy, "knn": first(lambda: nearest_neighbours(few))}
 
     def shorten_evaluation(self, examples: int) -> int:
         """Measure features on a few images; fine-tune one epoch on as many."""
@@ -250,12 +261,19 @@ class Pretraining(Task):
     def _features(
         self, encoder: nn.Module, images: Images, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the features and labels of the readable images."""
-        shown = self._prepared(images)
-        features = predict(encoder, shown)
-        if isinstance(shown, EvaluationImages):
-            labels = labels[shown.read]
-        return features, labels
+        """Return the features and labels of the readable images.
+
+        Workers divide the images; the first one gets all features.
+        """
+        shard = self.shard
+        if isinstance(images, ImageFiles):
+            shown = self._shown(images)
+            features, read = shown.predict(encoder, shard, to_all=False)
+            return features, labels[read]
+        if len(images) < shard.ranks:  # too few to divide
+            return predict(encoder, self._prepared(images)), labels
+        own = images[shard.share(len(images))]
+        return shard.collect(predict(encoder, self._prepared(own))), labels
 
     def _protocol_is_due(self) -> bool:
         """Whether the protocol is due after the last epoch; always before the first."""
@@ -285,11 +303,14 @@ class Pretraining(Task):
                 seed=self.seed,
                 workers=self.workers,
                 broken=self.broken,
+                shard=self.shard,
             )
+        assert isinstance(x, Tensor) and isinstance(x_test, Tensor)
         prepared, prepared_test = (
             torch.cat(list(self._prepared(images))) for images in (x, x_test)
         )
         images = Labelled(prepared, y, prepared_test, y_test, data.classes)
+        # Every worker does the same: on GPUs, batch norm may wait for all of them.
         return fine_tune(encoder, images, epochs=FINE_TUNED["small"], seed=self.seed)
 
     def copy_to_tune(self, encoder: nn.Module, *, drop_path: float) -> nn.Module:
@@ -298,15 +319,17 @@ class Pretraining(Task):
         network.load_state_dict(encoder.state_dict())
         return network
 
-    def _prepared(self, images: Images) -> Iterable[Tensor]:
-        if isinstance(images, Tensor):
-            parts = torch.split(images, 250)
-            return (self.prepare(part.float() / 255) for part in parts)
+    def _prepared(self, images: Tensor) -> Iterable[Tensor]:
+        parts = torch.split(images, 250)
+        return (self.prepare(part.float() / 255) for part in parts)
+
+    def _shown(self, images: ImageFiles) -> EvaluationImages:
         shown = replace(self.data, x_test=images, y_test=torch.zeros(len(images)))
         return EvaluationImages(
             shown,
             PROCEDURE,
             resolution=self.image_size,
+            batch=250 * self.shard.ranks,
             workers=self.workers,
             broken=self.broken,
         )
