@@ -14,7 +14,6 @@ from switch_ema.zoo.tasks.classification.classification import Classification
 from switch_ema.zoo.tasks.detection.retinanet import RetinaNet
 from switch_ema.zoo.tasks.detection.yolox import YoloX
 from switch_ema.zoo.tasks.language.awd_lstm import AWDLanguageModel
-from switch_ema.zoo.tasks.language.lm import LanguageModel
 from switch_ema.zoo.tasks.ssl.a2mim import A2MIM
 from switch_ema.zoo.tasks.ssl.barlow_twins import BarlowTwins
 from switch_ema.zoo.tasks.ssl.byol import BYOL
@@ -87,10 +86,6 @@ class MoCoV364(_Views, MoCoV3):
 
 
 class A2MIM64(_Views, A2MIM):
-    pass
-
-
-class LSTM64(_Double, LanguageModel):
     pass
 
 
