@@ -193,9 +193,14 @@ def _metric_of(column: str) -> str:
     return metric if re.split(r"[:@_]", method)[0] in DESCRIPTIONS else column
 
 
+def _is_of_steps(column: str) -> bool:
+    """Whether ``switch-ema`` wrote a column about training steps, not about methods."""
+    return column.startswith("training/")
+
+
 def _metrics(series: Series) -> list[str]:
     """List the metrics of a log; all columns if there is none."""
-    names = {_metric_of(column) for column in series}
+    names = {_metric_of(column) for column in series if not _is_of_steps(column)}
     return sorted(names - _AXES or names)
 
 

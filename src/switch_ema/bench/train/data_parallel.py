@@ -155,6 +155,13 @@ class SharedTraining(Training):
         if self.rank > 0 and state is not None:
             restore(self, state, with_values=False)
 
+    def _count_examples(self, batch: "_Part") -> int:
+        return batch.whole
+
+    def _log_steps(self, total: Tensor, batches: int) -> None:
+        if self.rank == 0:  # its own part of each loss, as if it were the whole
+            super()._log_steps(total * self.size, batches)
+
     def _save_within_epoch(self, loader: Loader | None) -> None:
         # Only rank 0 has the files; a signal ends it first, and then the others.
         if self.rank == 0:

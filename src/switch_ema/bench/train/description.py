@@ -71,7 +71,7 @@ def describe_batches(
     '64 examples, 16 steps an epoch'
     """
     epoch = f"{counted(steps, 'step')} an epoch"
-    size = size or _size(batch, dimension=1 if stacked else 0)
+    size = size or batch_size(batch, dimension=1 if stacked else 0)
     if size is None:
         return epoch
     times = f"{accumulate} x " if accumulate > 1 else ""
@@ -138,7 +138,7 @@ def _spell(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _size(batch: Any, dimension: int) -> int | None:
+def batch_size(batch: Any, dimension: int = 0) -> int | None:
     """Return the number of examples in the first tensor of a batch."""
     if isinstance(batch, Tensor):
         return batch.shape[dimension] if batch.dim() > dimension else None
@@ -148,5 +148,5 @@ def _size(batch: Any, dimension: int) -> int | None:
     parts = list(parts)
     if parts and all(isinstance(p, Tensor) and p.dim() == 3 for p in parts):
         return len(parts)  # a list of images of different sizes, as in detection
-    sizes = (_size(part, dimension) for part in parts)
+    sizes = (batch_size(part, dimension) for part in parts)
     return next((size for size in sizes if size is not None), None)

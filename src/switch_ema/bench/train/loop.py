@@ -65,6 +65,7 @@ from switch_ema.bench.train.context import (
 )
 from switch_ema.bench.train.deploy import rounded
 from switch_ema.bench.train.description import (
+    batch_size,
     describe_batches,
     describe_model,
     describe_optimizer,
@@ -87,6 +88,7 @@ from switch_ema.bench.train.selection import Selection
 from switch_ema.bench.train.signals import HeldSignals
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
 from switch_ema.bench.train.statistics import recompute_statistics
+from switch_ema.bench.train.step_log import StepLog, steps_path
 from switch_ema.bench.train.training_loss import has_training_loss, training_losses
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
@@ -183,6 +185,9 @@ class Training:
         if self.accelerator.device.type == "cuda":
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
+        self.step_log = StepLog(
+            steps_path(context.folder, cell), self.accelerator.device
+        )
         self.epoch = 0
         self.position = EpochPosition()
         self._signals = HeldSignals()
@@ -424,6 +429,8 @@ class Training:
         total = torch.zeros((), device=self.accelerator.device)
         if position.loss is not None:
             total += position.loss.to(total.device)
+        before = 0.0 if position.loss is None else position.loss.item()
+        self.step_log.begin_epoch(before, self._steps_until(position.batches))
         held: list[Any] = []
         first = position.batches + 1
         for index, batch in enumerate(self._feed(loader), start=first):
@@ -434,6 +441,8 @@ class Training:
                 gradients = partial(self._gradients, held)
                 # The averagers update inside the step, through its post hook.
                 total += take_step(self.stepper, self.model, gradients)
+                if self.step_log.add(sum(map(self._count_examples, held))):
+                    self._log_steps(total, index)
                 self.schedule.step()
                 held = []
                 position.batches, position.loss = index, total
@@ -448,11 +457,30 @@ class Training:
             if averager is not None:
                 averager.end_epoch()
         # One check per epoch: a check per step would wait for the GPU each time.
+        self._log_steps(total, position.batches)
         total = self._of_all(total)
         self._count_training()
         if not bool(torch.isfinite(total)):
             raise FloatingPointError("the training loss is not finite")
         position.is_trained = True
+
+    def _steps_until(self, batches: int) -> int:
+        """Count the optimizer steps of the training up to a batch of this epoch."""
+        steps = math.ceil(batches / self.cell.recipe.accumulate)
+        return self.epoch * self.steps_per_epoch + steps
+
+    def _count_examples(self, batch: Any) -> int:
+        """Count the examples of a batch, over all workers; 0 if unknown."""
+        return batch_size(batch, dimension=1 if self._is_stacked else 0) or 0
+
+    def _log_steps(self, total: Tensor, batches: int) -> None:
+        self.step_log.write(
+            total,
+            epoch=self.epoch + 1,
+            step=self._steps_until(batches),
+            optimizer=self.optimizer,
+            averagers=self.averagers,
+        )
 
     def _feed(self, loader: Loader) -> Iterator[Any]:
         """Yield the rest of an epoch's batches on the training's device."""
@@ -714,17 +742,18 @@ class Training:
         self.accelerator.end_training()
 
     def _log(self) -> None:
-        evaluated = self.cell.recipe.is_evaluated(self.epoch)
-        if not (self.context.trackers and evaluated):
+        if not self.context.trackers:
             return
+        logged = self.step_log.for_trackers
         is_last = self.epoch == self.cell.recipe.epochs
         unmeasured = () if is_last else self._rounded_metrics.values()
-        logged = {
-            f"{label}/{metric}": epochs[self.epoch - 1][0]
-            for label, metrics in self.result.values.items()
-            for metric, epochs in metrics.items()
-            if metric not in unmeasured
-        }
+        if self.cell.recipe.is_evaluated(self.epoch):
+            logged |= {
+                f"{label}/{metric}": epochs[self.epoch - 1][0]
+                for label, metrics in self.result.values.items()
+                for metric, epochs in metrics.items()
+                if metric not in unmeasured
+            }
         self.accelerator.log(logged, step=self.epoch)
 
 

@@ -5,6 +5,8 @@ method adds to, and the same on every machine. The activations of a batch and to
 own code are not counted; the process's memory is mostly these.
 """
 
+import resource
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -69,3 +71,11 @@ def _walk(value: Any, seen: set[int]) -> Iterator[Tensor]:
         seen.add(id(value))
         for part in list(parts):
             yield from _walk(part, seen)
+
+
+def peak_mb(device: torch.device) -> float:
+    """Return the peak memory of a GPU, or of this process, in MB (10^6 bytes)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

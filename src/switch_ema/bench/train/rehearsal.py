@@ -6,9 +6,7 @@ both begun, so that what happens only at the end of a training fails here, too.
 """
 
 import gc
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from switch_ema.bench.task import Loader
 from switch_ema.bench.train.checkpoints import checkpoint_path, save_checkpoint
 from switch_ema.bench.train.context import RunContext, using_threads
 from switch_ema.bench.train.loop import Training
-from switch_ema.bench.train.memory import state_mb, storages
+from switch_ema.bench.train.memory import peak_mb, state_mb, storages
 
 _INPUT_SECONDS = 20.0
 """Longest measurement of the input pipeline."""
@@ -178,7 +176,7 @@ class RehearsedTraining(Training):
             state_mb=state_mb(self.model, [self.optimizer], self.averagers.values()),
             activations_mb=self.seen.kept_mb,
             flops=self.seen.flops,
-            process_mb=_peak_mb(),
+            process_mb=peak_mb(torch.device("cpu")),
             device_mb=peak,
             values={name: epochs[-1][0] for name, epochs in values.items()},
             **seconds,
@@ -283,9 +281,3 @@ def _timed(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
-
-def _peak_mb() -> float:
-    """Return the peak memory of this process in MB (10^6 bytes)."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
