@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _EVERY = 50
 """Steps between two lines."""
-TRAINING = "training/"
+_TRAINING = "training/"
 """Prefix of the values that trackers get."""
 
 
@@ -150,7 +150,7 @@ class StepLog:
             "memory (MB)": self.latest.memory_mb,
             **{f"decay of {label}": d for label, d in self.latest.decays.items()},
         }
-        return {f"{TRAINING}{k}": v for k, v in found.items() if v is not None}
+        return {f"{_TRAINING}{k}": v for k, v in found.items() if v is not None}
 
 
 def _step_of(line: str) -> float:
