@@ -107,6 +107,19 @@ def test_batches_have_the_papers_resolution_and_files_are_read_lazily(
         assert second.sum(1).tolist() == [4 * 30] * 4
 
 
+@pytest.mark.parametrize("name", ["byol", "simmim"])
+def test_views_do_not_depend_on_the_number_of_workers(name, folder):
+    def batches(workers):
+        text = spec(name, folder, scale="paper", image_size=32, workers=workers)
+        torch.manual_seed(workers)
+        return list(create_task(text, (0,)).train_loader(1))
+
+    expected = batches(0)
+    for workers in (1, 2):
+        for one, other in zip(expected, batches(workers), strict=True):
+            assert all(map(torch.equal, one, other))
+
+
 def test_an_evaluation_sees_the_middle_of_every_file_in_order(folder):
     task = create_task(spec("byol", folder), (0,))
     model = torch.nn.Flatten()
