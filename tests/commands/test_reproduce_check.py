@@ -66,6 +66,20 @@ def test_a_comparison_is_published_reported_and_continued(folder, capsys):
     assert code == 0 and "switch-ema" in out
     code, out, _ = call(capsys, "report", "evidence/own.jsonl")
     assert code == 0 and "Report:" not in out
+    code, out, _ = call(capsys, "judge", "evidence/own.jsonl", "--baseline", "ema")
+    assert code == 0 and "vs ema" in out and "A line through noisy points" in out
+    chosen = ("--metric", "slope", "--format", "csv")
+    code, out, _ = call(capsys, "judge", "evidence/own.jsonl", *chosen)
+    assert code == 0 and "slope" in out and "error" not in out
+    code, _, err = call(capsys, "judge", "evidence/own.jsonl", "--metric", "speed")
+    assert code == 2 and "has no 'speed'; it has error and slope" in err
+    code, _, err = call(capsys, "judge", "evidence/own.jsonl", "--baseline", "none")
+    assert code == 2 and "has no method 'none'" in err
+    code, _, err = call(capsys, "judge", "evidence/own.jsonl", "other.csv")
+    assert code == 2 and "one evidence file at a time" in err
+    figure = ("figure", "mechanism", "evidence/own.jsonl", "--out", "drawn")
+    code, _, _ = call(capsys, *figure)
+    assert code == 0 and (folder / "drawn/figure-mechanism/report.html").is_file()
     shutil.rmtree(folder / "runs")
     code, out, _ = call(capsys, *own)
     assert code == 0 and "Continues from" in out

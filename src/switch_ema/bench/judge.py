@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from switch_ema.bench.errors import UsageError
@@ -132,6 +132,64 @@ def judge(
     )
     task = _summarized(curves, measured, wanted, name, until_decided)
     return Judgement(ComparisonSummary(name, [task], config="{}"))
+
+
+def judge_evidence(
+    path: Path,
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    smallest_effect: float | None = None,
+    until_decided: bool = False,
+) -> ComparisonSummary:
+    """Judge the values of an evidence file, by default as they were published.
+
+    Args:
+        path: the file.
+        metric: a metric of the file; by default that which decides.
+        baseline: a method of the file; by default the published baseline.
+        smallest_effect: smallest difference that matters, in the metric's unit.
+        until_decided: see :func:`judge`.
+
+    Raises:
+        UsageError: the file has no such metric or baseline.
+    """
+    # A comparison needs more packages than the logs of others.
+    from switch_ema.bench.compare import summarize_run
+
+    found = summarize_run(path)
+    tasks = []
+    for task in found.tasks:
+        known = {one.name: one for one in task.metrics}
+        if metric is not None and metric not in known:
+            raise UsageError(f"{path} has no {metric!r}; it has {listed(known)}.")
+        chosen = known[metric] if metric is not None else task.metrics[0]
+        if smallest_effect is not None:
+            chosen = replace(chosen, smallest_effect=smallest_effect)
+        curves, results = task.curves[chosen.name], task.results[chosen.name]
+        own = next(r.method for r in results if r.verdict == "baseline")
+        if baseline is not None and baseline not in curves:
+            raise UsageError(
+                f"{path} has no method {baseline!r}; it has {listed(curves)}."
+            )
+        sequential = until_decided or task.sequential
+        judged = compare(
+            curves,
+            higher_is_better=chosen.higher_is_better,
+            baseline=baseline or own,
+            smallest_effect=smallest_effect_of(chosen),
+            idle={r.method: r.idle for r in results if r.idle},
+            sequential=sequential,
+        )
+        tasks.append(
+            replace(
+                task,
+                metrics=(chosen,),
+                results={chosen.name: judged},
+                sequential=sequential,
+            )
+        )
+    return replace(found, tasks=tasks, sweeps=[])
 
 
 @dataclass(frozen=True)

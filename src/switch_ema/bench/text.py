@@ -10,6 +10,17 @@ from typing import Any
 from switch_ema._checks import printable as printable
 from switch_ema.bench.errors import UsageError
 
+EVIDENCE, ENDING = "evidence", ".jsonl"
+"""First key of an evidence file, which has its format; and the ending of its name."""
+
+
+def is_evidence(path: Path) -> bool:
+    """Whether a path is an evidence file, as ``--publish`` writes it."""
+    if path.suffix != ENDING or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith(f'{{"{EVIDENCE}": ')
+
 
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun.

@@ -1,10 +1,11 @@
 """`switch-ema judge`: statistics of a comparison from existing log files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.text import printable
+from switch_ema.bench.text import is_evidence, printable
 from switch_ema.commands.output import (
     AnyConsole,
     PlainConsole,
@@ -15,6 +16,7 @@ from switch_ema.commands.output import (
 from switch_ema.commands.parsing import Positional, shown_as
 
 if TYPE_CHECKING:
+    from switch_ema.bench.report.machine import Condition
     from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 
 
@@ -31,10 +33,11 @@ class Judge:
     - switch-ema judge plain/*.csv ema/*.csv --metric val_accuracy
     - switch-ema judge plain=logs/version_[0-4] ema=logs/version_[5-9] --metric val_loss
     - switch-ema judge runs/NAME/trackers/digits-*
+    - switch-ema judge evidence/table-3/resnet18.jsonl --baseline ema
     """
 
     logs: Annotated[Positional[tuple[str, ...]], shown_as("LOG [LOG ...]")]
-    """Files, folders or NAME=PATTERN."""
+    """Files, folders or NAME=PATTERN; or one evidence file."""
     metric: str | None = None
     """Column to compare; None: the only one common to all logs."""
     baseline: str | None = None
@@ -74,6 +77,10 @@ class Judge:
         if self.lower_is_better and self.higher_is_better:
             raise UsageError("give --lower-is-better or --higher-is-better, not both.")
         given = self.lower_is_better or self.higher_is_better
+        files = [Path(log) for log in self.logs if is_evidence(Path(log))]
+        if files:
+            self._judge_evidence(files, console, condition)
+            return
         found = judge(
             group_logs(self.logs),
             metric=self.metric,
@@ -89,6 +96,33 @@ class Judge:
         else:
             _show(found, console, verbose=self.verbose)
         _check_complete(found.tasks[0].problems)
+        exit_unless(condition, found)
+
+    def _judge_evidence(
+        self, files: list[Path], console: AnyConsole, condition: "Condition | None"
+    ) -> None:
+        """Judge published values; they come with their metrics and seeds."""
+        from switch_ema.bench.judge import judge_evidence
+        from switch_ema.bench.report.tables import FORMATS
+
+        if len(self.logs) > 1 or self.unit or self.lower_is_better:
+            raise UsageError(
+                "judge one evidence file at a time, without --unit and directions, "
+                "which it contains."
+            )
+        found = judge_evidence(
+            files[0],
+            metric=self.metric,
+            baseline=self.baseline,
+            smallest_effect=self.smallest_effect,
+            until_decided=self.until_decided,
+        )
+        if self.format != "table":
+            print(FORMATS[self.format](found), end="")
+        else:
+            for task in found.tasks:
+                one = replace(found, tasks=[task])
+                _show(one, console, verbose=self.verbose)
         exit_unless(condition, found)
 
 

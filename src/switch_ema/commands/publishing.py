@@ -44,7 +44,7 @@ def _evidence_file(run: Path, evidence: Path) -> Path:
     >>> _evidence_file(run, Path("evidence")).as_posix()
     'evidence/table-3/resnet18.jsonl'
     """
-    from switch_ema.bench.results.evidence import ENDING
+    from switch_ema.bench.text import ENDING
     from switch_ema.paper.reproduce.plan import PREFIX
 
     run = run.absolute()

@@ -12,12 +12,12 @@ from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.evidence import (
     MOST_POINTS,
-    is_evidence,
     open_results,
     publish,
     read_evidence,
     restore,
 )
+from switch_ema.bench.text import is_evidence
 from tests.bench.conftest import TINY_TASK
 
 OPTIONS = {"executor": "inline", "device": "cpu", "name": "run"}

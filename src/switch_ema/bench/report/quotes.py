@@ -19,10 +19,10 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import digits_of, fixed, mean_and_spread
 from switch_ema.bench.report.tables import as_markdown
-from switch_ema.bench.results.evidence import ENDING
 from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.stats.verdicts import smallest_effect_of
+from switch_ema.bench.text import ENDING
 
 _QUOTE = re.compile(
     rf"<!-- (?P<file>[^|>]+{re.escape(ENDING)}) \| (?P<parts>[^>]+?) -->"

@@ -37,11 +37,10 @@ from switch_ema.bench.results.folder import (
 from switch_ema.bench.results.looks import load_looks, up_to_looks
 from switch_ema.bench.results.store import CHECKS, FINISHED, PROCESSOR, Results
 from switch_ema.bench.spec import is_file, is_script, parse_task
-from switch_ema.bench.text import listed, read_json, read_utf8
+from switch_ema.bench.text import EVIDENCE, is_evidence, listed, read_json, read_utf8
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.train.starts import Starts
 
-ENDING = ".jsonl"
 MOST_POINTS = 32
 """Epochs of a curve that are kept, the last one among them."""
 _FORMAT = 1
@@ -90,14 +89,6 @@ class Evidence:
         return CompareConfig.from_json(self.meta["config"], str(self.path))
 
 
-def is_evidence(path: Path) -> bool:
-    """Whether a path is an evidence file, by its first line."""
-    if path.suffix != ENDING or not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().startswith('{"evidence": ')
-
-
 def publish(run: Path, target: Path, name: str) -> Path:
     """Write the results of a run folder to an evidence file.
 
@@ -123,7 +114,7 @@ def publish(run: Path, target: Path, name: str) -> Path:
         if not cells:
             raise UsageError(f"{run} has no finished training to publish.")
         lines = [
-            {"evidence": _FORMAT, "name": name},
+            {EVIDENCE: _FORMAT, "name": name},
             *_meta_lines(meta),
             *(line for cell in cells for line in _cell_lines(results, meta, cell)),
         ]
@@ -141,7 +132,7 @@ def read_evidence(path: Path) -> Evidence:
     cells: list[EvidenceCell] = []
     first, *lines = read_utf8(path).splitlines() or [""]
     head = read_json(first, f"{path}, line 1,")
-    if not isinstance(head, dict) or head.get("evidence") != _FORMAT:
+    if not isinstance(head, dict) or head.get(EVIDENCE) != _FORMAT:
         raise UsageError(
             f"{path} is not an evidence file of format {_FORMAT}, as written by "
             "--publish."
