@@ -88,7 +88,8 @@ def _checked(flags: "Reproduce") -> float | None:
         )
     if flags.settings.until_decided:
         raise UsageError(
-            "--until-decided is for single tables; all has a fixed number of seeds."
+            "--until-decided is for single tables: all divides its time among the rows "
+            "beforehand, which needs fixed numbers of seeds."
         )
     if flags.files.publish or flags.check:
         raise UsageError("--publish and --check are for tables by name.")

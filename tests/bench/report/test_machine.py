@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from importlib.resources import files
+from statistics import fmean
 from typing import get_args
 
 import pytest
@@ -61,6 +62,14 @@ def test_every_number_is_that_of_the_comparison():
             assert ends == (d.low, d.high)
             assert shown["difference"]["smallest_effect"] == 0.5
     assert document["tasks"][0]["leaders"] == ["switch-ema"]
+    for shown, cost in zip(document["tasks"][0]["costs"], task.costs, strict=True):
+        assert (shown["methods"], shown["seeds"]) == (list(cost.methods), cost.seeds)
+        assert shown["train_seconds"] == cost.train_seconds
+    for shown in document["tasks"][0]["courses"]:
+        curves = task.curves["accuracy"][shown["method"]]
+        means = [fmean(values) for values in zip(*curves.values(), strict=True)]
+        assert means[shown["best_epoch"] - 1] == max(means)
+        assert shown["last"] == pytest.approx(means[-1])
 
 
 def test_what_is_unknown_is_null_and_nothing_may_be_missing():

@@ -98,7 +98,7 @@ def test_undecided_is_said_with_what_could_have_been_detected() -> None:
     assert told.endswith("]; swa hurts.") and best_of(task) == "undecided"
     row = make_rows(task, task.metrics[0])[1]
     assert row.verdict == "undecided"
-    assert row.words == f"undecided (n = 3 can only detect {size:.0f} points or more)"
+    assert row.words == f"undecided (detects {size:.0f} points)"
 
 
 def test_a_baseline_that_did_not_learn_comes_first() -> None:

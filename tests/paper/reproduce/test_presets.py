@@ -43,7 +43,7 @@ CNN = (
 )
 _PRINTED_OPTIMIZERS = {
     row.name: "sgd" if row.name in CNN else "adamw" for row in TABLES["table-3"].rows
-}
+} | {"wrn28-8": "sgd"}
 """Table 3 is trained by SGD or AdamW, by network; Table 2 has them in the names."""
 
 

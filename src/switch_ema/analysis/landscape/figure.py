@@ -48,13 +48,20 @@ def draw_line(line: LandscapeLine) -> Figure:
     return figure
 
 
-def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
+def draw_lines(
+    lines: Mapping[str, LandscapeLine],
+    *,
+    loss: str = "loss",
+    omit: Collection[str] = (),
+) -> Figure:
     """Draw one panel per line: loss on the left axis, the other metric on the right.
 
     The loss is solid, the other dashed; both have the method's colour.
 
     Args:
         lines: by the title of their panel; at least one.
+        loss: name of the values on the left axis.
+        omit: names of values that are not drawn.
     """
     if not lines:
         raise ValueError("lines must have at least one line, got none.")
@@ -68,7 +75,8 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
         for panel in grid.flat[len(lines) :]:
             panel.set_axis_off()
         for panel, (title, line) in zip(grid.flat, lines.items(), strict=False):
-            _draw_twins(panel, line, styles)
+            names = [name for name in line.values if name not in omit]
+            _draw_twins(panel, line, styles, sorted(names, key=lambda n: n != loss))
             panel.set_title(title)
         kinds = {"loss (left)": "-", "metric (right)": _SECOND}
         keys = [
@@ -80,12 +88,15 @@ def draw_lines(lines: Mapping[str, LandscapeLine]) -> Figure:
 
 
 def _draw_twins(
-    panel: Axes, line: LandscapeLine, styles: Mapping[str, MethodStyle]
+    panel: Axes,
+    line: LandscapeLine,
+    styles: Mapping[str, MethodStyle],
+    names: Sequence[str],
 ) -> None:
     small: dict[str, Any] = {"fontsize": 7}
-    for name in sorted(line.values, key=lambda name: name != "loss"):
-        own = panel if name == "loss" else panel.twinx()
-        dashes = "-" if name == "loss" else _SECOND
+    for name in names:
+        own = panel if name == names[0] else panel.twinx()
+        dashes = "-" if own is panel else _SECOND
         for label, values in zip(line.labels, line.values[name], strict=True):
             style = {**_style(styles[label]), "linestyle": dashes, "markersize": 3}
             own.plot(

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from switch_ema.analysis.calibration.measures import (
     Bin,
@@ -48,6 +49,8 @@ from switch_ema.bench.results.kept_weights import KeptTask
 from switch_ema.bench.train.context import using_threads
 from switch_ema.bench.train.weights import Weights
 
+TEST_LOSS = "test loss"
+"""Name of the cross-entropy on the test data."""
 NOISE = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Noise levels for the loss, as shares of the filter norms."""
 
@@ -93,8 +96,13 @@ class TaskLandscape:
         self._data = f"{_size(self._batches)} of seed {kept.seed}"
 
     @_with_threads_of_run
-    def random_line(self) -> LandscapeLine:
-        """Measure along one random direction from the weights of every method."""
+    def random_line(self, *, tested: bool = False) -> LandscapeLine:
+        """Measure along one random direction from the weights of every method.
+
+        Args:
+            tested: whether to measure the cross-entropy on the test data as well, as
+                ``TEST_LOSS``, where the task classifies.
+        """
         first = parameters_of(self.kept.model, next(iter(self.kept.weights.values())))
         settings = self.settings
         (direction,) = random_directions(
@@ -104,7 +112,7 @@ class TaskLandscape:
             self.kept.model,
             self.kept.weights,
             direction,
-            self._probes(),
+            self._probes(tested),
             steps=np.linspace(-settings.reach, settings.reach, settings.points),
             notes=Notes(
                 direction="a random filter-normalised direction",
@@ -213,7 +221,7 @@ class TaskLandscape:
         with _loaded(self.kept.model, self.kept.weights[method]):
             return self.kept.task.predictions(self.kept.model)
 
-    def _probes(self) -> list[Probe]:
+    def _probes(self, tested: bool = False) -> list[Probe]:
         task, metric = self.kept.task, self.kept.task.metrics[0]
 
         def loss(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
@@ -227,11 +235,16 @@ class TaskLandscape:
             found = task.predictions(model)
             assert found is not None
             outputs, labels = found
-            return {"accuracy": 100 * (outputs.argmax(1) == labels).float().mean()}
+            right = 100 * (outputs.argmax(1) == labels).float().mean()
+            more = {TEST_LOSS: cross_entropy(outputs, labels)} if tested else {}
+            return {"accuracy": right, **more}
 
         by_hand = metric.name == "accuracy" and self._classifies
-        tested = Probe(accuracy if by_hand else evaluation, [()], weight=lambda _: 1.0)
-        return [Probe(loss, self._batches), tested]
+        measure = accuracy if by_hand else evaluation
+        return [
+            Probe(loss, self._batches),
+            Probe(measure, [()], weight=lambda _: 1.0),
+        ]
 
     @cached_property
     def _classifies(self) -> bool:

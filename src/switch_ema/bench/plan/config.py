@@ -158,7 +158,8 @@ class CompareConfig(StepOptions):
                 raise UsageError("sweep and tune cannot be combined; leave one out.")
         if self.until_decided and (self.tune or self.sweep is not None):
             raise UsageError(
-                "until_decided cannot be combined with tune or sweep; leave one out."
+                "until_decided cannot be combined with tune or sweep, whose settings "
+                "would be chosen or compared anew at every look; leave one out."
             )
         self._check_script()
         if self.deploy is not None and not roundings_of(self.deploy):

@@ -11,14 +11,15 @@ from typing import Any
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.recipe import Metric
+from switch_ema.bench.report.first_screen import course_of, smallest_effect
 from switch_ema.bench.report.rows import baseline_of, qualified
 from switch_ema.bench.report.verdict_text import best_sentence, leaders_of, troubles_of
 from switch_ema.bench.stats.paired import LEVEL, Difference, MethodResult
-from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
+from switch_ema.bench.stats.summary import ComparisonSummary, Cost, TaskSummary
 from switch_ema.bench.stats.verdicts import JUDGED, Verdict
 from switch_ema.bench.text import listed
 
-VERSION = 1
+VERSION = 2
 """Version of the document's format."""
 
 _CONDITIONS: dict[str, frozenset[Verdict]] = {
@@ -119,6 +120,39 @@ def _task(task: TaskSummary) -> dict[str, Any]:
         "missing_trainings": task.missing,
         "until_decided": task.sequential,
         "looks": list(task.looks),
+        "courses": _courses(task),
+        "costs": [_cost(cost) for cost in task.costs],
+    }
+
+
+def _courses(task: TaskSummary) -> list[dict[str, Any]]:
+    """Return the course of every method's training in the metric that decides."""
+    results = task.results[task.metrics[0].name]
+    smallest = smallest_effect(task)
+    if smallest is None:
+        return []
+    found = (course_of(task, result.method, smallest) for result in results)
+    return [
+        {
+            "method": course.method,
+            "state": course.state,
+            "best_epoch": course.epoch,
+            "best": _number(course.best),
+            "last": _number(course.last),
+        }
+        for course in found
+        if course is not None
+    ]
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {
+        "methods": list(cost.methods),
+        "seeds": cost.seeds,
+        "train_seconds": _number(cost.train_seconds),
+        "evaluate_seconds": _number(cost.evaluate_seconds),
+        "processor_seconds": _number(cost.processor_seconds),
+        "memory_mb": _number(cost.memory_mb),
     }
 
 

@@ -60,6 +60,15 @@ def interval_of(difference: Difference, digits: int) -> str:
 def qualified(result: MethodResult, metric: Metric) -> str:
     """Return a verdict with what it excludes, or what its seeds could detect."""
     if result.verdict == "undecided":
+        found = result.difference
+        if (
+            found is not None
+            and found.n >= FEWEST
+            and found.sd
+            and found.detectable > 0
+        ):
+            # n has a column of its own, and cells must fit into narrow terminals.
+            return f"undecided (detects {size_of(found.detectable, metric)})"
         return f"undecided ({detects(result.difference, metric)})"
     if result.verdict == "no difference" and result.difference is not None:
         smallest = result.difference.smallest_effect

@@ -121,7 +121,7 @@ SECONDS: dict[str, dict[str, float]] = {
         "bert-yelp": 125.0,
     },
     "figure-landscape": {
-        "wrn28-10": 18.7,
+        "wrn28-8": 18.7,
         "swin-s": 71.9,
         "resnext50-32x4d": 24.8,
         "convnext-s": 42.3,

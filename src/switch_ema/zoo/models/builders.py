@@ -83,18 +83,22 @@ def patched(name: str, patch: int) -> Builder:
     return build
 
 
-def wide_resnet(shape: NetworkShape) -> nn.Module:
-    """Make WRN-28-10."""
-    from switch_ema.zoo.models.wide_resnet import WideResNet
+def wide_resnet(width: int) -> Builder:
+    """Return a builder of WRN-28-10, or another width."""
 
-    _check_size(shape)
-    return WideResNet(
-        28,
-        10,
-        shape.num_classes,
-        in_channels=shape.in_channels,
-        drop_path=shape.drop_path,
-    )
+    def build(shape: NetworkShape) -> nn.Module:
+        from switch_ema.zoo.models.wide_resnet import WideResNet
+
+        _check_size(shape)
+        return WideResNet(
+            28,
+            width,
+            shape.num_classes,
+            in_channels=shape.in_channels,
+            drop_path=shape.drop_path,
+        )
+
+    return build
 
 
 def moganet(widths: tuple[int, ...], depths: tuple[int, ...]) -> Builder:

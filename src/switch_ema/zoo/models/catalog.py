@@ -121,10 +121,25 @@ _CLASSICAL = (
         name="wrn28-10",
         title="WRN-28-10",
         family="classical cnn",
-        make=wide_resnet,
+        make=wide_resnet(10),
         make_small=small_wide_resnet,
         published=Published(
             millions=36.5,
+            classes=100,
+            image_size=32,
+            source="Zagoruyko & Komodakis, 2016",
+        ),
+        stems=("cifar",),
+    ),
+    # That of Figure 2 alone.
+    NetworkInfo(
+        name="wrn28-8",
+        title="WRN-28-8",
+        family="classical cnn",
+        make=wide_resnet(8),
+        make_small=small_wide_resnet,
+        published=Published(
+            millions=23.4,
             classes=100,
             image_size=32,
             source="Zagoruyko & Komodakis, 2016",

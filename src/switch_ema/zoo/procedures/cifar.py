@@ -43,7 +43,7 @@ def cifar100(network: str) -> TrainingProcedure:
 
 
 def _classical(network: str) -> TrainingProcedure:
-    wide = network == "wrn28-10"
+    wide = network.startswith("wrn28")
     rates = (
         "lr=0.03,momentum=0.9,weight_decay=1e-3"
         if wide

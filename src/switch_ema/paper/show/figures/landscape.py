@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switch_ema.bench.analyses.landscape_settings import LandscapeSettings
 from switch_ema.bench.errors import UsageError
@@ -16,7 +17,10 @@ from switch_ema.paper.show.figures.figure import (
     shown_row,
     usual_methods,
 )
-from switch_ema.paper.tables.table import PaperTable
+from switch_ema.paper.tables.table import PaperRow, PaperTable
+
+if TYPE_CHECKING:
+    from switch_ema.analysis.landscape.surface import LandscapeLine
 
 SETTINGS = LandscapeSettings(points=21, batches=16, reach=0.5)
 _METHODS = ("plain", "ema", "swa", "switch-ema")
@@ -27,7 +31,7 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
     # A list of figures needs neither torch nor matplotlib.
     from switch_ema.analysis.landscape.figure import draw_lines
     from switch_ema.analysis.matplotlib_style import save_figure
-    from switch_ema.bench.analyses.landscape import TaskLandscape
+    from switch_ema.bench.analyses.landscape import TEST_LOSS, TaskLandscape
     from switch_ema.bench.results.kept_weights import load_kept
 
     lines, problems = {}, []
@@ -41,31 +45,40 @@ def draw(runs: Sequence[DrawnRun], methods: tuple[str, ...], folder: Path) -> Dr
                 chosen = methods or usual_methods(task.weights, _METHODS)
                 weights = {label: task.weights[label] for label in chosen}
                 own = replace(task, weights=weights or task.weights)
-                lines[title] = TaskLandscape(own, SETTINGS).random_line()
+                landscape = TaskLandscape(own, SETTINGS)
+                lines[title] = landscape.random_line(tested=True)
     if not lines:
         raise UsageError(" ".join(["nothing to draw.", *problems]))
-    save_figure(draw_lines(lines), folder / FIGURES, LANDSCAPE.name)
+    tested = {t: line for t, line in lines.items() if TEST_LOSS in line.values}
+    pictures = []
+    # The paper draws validation losses; training losses are in a picture beside it.
+    for name, kind, drawn, loss, omitted in (
+        (LANDSCAPE.name, "cross-entropy on the test data", tested, TEST_LOSS, "loss"),
+        (f"{LANDSCAPE.name}-training", "training loss", lines, "loss", TEST_LOSS),
+    ):
+        if drawn:
+            figure = draw_lines(drawn, loss=loss, omit=(omitted,))
+            save_figure(figure, folder / FIGURES, name)
+            pictures.append(_picture(name, kind, drawn))
+    return Drawing(paragraphs=problems, pictures=pictures)
+
+
+def _picture(name: str, kind: str, lines: Mapping[str, "LandscapeLine"]) -> Picture:
     first = next(iter(lines.values()))
-    return Drawing(
-        paragraphs=problems,
-        pictures=[
-            Picture(
-                name=LANDSCAPE.name,
-                caption="Solid: training loss (left axes). Dashed: primary metric on "
-                "the test data (right axes). Starting from the weights of each method "
-                f"(step 0), at {first.steps.size} points along one random "
-                "filter-normalised direction, the same for all methods; one seed: a "
-                "picture of a single training, not evidence about a method.",
-                alternative="Loss and metric along a random direction, "
-                f"{counted(len(lines), 'task')}",
-            )
-        ],
+    return Picture(
+        name=name,
+        caption=f"Solid: {kind} (left axes). Dashed: primary metric on the test data "
+        "(right axes). Starting from the weights of each method (step 0), at "
+        f"{first.steps.size} points along one random filter-normalised direction, the "
+        "same for all methods; one seed: a picture of a single training, not evidence "
+        "about a method.",
+        alternative=f"{kind} and metric along a random direction, "
+        f"{counted(len(lines), 'task')}",
     )
 
 
 def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
     named = (
-        ("table-3", "wrn28-10", "WRN-28 (SGD)"),
         ("table-3", "swin-s", "Swin-S (AdamW)"),
         ("table-3", "resnext50-32x4d", "ResNeXt-50 (SGD)"),
         ("table-3", "convnext-s", "ConvNeXt-S (AdamW)"),
@@ -78,8 +91,23 @@ def _make(tables: Mapping[str, PaperTable]) -> PaperFigure:
         draw=draw,
         seeds=1,
         keeps="first",
-        rows=tuple(shown_row(tables, *names, methods=_METHODS) for names in named),
+        rows=(_wrn28_8(tables), *(_shown(tables, *names) for names in named)),
     )
+
+
+def _shown(tables: Mapping[str, PaperTable], *names: str) -> PaperRow:
+    table, row, title = names
+    return shown_row(tables, table, row, title, methods=_METHODS)
+
+
+def _wrn28_8(tables: Mapping[str, PaperTable]) -> PaperRow:
+    """Return the figure's first panels, of a network that no table has."""
+    row = _shown(tables, "table-3", "wrn28-10", "WRN-28-8 (SGD)")
+    small, paper = (
+        replace(setting, options={**setting.options, "network": "wrn28-8"})
+        for setting in (row.small, row.paper)
+    )
+    return replace(row, name="wrn28-8", small=small, paper=paper)
 
 
 LANDSCAPE = FigureKind(

@@ -3,7 +3,8 @@
 An encoder processes each frame separately, a translator takes the features of all
 frames as the channels of one image, and a decoder makes each frame (Gao et al., 2022).
 The first version's translator is a U-Net of Inception blocks; the second's uses gated
-spatio-temporal attention (Tan et al., 2022). Sizes and details follow OpenSTL.
+spatio-temporal attention (Tan et al., 2022); others have the blocks of image networks.
+Sizes and details follow OpenSTL.
 """
 
 import math
@@ -14,24 +15,27 @@ import torch
 from torch import Tensor, nn
 
 from switch_ema.zoo.data.sources import need
+from switch_ema.zoo.models.video.metaformers import METAFORMERS, Block
 
 FRAMES = 10
 """Input frames, and predicted frames."""
 _FIRST_DROP = 0.01
 """Stochastic depth of the second version's first block."""
-_TRANSLATORS = ("inception", "gsta")
+_TRANSLATORS = ("inception", "gsta", *METAFORMERS)
 
 
 class SimVP(nn.Module):
     """Encoder, translator and decoder.
 
     Args:
-        translator: ``inception`` (the first version) or ``gsta`` (the second).
+        translator: ``inception`` (the first version), ``gsta`` (the second), or a name
+            of ``METAFORMERS``.
         width: Channels of a frame's features.
         hidden: Channels in the translator.
         depth: Blocks of the translator; the U-Net has as many on each side.
         kernels: Sizes of the convolutions in an Inception block.
         channels: Channels of a frame.
+        side: Height and width of a frame, on which Swin and MLP-Mixer depend.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class SimVP(nn.Module):
         depth: int,
         kernels: Sequence[int] = (3, 5, 7, 11),
         channels: int = 1,
+        side: int = 64,
     ) -> None:
         super().__init__()
         if translator not in _TRANSLATORS:
@@ -58,7 +63,7 @@ class SimVP(nn.Module):
         self.translator: nn.Module = (
             _InceptionUNet(frames, hidden, depth, kernels)
             if translator == "inception"
-            else _attention_blocks(frames, hidden, depth)
+            else _blocks(_block_of(translator), frames, hidden, depth, side // 4)
         )
         self.decoder = nn.ModuleList(
             _Convolution(width, width, doubles=index % 2 == 0) for index in range(4)
@@ -145,15 +150,21 @@ class _InceptionUNet(nn.Module):
         return features
 
 
-def _attention_blocks(channels: int, hidden: int, depth: int) -> nn.Sequential:
-    """Return the second version's translator; its first and last layers resize."""
+def _block_of(translator: str) -> Block:
+    return _GatedAttention if translator == "gsta" else METAFORMERS[translator][1]
+
+
+def _blocks(
+    block: Block, channels: int, hidden: int, depth: int, side: int
+) -> nn.Sequential:
+    """Return a translator of blocks; the first and the last are followed by a resize.
+
+    Stochastic depth falls from block to block.
+    """
     # OpenSTL's rates of stochastic depth fall from 0.01 to the configured 0.
     rates = [_FIRST_DROP * (1 - index / (depth - 1)) for index in range(depth)]
-    layers: list[nn.Module] = [
-        _GatedAttention(channels, rates[0]),
-        nn.Conv2d(channels, hidden, 1),
-    ]
-    layers += [_GatedAttention(hidden, rate) for rate in rates[1:]]
+    layers = [block(channels, 0, rates[0], side), nn.Conv2d(channels, hidden, 1)]
+    layers += [block(hidden, i, rates[i], side) for i in range(1, depth)]
     return nn.Sequential(*layers, nn.Conv2d(hidden, channels, 1))
 
 
@@ -164,9 +175,11 @@ class _GatedAttention(nn.Module):
     point-wise convolutions; one half of its channels gates the other.
     """
 
-    def __init__(self, width: int, drop_path: float, ratio: int = 8) -> None:
+    def __init__(
+        self, width: int, index: int, drop: float, side: int, ratio: int = 8
+    ) -> None:
         super().__init__()
-        self.drop_path = need("timm.layers").DropPath(drop_path)
+        self.drop_path = need("timm.layers").DropPath(drop)
         self.norm = nn.BatchNorm2d(width)
         self.enter = nn.Sequential(nn.Conv2d(width, width, 1), nn.GELU())
         self.kernel = nn.Sequential(

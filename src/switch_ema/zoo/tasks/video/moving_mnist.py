@@ -20,7 +20,7 @@ from switch_ema.zoo.data.moving import (
     published_clips,
 )
 from switch_ema.zoo.data.splits import check_split, choose_split, stream
-from switch_ema.zoo.models.video import VIDEO_NETWORKS
+from switch_ema.zoo.models.video import METAFORMERS, VIDEO_NETWORKS
 
 _SEEN = 10
 """Input frames; the network predicts as many."""
@@ -77,6 +77,8 @@ def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
 
 
 SETTINGS: dict[tuple[str, str], VideoSettings] = {
+    **{(f"simvp-{name}", "small"): VideoSettings(lr=5e-3) for name in METAFORMERS},
+    **{(f"simvp-{name}", "paper"): _paper(1e-3) for name in METAFORMERS},
     ("simvp", "small"): VideoSettings(lr=1e-2),
     ("simvp-v2", "small"): VideoSettings(lr=1e-2),
     ("convlstm", "small"): VideoSettings(lr=5e-3, forced_epochs=3),
@@ -106,7 +108,10 @@ class MovingMNIST(Task):
         seed: Random seed.
         split: Evaluate on clips of ``test`` digits or of a held-out fifth of the
             training digits (``validation``).
-        network: ``simvp``, ``simvp-v2``, ``convlstm`` or ``predrnn``.
+        network: ``simvp``, ``simvp-v2``, ``convlstm``, ``predrnn``, or SimVP with the
+            blocks of another network: ``simvp-vit``, ``simvp-swin``,
+            ``simvp-mlp-mixer``, ``simvp-convmixer``, ``simvp-poolformer``,
+            ``simvp-convnext`` or ``simvp-moganet``.
         scale: ``small``, or ``paper`` for the paper's networks, frames and epochs.
         digits: ``digits`` (scikit-learn's, scaled up) or ``mnist``; default: the
             scale's.
@@ -193,7 +198,7 @@ class MovingMNIST(Task):
 
     def model(self) -> nn.Module:
         """Make the network."""
-        return self.network.make[self.scale]()
+        return self.network.make[self.scale](self.side)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Make Adam, as in the paper."""
