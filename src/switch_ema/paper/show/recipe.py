@@ -28,6 +28,8 @@ from switch_ema.paper.show.published_data import (
     published_data,
     task_of_sample,
 )
+from switch_ema.zoo.models.detection.operations import multiply_adds
+from switch_ema.zoo.tasks.detection.detection import Detection
 
 Lines = Iterator[tuple[str, str]]
 """Names of settings, and what they are."""
@@ -87,6 +89,10 @@ def _of_task(task: Task, cell: Cell) -> Lines:
         model = task.model()
     optimizer = make_optimizer(task, model, cell.optimizer, cell.recipe.layer_decay)
     yield "Network", describe_model(model, 1)
+    if isinstance(task, Detection):  # at the resolution of Appendix B.3
+        height, width = 800, 1280
+        count = multiply_adds(model, height, width) / 1e9
+        yield "Multiply-adds", f"{count:.1f} billion at {height} x {width} pixels"
     # Settings of the zoo's tasks: batches, sizes, augmentation.
     for name in ("procedure", "settings", "paper", "schedule", "scale"):
         found: Any = getattr(task, name, None)

@@ -77,7 +77,7 @@ def _paper(lr: float, forced_epochs: float = 0.0) -> VideoSettings:
 
 
 SETTINGS: dict[tuple[str, str], VideoSettings] = {
-    **{(f"simvp-{name}", "small"): VideoSettings(lr=5e-3) for name in METAFORMERS},
+    **{(f"simvp-{name}", "small"): VideoSettings(lr=2e-3) for name in METAFORMERS},
     **{(f"simvp-{name}", "paper"): _paper(1e-3) for name in METAFORMERS},
     ("simvp", "small"): VideoSettings(lr=1e-2),
     ("simvp-v2", "small"): VideoSettings(lr=1e-2),
