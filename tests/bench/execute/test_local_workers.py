@@ -1,10 +1,12 @@
 """Several workers on this machine: the numbers of one process, whoever is killed."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.errors import UsageError
@@ -14,11 +16,12 @@ from switch_ema.bench.execute.local import train_or_explain
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.context import RunContext
 
 # Tasks for two workers; the last batch of each epoch has a single example.
 DIVIDED = """
-import os, signal
+import os, signal, time
 from pathlib import Path
 from switch_ema.bench.task import SelfTeachingTask
 
@@ -41,6 +44,23 @@ class Killed(Divided):
                 (here / "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().train_loader(epoch)
+
+
+class Stopped(Divided):
+    # In its second epoch, SIGTERM reaches the parent, which passes it on to rank 0.
+    def train_loader(self, epoch):
+        self.begun = epoch
+        return super().train_loader(epoch)
+
+    def loss(self, model, batch):
+        parent = Path(__file__).with_name("parent")
+        if self.begun == 1 and os.environ.get("RANK") == "0" and parent.exists():
+            os.kill(int(parent.read_text()), signal.SIGTERM)
+            parent.unlink()
+            held = signal.getsignal(signal.SIGTERM).__self__
+            while not held.are_waiting:
+                time.sleep(0.01)
+        return super().loss(model, batch)
 
 
 class Normalised(Divided):
@@ -133,6 +153,20 @@ def test_two_workers_train_as_one_process_also_after_one_was_killed(file, tmp_pa
         "2, which took 4 each of the 8 examples of each batch (DDP on gloo)"
     )
     assert "Workers" not in one.trained
+
+
+def test_sigterm_saves_the_state_within_an_epoch(file, tmp_path):
+    cell = cells_of(file, "Stopped", "switch-ema")[0]
+    one, _ = train(cell, tmp_path / "one", workers=1)
+    (tmp_path / "parent").write_text(str(os.getpid()))
+    with pytest.raises(KeyboardInterrupt):
+        train(cell, tmp_path / "two")
+    path = checkpoint_path(tmp_path / "two", cell)
+    state = torch.load(path, weights_only=True)
+    assert (state["epoch"], state["position"]["batches"]) == (1, 1)
+    two, told = train(cell, tmp_path / "two")
+    assert [epoch for epoch, _ in told] == [2, 3]
+    assert close(one.values, two.values)
 
 
 @pytest.mark.parametrize(
