@@ -15,6 +15,7 @@ from switch_ema.bench.execute.placement import (
     place,
 )
 from switch_ema.bench.loaders import CORES, usable_cores
+from switch_ema.bench.loading import load_task_class
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.train.context import RunContext
@@ -98,6 +99,24 @@ def test_slurm_asks_for_the_cores_of_threads_and_loaders(seeing, tmp_path, monke
     with pytest.raises(UsageError, match="no Slurm here"):
         list(slurm.train_on_slurm([cell], lambda _: context, 1, lambda *_: None))
     assert asked["cpus_per_task"] == 8
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize(
+    ("task", "processes"),
+    [
+        ("classification", 0),
+        ("classification:scale=paper", 16),
+        ("classification:scale=paper,workers=3", 3),
+        ("retinanet:scale=paper", 16),
+        ("simclr:scale=paper,dataset=cifar100", 16),
+        ("age:scale=paper", 16),
+        ("digits", 0),
+    ],
+)
+def test_tasks_say_how_many_processes_read_their_data(task, processes):
+    task_class, spec = load_task_class(task)
+    assert task_class.reading_processes(spec.options) == processes
 
 
 def test_data_parallel_processes_divide_the_cores_of_a_machine(monkeypatch):

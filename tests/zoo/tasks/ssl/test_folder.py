@@ -125,7 +125,7 @@ def test_an_evaluation_sees_the_middle_of_every_file_in_order(folder):
     model = torch.nn.Flatten()
     model.weight = torch.nn.Parameter(torch.zeros(1))  # says on which device it is
     with torch.no_grad():
-        seen = predict(model, task._prepared(task.x_eval)).view(-1, 3, 32, 32)
+        seen = predict(model, task._shown(task.x_eval)).view(-1, 3, 32, 32)
     assert len(seen) == 6
     for image, path in zip(seen, task.x_eval.paths, strict=True):
         file = Image.open(path).convert("RGB")
@@ -161,12 +161,12 @@ def test_a_file_that_is_no_image_is_named(folder):
     task = create_task(spec("byol", folder), (0,))
     message = r"lime/0\.jpeg cannot be read: cannot identify image file; repair or rem"
     with pytest.raises(UsageError, match=message):
-        list(task._prepared(task.x_eval))
+        list(task._shown(task.x_eval))
 
 
 def test_without_a_folder_the_data_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv(sources.FOLDER, str(tmp_path))
-    message = "imagenet was not found .* not imagenet/train and imagenet/val"
+    message = r"imagenet was not found .* not imagenet/\{train,val\}"
     with pytest.raises(UsageError, match=message):
         create_task("byol:scale=paper,dataset=imagenet", (0,))
 

@@ -18,7 +18,7 @@ from switch_ema.bench.optimizers.groups import parameter_groups
 from switch_ema.bench.task import Loader, Metric, Recipe, Task
 from switch_ema.zoo.data.boxes import flipping
 from switch_ema.zoo.data.detection import Examples, Target, load_detection
-from switch_ema.zoo.data.sample_loader import count_workers
+from switch_ema.zoo.data.sample_loader import count_workers, wanted_workers
 from switch_ema.zoo.data.splits import check_split
 from switch_ema.zoo.models.detection.backbones import BACKBONES, pretrained_weights
 from switch_ema.zoo.models.pretrained import (
@@ -107,6 +107,12 @@ class Detection(Task):
 
     augmentation: ClassVar[str] = "shorter sides as above, flips"
     """In words, for those who compare recipes."""
+
+    @classmethod
+    def reading_processes(cls, options: Mapping[str, Any]) -> int:
+        """Return how many processes read the images."""
+        large = options.get("scale") == "paper"
+        return wanted_workers(options.get("workers"), large=large)
 
     @classmethod
     def small_training(cls, backbone: str) -> SmallTraining:

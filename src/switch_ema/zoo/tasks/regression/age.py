@@ -14,7 +14,12 @@ from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
 from switch_ema.bench.task import Loader, Recipe
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.faces import load_faces
-from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader, count_workers
+from switch_ema.zoo.data.sample_loader import (
+    EpochOrder,
+    SampleLoader,
+    count_workers,
+    wanted_workers,
+)
 from switch_ema.zoo.data.splits import choose_split, stream
 from switch_ema.zoo.data.vision import ImageFiles, VisionSet
 from switch_ema.zoo.decays import DECAYS
@@ -85,6 +90,12 @@ class Age(ScalarRegression):
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe of the scale."""
         return for_network(PAPER if options.get("scale") == "paper" else SMALL, options)
+
+    @classmethod
+    def reading_processes(cls, options: Mapping[str, Any]) -> int:
+        """Return how many processes read the images."""
+        large = options.get("scale") == "paper"
+        return wanted_workers(options.get("workers"), large=large)
 
     def __init__(
         self,
