@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from switch_ema.bench.judge import judge
     from switch_ema.bench.train.trial import trial
     from switch_ema.contrib import *  # the old names, which 0.4 removes
+    from switch_ema.doctor.audit import audit
 
 __version__ = "0.2.0"
 
@@ -72,11 +73,13 @@ __all__ = [
     "swa_budget",
     "unwrap",
     # On your own runs
+    "audit",
     "judge",
     "trial",
 ]
 
 _ELSEWHERE = {
+    "audit": "switch_ema.doctor.audit",
     "judge": "switch_ema.bench.judge",
     "trial": "switch_ema.bench.train.trial",
 }

@@ -91,12 +91,13 @@ class Checkpoint(ABC):
         return found
 
 
-def open_checkpoint(path: str | Path, key: str = "") -> Checkpoint:
+def open_checkpoint(path: str | Path, key: str | None = "") -> Checkpoint:
     """Open a checkpoint without reading its tensors.
 
     Args:
         path: a file or a folder; the format is detected from its content.
-        key: the part to read, such as ``model``; only its values must be tensors.
+        key: the part to read, such as ``model``; only its values must be tensors. None:
+            whatever is a tensor.
 
     Raises:
         ValueError: the format is unknown, or the checkpoint is damaged.
@@ -106,29 +107,29 @@ def open_checkpoint(path: str | Path, key: str = "") -> Checkpoint:
         return _open_folder(path, key)
     require_regular(path)
     if path.name.endswith(INDEX):
-        return _Safetensors(path, _read_index(path))
+        return Safetensors(path, _read_index(path))
     with open(path, "rb") as file:
         start = file.read(9)
     if start[:4] == b"PK\x03\x04":
         return _TorchFile(path, key)
     if start[8:] == b"{" or path.suffix == ".safetensors":
-        return _Safetensors(path, read_header(path))
+        return Safetensors(path, read_header(path))
     raise ValueError(
         f"{path} is neither a safetensors file nor a zip file of torch.save; other "
         "pickles are not read, because they can run code."
     )
 
 
-def _open_folder(path: Path, key: str) -> Checkpoint:
+def _open_folder(path: Path, key: str | None) -> Checkpoint:
     if (path / ".metadata").is_file():
         return _Distributed(path, key)
     indices = sorted(path.glob(f"*{INDEX}"))
     files = sorted(path.glob("*.safetensors"))
     if len(indices) == 1:
-        return _Safetensors(path, _read_index(locate(path, indices[0].name)))
+        return Safetensors(path, _read_index(locate(path, indices[0].name)))
     if len(files) == 1 and not indices:
         file = locate(path, files[0].name)
-        return _Safetensors(path, read_header(file))
+        return Safetensors(path, read_header(file))
     raise ValueError(
         f"{path} is not a checkpoint: it has {len(files)} safetensors files, "
         f"{len(indices)} shard indices and no .metadata; pass one file, shards with "
@@ -136,19 +137,23 @@ def _open_folder(path: Path, key: str) -> Checkpoint:
     )
 
 
-class _Safetensors(Checkpoint):
+class Safetensors(Checkpoint):
+    """safetensors: a file, or shards with an index."""
+
     has_parts = True
 
     def __init__(self, path: Path, stored: dict[str, StoredTensor]) -> None:
         super().__init__(path, {name: tensor.info for name, tensor in stored.items()})
-        self._stored = stored
+        self.stored = stored
 
     def blocks(self, part: Part) -> Iterator[Tensor]:
-        return self._stored[part.name].blocks(part.first, part.elements)
+        """Read a part of a tensor."""
+        return self.stored[part.name].blocks(part.first, part.elements)
 
     def files(self) -> dict[str, list[str]]:
+        """Return the tensors of each shard."""
         result: dict[str, list[str]] = {}
-        for name, tensor in self._stored.items():
+        for name, tensor in self.stored.items():
             result.setdefault(tensor.path.name, []).append(name)
         return result
 
@@ -174,8 +179,8 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
 
 
 class _TorchFile(Checkpoint):
-    def __init__(self, path: Path, key: str) -> None:
-        content = _load(str(path), path, mmap=True)
+    def __init__(self, path: Path, key: str | None) -> None:
+        content = load_plain(str(path), path, mmap=True)
         self._values = _by_name(path, content, key)
         _refuse_others(
             path,
@@ -199,7 +204,7 @@ def _divide(tensor: Tensor, part: Part) -> Iterator[Tensor]:
     return (flat[first : first + BLOCK] for first in range(0, part.elements, BLOCK))
 
 
-def _by_name(path: Path, content: Any, key: str) -> dict[str, Any]:
+def _by_name(path: Path, content: Any, key: str | None) -> dict[str, Any]:
     """Flatten a nested dictionary to dotted names."""
     result: dict[str, Any] = {}
     try:
@@ -232,7 +237,9 @@ def _flatten(
             yield name, value
 
 
-def _refuse_inflated(path: Path, key: str, tensors: Mapping[str, TensorInfo]) -> None:
+def _refuse_inflated(
+    path: Path, key: str | None, tensors: Mapping[str, TensorInfo]
+) -> None:
     """Refuse a small file that would fill the disk: few numbers, repeated often."""
     size = sum(info.bytes for name, info in tensors.items() if _is_below(key, name))
     stored = path.stat().st_size
@@ -255,7 +262,7 @@ def _is_dense(value: Any) -> bool:
 
 
 class _Distributed(Checkpoint):
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path, key: str | None) -> None:
         contents = _read_metadata(path)
         stored = contents.tensors
         tensors = {n: info for n, info in stored.items() if can_be_stored(info.dtype)}
@@ -339,7 +346,7 @@ def _check_chunks(
 def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
     _, file, offset, length, _ = chunk.place
     with open(path / file, "rb") as whole:
-        value = _load(
+        value = load_plain(
             io.BufferedReader(FileSection(whole, offset, length)),
             f"{printable(chunk.place.name)} in {path / file}",
         )
@@ -351,7 +358,7 @@ def _read_chunk(path: Path, dtype: torch.dtype, chunk: Chunk) -> Tensor:
     return value  # type: ignore[no-any-return]
 
 
-def _load(file: Any, shown: object, **options: Any) -> Any:
+def load_plain(file: Any, shown: object, **options: Any) -> Any:
     """Read a ``torch.save`` file that may hold tensors and plain values only."""
     try:
         # Python hashes nested tuples recursively in C, without a depth limit: a hostile
@@ -400,7 +407,7 @@ def _deepest_tuple(raw: bytes) -> int:
     return deepest
 
 
-def _is_below(key: str, name: str) -> bool:
+def _is_below(key: str | None, name: str) -> bool:
     return not key or name.startswith(f"{key}.")
 
 
@@ -413,8 +420,10 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _refuse_others(path: Path, key: str, names: list[str]) -> None:
+def _refuse_others(path: Path, key: str | None, names: list[str]) -> None:
     """Refuse values below ``key`` that can be neither averaged nor copied."""
+    if key is None:
+        return
     inside = [name for name in names if _is_below(key, name)]
     if inside:
         hint = "" if key else "; name the part to merge with key, such as model"

@@ -7,7 +7,17 @@ from torch import Tensor
 
 from switch_ema._files import write_atomically
 from switch_ema.averaging.distributed.fsdp import has_the_whole, whole
+from switch_ema.averaging.offline.provenance import current_commit, provenance
 from switch_ema.averaging.offline.streams import require_safetensors
+
+_FACTS = {
+    "method": "name",
+    "decay": "current_decay",
+    "steps": "steps",
+    "epochs": "epochs",
+    "switches": "switches",
+}
+"""Attributes of an averager, by their names in the header."""
 
 
 class HasAverage(Protocol):
@@ -23,9 +33,10 @@ def save_averaged(averager: HasAverage, path: str | os.PathLike[str]) -> None:
     ``safetensors.torch.load_file`` reads them for ``model.load_state_dict``, timm as
     ``create_model(..., checkpoint_path=path)``, and transformers as the
     ``model.safetensors`` beside a ``config.json``. Tied weights are written under each
-    of their names, so that a strict load finds them all. The file appears complete or
-    not at all. With several processes, call it on all ranks: sharded weights are
-    gathered, and rank 0 writes.
+    of their names, so that a strict load finds them all. The header names the method,
+    its decay and counters, and the git commit of the current folder. The file appears
+    complete or not at all. With several processes, call it on all ranks: sharded
+    weights are gathered, and rank 0 writes.
 
     Args:
         averager: an averager, or a :class:`Best`.
@@ -38,7 +49,10 @@ def save_averaged(averager: HasAverage, path: str | os.PathLike[str]) -> None:
     weights = {n: _whole(n, v) for n, v in averager.averaged_state_dict().items()}
     if not has_the_whole():
         return
-    metadata = {"format": "pt"}
+    counted = getattr(averager, "averager", averager)
+    facts = {fact: getattr(counted, name) for fact, name in _FACTS.items()}
+    best = getattr(averager, "best_epoch", None)
+    metadata = provenance("average", facts, best_epoch=best, commit=current_commit())
     write_atomically(path, lambda file: files.save_file(weights, file, metadata))
 
 

@@ -40,6 +40,7 @@ from switch_ema.averaging.offline.profiles import (
     profile_weights,
     uniform_profile,
 )
+from switch_ema.averaging.offline.provenance import provenance
 from switch_ema.averaging.offline.soup import (
     differences,
     exact_like,
@@ -144,7 +145,7 @@ def merge_checkpoints(
         raise FileNotFoundError(2, "folder does not exist", str(out.parent))
     opened = [open_checkpoint(path, key) for path in map(Path, checkpoints)]
     merge = _Merge(opened, coefficients, key, allow_non_finite, progress)
-    beside = [] if is_file else list(_beside(opened[-1]))
+    beside = [] if is_file else list(files_beside(opened[-1].path))
     for path in (out, record):
         remove_leftovers(path)
     description = json.dumps(_describe(merge, weights), indent=2) + "\n"
@@ -212,6 +213,11 @@ class _Merge:
         for checkpoint, found in zip(checkpoints, tensors, strict=True):
             _check_alike(checkpoint, found, checkpoints[0], tensors[0])
         self.tensors: dict[str, TensorInfo] = tensors[0]
+        self._header = provenance(
+            "merge",
+            checkpoints=len(checkpoints),
+            source=", ".join(checkpoint.path.name for checkpoint in checkpoints),
+        )
         self._progress = progress
         self._done, self._total = 0, sum(info.bytes for info in self.tensors.values())
 
@@ -251,6 +257,7 @@ class _Merge:
             {name: self.tensors[name] for name in names},
             self.blocks,
             threads=threads if has_parts else 1,
+            metadata=self._header,
         )
         for count in written:
             self._done += count
@@ -280,21 +287,31 @@ class _Merge:
             chosen = [plain[name] for name in names if name in plain]
             self.write(folder / file, chosen)
             places |= dict.fromkeys(chosen, file)
-        if len(set(places.values())) > 1:
-            index = {"metadata": {"total_size": self._total}, "weight_map": places}
-            (folder / f"model{INDEX}").write_text(json.dumps(index, indent=2) + "\n")
+        write_index(folder, places, self._total)
         for found, name in beside:
             copy_file(found, folder / name)
         (folder / "merge.json").write_text(record)
 
 
-def _beside(checkpoint: Checkpoint) -> Iterator[tuple[Path, str]]:
+def write_index(folder: Path, places: dict[str, str], size: int) -> None:
+    """Write the index of shards, unless there is only one.
+
+    Args:
+        folder: of the shards.
+        places: the file of each tensor.
+        size: of all tensors, in bytes.
+    """
+    if len(set(places.values())) > 1:
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        (folder / f"model{INDEX}").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def files_beside(path: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files beside the weights of a checkpoint, and their relative paths.
 
     Raises:
         ValueError: one of them is a link that leads out of the folder, or a pipe.
     """
-    path = checkpoint.path
     folder = path if path.is_dir() else path.parent
     for pattern in _BESIDE:
         for found in sorted(folder.glob(pattern)):

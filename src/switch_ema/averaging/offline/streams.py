@@ -182,6 +182,7 @@ def write_blocks(
     blocks: Callable[[Part], Iterator[Tensor]],
     *,
     threads: int,
+    metadata: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
     """Write a safetensors file: the header first, then the tensors part by part.
 
@@ -191,11 +192,12 @@ def write_blocks(
         blocks: returns the flat blocks of a part of a tensor, in any dtype.
         threads: how many parts are made and written at a time. One takes whole tensors,
             one after the other.
+        metadata: texts of the header.
 
     Yields:
         How many more bytes of the tensors are written.
     """
-    header, starts = _layout(tensors)
+    header, starts = _layout(tensors, metadata or {"format": "pt"})
     with open(path, "wb", buffering=0) as file:
         _write_all(file, memoryview(header))
         file.truncate(len(header) + sum(info.bytes for info in tensors.values()))
@@ -225,11 +227,13 @@ def write_blocks(
             pool.shutdown(cancel_futures=True)
 
 
-def _layout(tensors: Mapping[str, TensorInfo]) -> tuple[bytes, dict[str, int]]:
+def _layout(
+    tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
     """Return the start of a safetensors file, and where each tensor begins in it."""
     # Wide dtypes first, so that every tensor begins at a multiple of its item size.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     places, end = {}, 0
     for name in order:
         places[name], end = end, end + tensors[name].bytes

@@ -2,9 +2,10 @@
 
 import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
+
+from switch_ema.averaging.offline.provenance import current_commit
 
 PACKAGES = ("switch-ema", "torch", "accelerate", "timm", "scikit-learn", "numpy")
 
@@ -19,7 +20,7 @@ def describe_environment() -> dict[str, str]:
             continue
     found["processor"] = _processor()
     found["cores"] = str(os.cpu_count())
-    found["git"] = _git_state()
+    found["git"] = current_commit() or "not a git checkout"
     return found
 
 
@@ -30,19 +31,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _git_state() -> str:
-    """Return the git commit of the current folder, marked if it has changes."""
-    try:
-        commit, changes = (
-            subprocess.run(
-                ["git", *arguments], capture_output=True, text=True, timeout=10
-            ).stdout.strip()
-            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "not a git checkout"
-    if not commit:
-        return "not a git checkout"
-    return f"{commit[:12]}{' with changes' if changes else ''}"

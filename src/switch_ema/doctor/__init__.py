@@ -1,0 +1,1 @@
+"""Which weights a checkpoint holds, and whether its average is right."""
