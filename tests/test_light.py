@@ -97,3 +97,16 @@ def test_other_commands_name_what_to_install(light):
         code, out, err = light(command)
         sentence = f'{command} needs {library}: pip install "switch-ema[cli]".'
         assert (code, out, err) == (2, "", f"switch-ema: {sentence}\n")
+
+
+def test_inspect_extract_and_doctor(light, tmp_path):
+    for step in (1, 2):
+        live = {"w": torch.arange(64.0) * step}
+        average = {"w": torch.arange(64.0) * step / 2}
+        torch.save({"model": live, "ema": average}, tmp_path / f"{step}.pt")
+    code, out, err = light("inspect", tmp_path / "1.pt")
+    assert (code, err) == (0, "") and "average" in out
+    code, out, err = light("extract", tmp_path / "1.pt", "--to", "ema.safetensors")
+    assert (code, err) == (0, "") and "Extracted: ema.safetensors" in out
+    code, out, err = light("doctor", tmp_path / "1.pt", tmp_path / "2.pt")
+    assert code in (0, 2) and err == ""
