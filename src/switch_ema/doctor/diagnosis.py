@@ -30,8 +30,9 @@ _INITIAL = 0.2
 _STILL = 1e-5
 """Relative movement up to which live weights count as not trained."""
 _HALF = (torch.bfloat16, torch.float16)
-_UNEVEN, _OTHER = 1.5, 1.3
-"""Factors between time constants that count as different."""
+_UNEVEN, _OTHER = 1.5, 2.0
+"""Factors between time constants that count as different: between tensors, which share
+the path of the live weights, and from the declared one."""
 
 
 @dataclass(frozen=True)
