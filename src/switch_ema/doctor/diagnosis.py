@@ -13,7 +13,7 @@ from torch import Tensor
 
 from switch_ema._checks import listed
 from switch_ema.doctor.estimate import (
-    Estimate,
+    DecayEstimate,
     estimate,
     is_bounded,
     pool,
@@ -21,7 +21,7 @@ from switch_ema.doctor.estimate import (
     scale,
 )
 from switch_ema.doctor.findings import Finding, found
-from switch_ema.doctor.snapshots import STATISTICS, Snapshot, take_snapshot
+from switch_ema.doctor.snapshots import STATISTICS, AveragePair, take_snapshot
 
 _MOVING = {None, "ema", "switch-ema"}
 """Methods whose average follows the rule of an EMA; None is another library's."""
@@ -73,7 +73,8 @@ def diagnose(
         )
     snapshots = [take_snapshot(path) for path in checkpoints]
     intervals = [
-        Interval(first, second, decay, steps) for first, second in pairwise(snapshots)
+        CheckpointPair(first, second, decay, steps)
+        for first, second in pairwise(snapshots)
     ]
     findings: list[Finding] = []
     for interval in intervals:
@@ -92,7 +93,7 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
     )[::-1]
 
 
-def _restarts(intervals: "Sequence[Interval]") -> list[Finding]:
+def _restarts(intervals: "Sequence[CheckpointPair]") -> list[Finding]:
     """Compare the intervals: in one of them the average may have begun anew."""
     for interval in intervals:
         before, after = interval.first.steps, interval.second.steps
@@ -122,11 +123,11 @@ def _restarts(intervals: "Sequence[Interval]") -> list[Finding]:
 
 
 @dataclass
-class Interval:
+class CheckpointPair:
     """Two consecutive checkpoints."""
 
-    first: Snapshot
-    second: Snapshot
+    first: AveragePair
+    second: AveragePair
     declared: float | None = None
     given_steps: int | None = None
     unknown: str = ""
@@ -294,7 +295,7 @@ class Interval:
         return [found("stale buffers", text, moved.still_statistics)]
 
     @cached_property
-    def pooled(self) -> Estimate:
+    def pooled(self) -> DecayEstimate:
         """The estimate of all tensors together."""
         return pool(list(self._grams.values()))
 

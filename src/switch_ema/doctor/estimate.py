@@ -24,11 +24,11 @@ _LARGEST = float(_GRID[-1])
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DecayEstimate:
     """Time constants between two checkpoints, with a measure of doubt."""
 
     x: float
-    """Estimate of ``-n log d``: 0 if the average stood still."""
+    """DecayEstimate of ``-n log d``: 0 if the average stood still."""
     log_error: float
     """Standard error of ``log x``; infinite if the data do not decide."""
     fit: float
@@ -61,24 +61,24 @@ def products(moved: Tensor, behind: Tensor, drift: Tensor) -> Tensor:
     return torch.stack([chunk.T @ chunk for chunk in chunks])
 
 
-def estimate(grams: Tensor) -> Estimate:
-    """Estimate x from the matrices of the chunks."""
+def estimate(grams: Tensor) -> DecayEstimate:
+    """DecayEstimate x from the matrices of the chunks."""
     total = grams.sum(0)
     moved = float(total[0, 0])
     if not moved or not math.isfinite(moved):
-        return Estimate(0.0, 0.0, 1.0)
+        return DecayEstimate(0.0, 0.0, 1.0)
     x, rest = _best(total)
     logs = [math.log(_best(gram)[0]) for gram in grams if float(gram[0, 0]) > 0]
     error = math.inf
     if len(logs) > 1:
         error = float(torch.tensor(logs).std()) / math.sqrt(len(logs))
-    return Estimate(x, error, 1 - rest / moved)
+    return DecayEstimate(x, error, 1 - rest / moved)
 
 
-def pool(grams: Sequence[Tensor]) -> Estimate:
-    """Estimate one x for several tensors, each with the same weight."""
+def pool(grams: Sequence[Tensor]) -> DecayEstimate:
+    """DecayEstimate one x for several tensors, each with the same weight."""
     scaled = [scale(gram) for gram in grams if float(gram.sum(0)[0, 0])]
-    return estimate(torch.stack(scaled)) if scaled else Estimate(0.0, 0.0, 1.0)
+    return estimate(torch.stack(scaled)) if scaled else DecayEstimate(0.0, 0.0, 1.0)
 
 
 def scale(gram: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class AveragePair:
     """Live weights and average of one checkpoint, by the same names."""
 
     path: Path
@@ -55,7 +55,7 @@ class Snapshot:
         return float(read(leaf)) if leaf.info.elements == 1 else None
 
 
-def take_snapshot(path: str | Path) -> Snapshot:
+def take_snapshot(path: str | Path) -> AveragePair:
     """Find live weights and average of a checkpoint.
 
     Raises:
@@ -69,7 +69,7 @@ def take_snapshot(path: str | Path) -> Snapshot:
     facts = average.facts
     steps = next((facts[name] for name in _COUNTERS if facts.get(name)), None)
     decay = facts.get("decay")
-    return Snapshot(
+    return AveragePair(
         Path(path),
         live.tensors,
         named,
