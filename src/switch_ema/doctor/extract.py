@@ -24,7 +24,7 @@ from switch_ema.doctor.naming import name_list
 from switch_ema.doctor.reading import Leaf
 from switch_ema.doctor.recognise import inspect_checkpoint
 
-SHARD = 5_000_000_000
+_SHARD = 5_000_000_000
 """Default size of a shard in bytes, as Transformers has it."""
 
 
@@ -46,7 +46,7 @@ def extract_weights(
     *,
     where: str | None = None,
     like: str | os.PathLike[str] | None = None,
-    shard_bytes: int = SHARD,
+    shard_bytes: int = _SHARD,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Extracted:
     """Write the average or the live weights of a checkpoint under plain names.

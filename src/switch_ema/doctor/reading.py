@@ -2,7 +2,7 @@
 
 safetensors files and folders of torch.distributed.checkpoint are read by header. Files
 of ``torch.save`` are read with ``weights_only=True``; a class that torch does not allow
-there becomes an inert :class:`Opaque`, which keeps the pickled state but has no
+there becomes an inert object, which keeps the pickled state but has no
 behaviour. Nothing of the file is imported or called, and tensors stay on disk until
 their blocks are read.
 """
@@ -49,7 +49,7 @@ class Leaf(Protocol):
         """Read elements as flat blocks, in order."""
 
 
-class LoadedTensor(NamedTuple):
+class _LoadedTensor(NamedTuple):
     """A tensor of a torch.save file, mapped into memory."""
 
     tensor: Tensor
@@ -65,7 +65,7 @@ class LoadedTensor(NamedTuple):
         return (flat[start : start + BLOCK] for start in range(0, count, BLOCK))
 
 
-class ShardedTensor(NamedTuple):
+class _ShardedTensor(NamedTuple):
     """A tensor of a torch.distributed.checkpoint folder."""
 
     checkpoint: Checkpoint
@@ -83,7 +83,7 @@ class ShardedTensor(NamedTuple):
 
 def is_leaf(value: object) -> bool:
     """Whether a value of a tree is a tensor."""
-    return isinstance(value, (LoadedTensor, ShardedTensor, StoredTensor))
+    return isinstance(value, (_LoadedTensor, _ShardedTensor, StoredTensor))
 
 
 def read(leaf: Leaf) -> Tensor:
@@ -97,12 +97,12 @@ def read(leaf: Leaf) -> Tensor:
     return result.reshape(info.shape)
 
 
-class Opaque:
+class _Opaque:
     """An object of a class that was not imported: its name and its pickled state."""
 
     kind = "object"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Opaque":
+    def __new__(cls, *args: Any, **kwargs: Any) -> "_Opaque":
         """Accept whatever the class was called with."""
         return object.__new__(cls)
 
@@ -167,7 +167,7 @@ def _open_folder(path: Path) -> Source:
     checkpoint = open_checkpoint(path, key=None)
     if isinstance(checkpoint, Safetensors):
         return Source(path, "safetensors", checkpoint.stored, _folder_metadata(path))
-    tree = {name: ShardedTensor(checkpoint, name) for name in checkpoint.tensors}
+    tree = {name: _ShardedTensor(checkpoint, name) for name in checkpoint.tensors}
     return Source(path, "torch.distributed.checkpoint", tree)
 
 
@@ -195,7 +195,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def _open_torch(path: Path) -> Source:
     names = _foreign_names(path)
-    stubs = [(type("Opaque", (Opaque,), {"kind": name}), name) for name in names]
+    stubs = [(type("Opaque", (_Opaque,), {"kind": name}), name) for name in names]
     with safe_globals(stubs):  # type: ignore[arg-type]
         content = load_plain(str(path), path, mmap=True)
     tree = _as_tree(content, path)
@@ -222,7 +222,7 @@ def _as_tree(value: Any, path: Path, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         raise ValueError(f"{path} is nested too deeply.")
     if isinstance(value, Tensor):
-        return LoadedTensor(value)
+        return _LoadedTensor(value)
     if isinstance(value, Mapping):
         return {
             str(key): _as_tree(item, path, depth + 1)
@@ -231,7 +231,7 @@ def _as_tree(value: Any, path: Path, depth: int = 0) -> Any:
         }
     if isinstance(value, (list, tuple)):
         return [_as_tree(item, path, depth + 1) for item in value]
-    if isinstance(value, Opaque) and _is_module(value.state):
+    if isinstance(value, _Opaque) and _is_module(value.state):
         return ModuleTree(_module_tree(value.state, path))
     return value
 
@@ -250,7 +250,7 @@ def _module_tree(
     for group in ("_parameters", "_buffers"):
         for name, value in (state.get(group) or {}).items():
             if isinstance(value, Tensor) and name not in hidden:
-                yield f"{prefix}{name}", LoadedTensor(value)
+                yield f"{prefix}{name}", _LoadedTensor(value)
     for name, child in (state.get("_modules") or {}).items():
-        if isinstance(child, Opaque) and _is_module(child.state):
+        if isinstance(child, _Opaque) and _is_module(child.state):
             yield from _module_tree(child.state, path, f"{prefix}{name}.", depth + 1)

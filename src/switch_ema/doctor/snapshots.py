@@ -12,7 +12,7 @@ from switch_ema.doctor.naming import name_list
 from switch_ema.doctor.reading import Leaf, read
 from switch_ema.doctor.recognise import inspect_checkpoint
 
-SAMPLE = 1 << 16
+_SAMPLE = 1 << 16
 """Numbers of each tensor that are read."""
 _COUNTERS = (
     "steps",
@@ -45,7 +45,7 @@ class AveragePair:
     def sample(self, name: str, which: str) -> Tensor:
         """Return the first numbers of a tensor in float64."""
         leaf = (self.live if which == "live" else self.average)[name]
-        count = min(leaf.info.elements, SAMPLE)
+        count = min(leaf.info.elements, _SAMPLE)
         blocks = [block.double() for block in leaf.blocks(0, count)]
         return torch.cat(blocks)[:count] if blocks else torch.zeros(0).double()
 
