@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-core test-engine lint bench chaos numbers docs dist clean
+.PHONY: setup demo rehearse test test-core test-engine lint bench chaos numbers docs dist clean
 
 setup: $(VENV)/.dev
 
@@ -29,6 +29,16 @@ $(VENV)/.peers: $(VENV)/.dev
 
 demo: $(VENV)/.bench
 	$(VENV)/bin/switch-ema compare noisy-digits digits --seeds 32
+
+# One row of each of Tables 2 to 12 at the paper's size, on generated data: some minutes
+# on a CPU. ROWS='*' rehearses all 68, SIDE=64 with smaller images.
+ROWS ?= resnet50-sgd resnet18 simclr-cifar100 moco-v3 mask-rcnn-2x yolox-s cifar10 simvp rcf-mnist-resnet18 lstm-sgd bert-yelp
+SIDE ?=
+
+rehearse: setup
+	env -u SWITCH_EMA_DATA $(VENV)/bin/switch-ema reproduce all --scale paper --rehearse \
+		--max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
+		$(if $(SIDE),--rehearse-side $(SIDE)) --out runs/rehearse
 
 lint: setup
 	$(RUN) -m ruff format --check .

@@ -8,6 +8,7 @@ both begun, so that what happens only at the end of a training fails here, too.
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from switch_ema.bench.errors import UsageError
@@ -143,7 +144,7 @@ class RehearsedTraining(Training):
         if self.seen is not None:
             return super()._back_propagate(batch, batches, is_last=is_last)
         self.seen = _Inspection(examples_in(batch))
-        with self.seen.watching(self.model.parameters()):
+        with self.seen.watching(self.model.parameters()), _countable(self.model):
             return super()._back_propagate(batch, batches, is_last=is_last)
 
     def rehearse_epoch(self, epoch: int) -> float:
@@ -243,6 +244,24 @@ class _Inspection:
         sizes = (size for address, size in kept.items() if address not in weights)
         self.kept_mb = sum(sizes) / 1e6 / self._examples
         self.flops = counter.get_total_flops() / self._examples
+
+
+@contextmanager
+def _countable(model: nn.Module) -> Iterator[None]:
+    """Run recurrent layers as products of matrices, whose operations are counted.
+
+    Fused kernels hide theirs.
+    """
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a flag of Intel's GPUs is set along
+        with (
+            torch.backends.mkldnn.flags(enabled=False),
+            torch.backends.cudnn.flags(enabled=False),
+        ):
+            yield
 
 
 def examples_in(batch: Any) -> int:
