@@ -10,6 +10,7 @@ from tests.documented_numbers import ROOT, pages
 from tests.test_cli import call
 
 PUBLISHED = sorted((ROOT / "evidence").rglob("*.jsonl"))
+ROWS = [file for file in PUBLISHED if file.parent.name != "evidence"]
 LARGEST = 300_000
 
 
@@ -33,7 +34,7 @@ def test_result_pages_are_made_from_the_evidence(tmp_path, monkeypatch, capsys):
     assert (code, err) == (0, "")
     written = sorted((tmp_path / "docs").rglob("*.md"))
     assert len(written) > 1
-    for page in written if PUBLISHED else ():  # until then, pages of earlier runs stay
+    for page in written if ROWS else ():  # until then, pages of earlier runs stay
         own = ROOT / page.relative_to(tmp_path)
         assert own.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (
             f"{own} differs; run make numbers"
