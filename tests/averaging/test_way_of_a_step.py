@@ -11,7 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import switch_ema
 from switch_ema import EMA, SwitchEMA
-from switch_ema.averaging.step import untold
+from switch_ema.averaging.step import forgotten_update
 
 ROOT = Path(switch_ema.__file__).parent
 
@@ -28,7 +28,7 @@ def test_a_step_passes_at_most_eight_files(method, monkeypatch):
     checkpoints = "torch.distributed.checkpoint.state_dict"
     monkeypatch.delitem(sys.modules, checkpoints, raising=False)
     # Once an averager without an optimizer exists, all optimizers are followed.
-    followed = untold._follow_all_optimizers()
+    followed = forgotten_update._follow_all_optimizers()
     monkeypatch.delitem(_global_optimizer_post_hooks, followed.id)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,7 +49,7 @@ def test_a_step_passes_at_most_eight_files(method, monkeypatch):
     assert averager.steps == 3
     assert {"averaging/step/hooks.py", "averaging/averager.py"} <= files
     # Follows all optimizers once any averager without one was made in this process.
-    files.discard("averaging/step/untold.py")
+    files.discard("averaging/step/forgotten_update.py")
     assert len(files) <= 8, " ".join(sorted(files))
 
 

@@ -42,6 +42,7 @@ from switch_ema.averaging.shadow.state import (
     snapshot,
 )
 from switch_ema.averaging.shadow.storage import Buffers, as_storage
+from switch_ema.averaging.step.forgotten_update import MANY_STEPS, ForgottenUpdate
 from switch_ema.averaging.step.hooks import (
     Optimizers,
     StepHook,
@@ -49,7 +50,6 @@ from switch_ema.averaging.step.hooks import (
     check_parameters,
 )
 from switch_ema.averaging.step.rounds import Count, as_counting
-from switch_ema.averaging.step.untold import MANY, UntoldSteps
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.norms import Watched, counting_layers
 from switch_ema.averaging.view.parametrized import Parametrized
@@ -89,9 +89,9 @@ _EMPTY_EPOCH = (
 )
 
 _NEVER_UPDATED = (
-    f"An optimizer has made {MANY} steps or more, but update() was never called, so "
-    "the average is still the initial weights; pass the optimizer to the averager, or "
-    "call update() after each step."
+    f"An optimizer has made {MANY_STEPS} steps or more, but update() was never called, "
+    "so the average is still the initial weights; pass the optimizer to the averager, "
+    "or call update() after each step."
 )
 
 _TRAINED_NORM = (
@@ -200,11 +200,11 @@ class Averager(ABC):
             self._connect(optimizers)
         # Removed at the first update. Without an optimizer, only a hook tells loaded
         # weights from a step.
-        self._until_started: list[RemovableHandle | UntoldSteps] = []
+        self._until_started: list[RemovableHandle | ForgottenUpdate] = []
         if not optimizers:
             self._until_started += on_load(self._model, self._follow_load)
             if self.needs_steps:
-                self._until_started.append(UntoldSteps(self._model.parameters()))
+                self._until_started.append(ForgottenUpdate(self._model.parameters()))
 
     def __repr__(self) -> str:
         """Return the method, its configured and current decay, and its counters."""
@@ -516,7 +516,7 @@ class Averager(ABC):
     def _check_use(self) -> None:
         """Warn once if the average is read but training does not reach it."""
         for handle in self._until_started:
-            if isinstance(handle, UntoldSteps) and handle.are_many:
+            if isinstance(handle, ForgottenUpdate) and handle.suspected:
                 self._until_started.remove(handle)
                 warnings.warn(_NEVER_UPDATED, stacklevel=4)
                 break

@@ -1,4 +1,4 @@
-"""Counts steps of a model whose averager was given no optimizer and no update()."""
+"""Notices training whose averager has no optimizer and gets no update() call."""
 
 import functools
 import weakref
@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-MANY = 100
-"""Untold steps that show a forgotten update(); delayed updates wait for fewer."""
+MANY_STEPS = 100
+"""Steps after which update() counts as forgotten; delayed updates wait for fewer."""
 
 
-class UntoldSteps:
-    """Counts up to ``MANY`` steps of the optimizers of some parameters.
+class ForgottenUpdate:
+    """Counts up to ``MANY_STEPS`` steps of the optimizers of some parameters.
 
     Only an averager without an optimizer has one, until its first ``update()``.
     """
@@ -29,9 +29,9 @@ class UntoldSteps:
         _WAITING.add(self)
 
     @property
-    def are_many(self) -> bool:
-        """Whether ``MANY`` steps were made."""
-        return self._count >= MANY
+    def suspected(self) -> bool:
+        """Whether ``MANY_STEPS`` steps were made."""
+        return self._count >= MANY_STEPS
 
     def note(self, optimizer: Optimizer) -> None:
         """Count a step, if it was one of these parameters."""
@@ -42,7 +42,7 @@ class UntoldSteps:
             self._strangers.add(optimizer)
             return
         self._count += 1
-        if self.are_many:
+        if self.suspected:
             self.remove()
 
     def remove(self) -> None:
@@ -50,7 +50,7 @@ class UntoldSteps:
         _WAITING.discard(self)
 
 
-_WAITING: "weakref.WeakSet[UntoldSteps]" = weakref.WeakSet()
+_WAITING: "weakref.WeakSet[ForgottenUpdate]" = weakref.WeakSet()
 
 
 @functools.cache

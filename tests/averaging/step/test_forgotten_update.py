@@ -10,7 +10,7 @@ from torch import nn
 
 from switch_ema import EMA, SWA, Steps, SwitchEMA, attach, constant
 from switch_ema.averaging.methods import switch_ema
-from switch_ema.averaging.step import untold
+from switch_ema.averaging.step import forgotten_update
 
 NEVER_UPDATED = "steps or more, but update\\(\\) was never called"
 NEVER_ENDED = "end_epoch\\(\\) was never called"
@@ -42,7 +42,7 @@ def quiet():
 def test_an_average_that_is_never_updated_warns_once(look):
     model, optimizer = fresh()
     ema = EMA(model)
-    train(model, optimizer, untold.MANY)
+    train(model, optimizer, forgotten_update.MANY_STEPS)
     with pytest.warns(UserWarning, match=NEVER_UPDATED):
         getattr(ema, look)()
     with warnings.catch_warnings():
@@ -57,10 +57,11 @@ def test_steps_that_need_no_update_do_not_warn(quiet):
     other, of_other = fresh()
     hooked, delayed, idle = EMA(model, optimizer), EMA(model), EMA(other)
     swa = SWA(model)  # averages epochs, not steps
-    train(model, optimizer, untold.MANY - 1)
+    train(model, optimizer, forgotten_update.MANY_STEPS - 1)
     delayed.averaged_state_dict()
     delayed.update()
-    train(model, optimizer, untold.MANY)  # stopped calling update(), on purpose
+    # Calls of update() that stop again do so on purpose.
+    train(model, optimizer, forgotten_update.MANY_STEPS)
     for averager in (hooked, delayed, idle, swa):
         averager.averaged_state_dict()
     train(other, of_other, 3)
@@ -70,17 +71,17 @@ def test_steps_that_need_no_update_do_not_warn(quiet):
 def test_counting_ends_with_the_averager_or_its_first_update():
     model, optimizer = fresh()
     gc.collect()
-    before = len(untold._WAITING)
+    before = len(forgotten_update._WAITING)
     first, second = EMA(model), EMA(model)
-    assert len(untold._WAITING) == before + 2
+    assert len(forgotten_update._WAITING) == before + 2
     first.update()
     pickle.loads(pickle.dumps(second))
     del second
     gc.collect()
-    assert len(untold._WAITING) == before
+    assert len(forgotten_update._WAITING) == before
     third = EMA(model)
-    train(model, optimizer, untold.MANY + 1)
-    assert len(untold._WAITING) == before
+    train(model, optimizer, forgotten_update.MANY_STEPS + 1)
+    assert len(forgotten_update._WAITING) == before
     assert third.steps == 0
 
 
