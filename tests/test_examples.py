@@ -8,16 +8,10 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
-ABORTED = "terminate called without an active exception"
-"""Some processes with FSDP2 and gloo end so, after their work and outside of Python."""
-
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path, tmp_path):
     command = [sys.executable, str(path)]
-    for _ in range(3):
-        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        if ABORTED not in run.stderr:
-            break
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()

@@ -221,7 +221,7 @@ def stored(path):
     return 0
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process, seconds=600):
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, "it ended before it could be stopped"

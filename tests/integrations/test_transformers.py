@@ -194,7 +194,7 @@ def test_evaluation_and_saving_show_the_average(tmp_path):
 def test_two_processes_with_fsdp2_equal_one_and_resume(tmp_path):
     script = Path(__file__).with_name("transformers_two_processes.py")
     command = [sys.executable, str(script), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert run.returncode == 0, run.stderr[-3000:]
     one = SwitchEMACallback(**OPTIONS)
     alone = trainer(tmp_path / "one", one, eval_strategy="epoch", **ADAM)

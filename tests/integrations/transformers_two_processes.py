@@ -16,7 +16,7 @@ from transformers import Trainer
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.transformers import SwitchEMACallback
 from tests.integrations import test_transformers as shared
-from tests.integrations.two_processes import free_port
+from tests.integrations.two_processes import free_port, leave
 
 
 class ShardingTrainer(Trainer):
@@ -88,5 +88,4 @@ if __name__ == "__main__":
     if trainer.is_world_process_zero():
         torch.save(loss, folder / "best.pt")
     torch.distributed.destroy_process_group()
-    if child:
-        sys.exit(os.waitpid(child, 0)[1])
+    leave(child)

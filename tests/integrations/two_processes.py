@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
@@ -97,6 +98,17 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
+def leave(child: int) -> NoReturn:
+    """Exit with an error if this or the other process failed.
+
+    Without Python's teardown: with FSDP2, a thread of gloo can abort it.
+    """
+    failed = child and os.waitpid(child, 0)[1]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if failed else 0)
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -105,5 +117,4 @@ if __name__ == "__main__":
     for kind in ("ddp", "fsdp2"):
         run(kind, folder / kind, "whole")
         run(kind, folder / kind, "resumed", folder / kind / "whole-epoch=0.ckpt")
-    if child:
-        sys.exit(os.waitpid(child, 0)[1])
+    leave(child)

@@ -44,7 +44,7 @@ def run(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 def run_to_the_end(
-    world: int, function: Callable[..., Any], *arguments: Any, timeout: float = 90
+    world: int, function: Callable[..., Any], *arguments: Any, timeout: float = 600
 ) -> tuple[int | None, list[Any]]:
     """Return the rank that failed first, and what each returned or its traceback.
 

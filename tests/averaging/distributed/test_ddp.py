@@ -206,7 +206,7 @@ def test_torchrun_ends_all_ranks_with_the_error(tmp_path):
         [*launcher, "--nproc-per-node=2", str(script)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode != 0
     assert "the disk of rank 1 is full" in done.stderr

@@ -235,7 +235,7 @@ def test_workers_leave_with_their_parent(tasks, tmp_path, how):
     try:
         wait_for(lambda: len(workers()) == 2)
         process.send_signal(how)
-        process.wait(timeout=120)
+        process.wait(timeout=600)
         wait_for(lambda: not any(map(is_alive, workers())))
     finally:
         for number in (process.pid, *workers()):

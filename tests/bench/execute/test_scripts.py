@@ -451,7 +451,7 @@ def test_no_process_of_a_script_outlives_the_comparison(hangs, tmp_path, how):
     )
     wait_for(lambda: len(family(tmp_path)) == 4)
     process.send_signal(how)
-    process.wait(timeout=120)
+    process.wait(timeout=600)
     if how == signal.SIGKILL:  # nobody is left who could wait for the guard
         wait_for(lambda: not survivors(tmp_path))
     assert survivors(tmp_path) == []
@@ -473,7 +473,7 @@ def test_an_attempt_waits_for_what_is_left_of_an_earlier_one(script, tmp_path):
     thread.start()
     assert not _Files.of(context.folder, cell).values.exists() and results == []
     held.close()
-    thread.join(timeout=120)
+    thread.join(timeout=600)
     assert results[0].status == "done"
 
 
