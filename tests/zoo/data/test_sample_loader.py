@@ -1,5 +1,6 @@
 """Workers read examples one by one, always with the same result."""
 
+import gc
 import os
 import random
 
@@ -175,3 +176,37 @@ def test_a_daemonic_process_says_why_it_has_no_workers(monkeypatch):
     monkeypatch.setattr(sample_loader, "current_process", Daemon)
     with pytest.warns(UserWarning, match="this is a daemonic process, which cannot"):
         assert count_workers(None) == 0
+
+
+class Closing:
+    """Garbage that notes the process that collects it, as a loader closes pipes."""
+
+    def __init__(self, path):
+        self.itself, self.path = self, path
+
+    def __del__(self):
+        with open(self.path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class Collecting(Drawn):
+    """Examples whose process collects its garbage, as any process may."""
+
+    def __getitem__(self, index):
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_workers_do_not_collect_garbage_of_their_parent(tmp_path):
+    path = tmp_path / "collected"
+    gc.disable()
+    try:
+        Closing(path)
+        loader = SampleLoader(Collecting(8), workers=2)
+        held = loader.chunks(order(8, 4))
+        next(held)
+    finally:
+        gc.enable()
+    del held, loader
+    gc.collect()
+    assert path.read_text() == f"{os.getpid()}\n"

@@ -4,6 +4,7 @@ Each example is drawn with a seed of its own: a batch is the same for every numb
 workers, wherever an epoch starts, and for every division among data-parallel processes.
 """
 
+import gc
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -141,9 +142,13 @@ class SampleLoader:
         requests, most = _Requests(), self._broken.most if self._replaces else 0
         options: dict[str, Any] = {}
         if self._workers:
+            # A worker that inherits the garbage of another loader would collect it,
+            # and close pipes of that loader's workers, or its own.
+            gc.collect()
             ahead = _BATCHES_AHEAD * -(-size // _CHUNK)
             options = {
                 "persistent_workers": True,
+                "worker_init_fn": _keep_inherited,
                 "prefetch_factor": max(2, -(-ahead // self._workers)),
             }
         loader: DataLoader[Any] = DataLoader(
@@ -156,6 +161,11 @@ class SampleLoader:
             **options,
         )
         return loader, requests
+
+
+def _keep_inherited(worker: int) -> None:
+    """Never collect objects of the parent process in a worker."""
+    gc.freeze()
 
 
 class _Requests:
