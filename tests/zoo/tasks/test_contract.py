@@ -9,6 +9,7 @@ import torch
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.task import SeedBatchTask
+from switch_ema.zoo.data.byte_images import ByteImages
 from switch_ema.zoo.tasks.registry import TASKS
 from tests.zoo.tasks.helpers import (
     SMALL,
@@ -106,6 +107,8 @@ def test_validation_is_a_fifth_of_the_training_data(name):
         )
     else:
         whole, test_x, x, held = test.x, test.x_eval, validation.x, validation.x_eval
+    if isinstance(whole, ByteImages):
+        whole, test_x, x, held = (part.floats() for part in (whole, test_x, x, held))
     assert len(held) == len(whole) // 5
     assert len(x) + len(held) == len(whole)
 

@@ -38,8 +38,10 @@ class ImageSet:
         """Return the per-channel mean and standard deviation of the training pixels."""
         # Histogram of the 256 values: avoids a float copy of all images.
         values = torch.arange(256, dtype=torch.double)
-        channels = self.x_train.transpose(0, 1)
-        counts = torch.stack([c.flatten().bincount(minlength=256) for c in channels])
+        counts = torch.zeros(self.x_train.shape[1], 256, dtype=torch.long)
+        for part in torch.split(self.x_train, 10_000):
+            for count, channel in zip(counts, part.transpose(0, 1), strict=True):
+                count += channel.flatten().bincount(minlength=256)
         shares = counts.double() / counts.sum(1, keepdim=True)
         mean = shares @ values
         deviation = (shares @ values**2 - mean**2).sqrt()

@@ -87,5 +87,8 @@ def _draw(
         tested = None
     if isinstance(whole, VisionSet):
         return subset(whole, size, tested, seed)
-    part = subset(whole, size, tested, seed)
+    if dataset == "stl10" and size is None:
+        part = whole  # a shuffled copy of its 105,000 images would take 2.9 GB
+    else:
+        part = subset(whole, size, tested, seed)
     return in_memory(dataset, part, classes=whole.classes)
