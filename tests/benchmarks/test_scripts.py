@@ -34,6 +34,7 @@ SMALLEST = {
     "chance": [*SHORT, "--task", "digits:size=40", "--json", "{json}"],
     "sequential": ["--repeats", "1", "--max-seeds", "16", "--json", "{json}"],
     "skew": ["--seeds", "4", "12", "--json", "{json}"],
+    "data_memory": ["--json", "{json}"],
     "large": ["--model", "gpt_tiny", "--tokens", "4", "--json", "{json}"],
     "slicing": ["--layers", "2", "--json", "{json}"],
     "input": ["--json", "{json}"],
@@ -85,6 +86,9 @@ def make_smaller(module, monkeypatch):
         monkeypatch.setattr(module, "CONTESTANTS", quick)
     if module.__name__ == "stacking":  # processes import torch anew
         monkeypatch.setattr(module, "EXECUTOR", "inline")
+    if module.__name__ == "data_memory":  # a gigabyte, and one for a million examples
+        grown = lambda name, size: 1 + size / 1e6  # noqa: E731
+        monkeypatch.setattr(module, "in_own_process", grown)
     if module.__name__ == "landscape":
         monkeypatch.setattr(module, "POINTS", module.POINTS[::20])
     if module.__name__ == "input":
@@ -101,6 +105,9 @@ def check(name, results):
     assert results["machine"]["cores"] >= 1
     if name == "distributed":
         check_collectives(results["models"]["tiny"])
+    if name == "data_memory":
+        full = {case["size"]: case["full"] for case in results["cases"].values()}
+        assert full == pytest.approx({size: 1 + size / 1e6 for size in full})
     if name == "merge":
         assert results["checkpoints"] == 2 and results["peak_bytes"] < 50e6
     if name == "precision":

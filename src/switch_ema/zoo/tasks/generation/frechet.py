@@ -16,7 +16,7 @@ from switch_ema.zoo.data.byte_images import ByteImages, scaled
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.models.basic import small_cnn
 
-_COMBINED = 10_000
+_COMBINED = 5000
 """Maximum number of images whose mean and covariance a Gaussian has."""
 _CLASSIFIED = 5000
 """Maximum number of images to train the classifier on."""
@@ -140,7 +140,7 @@ def pixel_gaussian(
 
     With independent standard normal ``z_i``, the sum of ``z_i (x_i - mean)`` over n
     images, divided by ``sqrt(n - 1)``, has exactly the covariance of the images: no
-    matrix of all pairs of pixels is needed. At most 10,000 images are used.
+    matrix of all pairs of pixels is needed. At most 5,000 images are used.
     """
     pixels = images[:_COMBINED].floats().flatten(1)
     mean = pixels.mean(0)
