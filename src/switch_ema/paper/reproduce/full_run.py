@@ -102,16 +102,22 @@ def full_run_folder(out: Path, scale: str) -> Path:
     return out / f"reproduce-all{'' if scale == 'small' else f'-{scale}'}"
 
 
+def _as_stored(settings: RowSettings) -> dict[str, Any]:
+    """Return settings as JSON reads them again: tuples are lists there."""
+    stored: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return stored
+
+
 def open_full_run(
     settings: RowSettings, budget: float | None, options: RunOptions, folder: Path
 ) -> FullRun:
     """Load the run's state, or plan a new run; nothing is stored."""
-    wanted = asdict(settings)
+    wanted = _as_stored(settings)
     path = folder / _STATE
     if path.is_file():
         found = _read(path)
         # Earlier versions stored fewer settings.
-        if ({**asdict(RowSettings()), **found.settings}, found.budget) != (
+        if ({**_as_stored(RowSettings()), **found.settings}, found.budget) != (
             wanted,
             budget,
         ):
