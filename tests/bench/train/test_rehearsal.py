@@ -1,5 +1,7 @@
 """A rehearsal trains few steps of the real training, and measures them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -123,3 +125,28 @@ def test_examples_are_images_texts_or_words():
     assert examples_in((words, torch.zeros(4, dtype=torch.long))) == 4, "texts"
     assert examples_in((torch.zeros(4, 3, 8, 8), torch.zeros(4, 10))) == 4, "blended"
     assert examples_in(((torch.zeros(4, 3), torch.zeros(4, 3)),)) == 4, "views"
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_operations_of_grouped_convolutions(groups):
+    layer = torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups)
+    seen = rehearsal._Inspection()
+    with seen.watching(layer.parameters()):
+        layer(torch.randn(2, 8, 5, 5, requires_grad=True)).sum().backward()
+    forward = 2 * 2 * 25 * 9 * 8 * 8 // groups
+    assert seen.flops == 3 * forward
+
+
+def test_recurrent_layers_are_counted():
+    layer, seen = torch.nn.LSTM(10, 20), rehearsal._Inspection()
+    with seen.watching(layer.parameters()), rehearsal._countable(layer):
+        layer(torch.randn(5, 3, 10))[0].sum().backward()
+    forward = 2 * 15 * 4 * 20 * (10 + 20)
+    assert 2.5 * forward < seen.flops < 3 * forward, "the inputs need no gradient"
+
+
+def test_both_passes_of_sam_count(cell, tmp_path):
+    sam = replace(cell, optimizer="sam:lr=0.1", methods=("plain",))
+    limits = RehearsalLimits(steps=2)
+    found = rehearse_cell(sam, RunContext(tmp_path, device="cpu"), limits)
+    assert found.flops == 2 * 2 * (2 * 10 * 20 + 3 * 20)

@@ -9,7 +9,7 @@ import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loaders import feed
@@ -129,7 +129,7 @@ class RehearsedTraining(Training):
     ) -> None:
         self.limits = limits
         self.watch = _Stopwatch()
-        self.seen: _Inspection | None = None
+        self.seen = _Inspection()
         super().__init__(cell, context)
         self.evaluated = self.tested.shorten_evaluation(limits.evaluated)
         if self.accelerator.device.type == "cuda":
@@ -141,9 +141,8 @@ class RehearsedTraining(Training):
         return self.watch.timed(islice(super()._feed(loader), count))
 
     def _back_propagate(self, batch: Any, batches: int, *, is_last: bool) -> Tensor:
-        if self.seen is not None:
+        if len(self.watch.steps) >= self.cell.recipe.accumulate:  # the first step only
             return super()._back_propagate(batch, batches, is_last=is_last)
-        self.seen = _Inspection(examples_in(batch))
         with self.seen.watching(self.model.parameters()), _countable(self.model):
             return super()._back_propagate(batch, batches, is_last=is_last)
 
@@ -158,8 +157,8 @@ class RehearsedTraining(Training):
 
     def measured(self, **seconds: float) -> CellRehearsal:
         """Return all measurements, after the last epoch."""
-        assert self.seen is not None
         accumulate = self.cell.recipe.accumulate
+        examples = self.watch.examples * accumulate
         device = self.accelerator.device
         on_gpu = device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(device) / 1e6 if on_gpu else None
@@ -167,7 +166,7 @@ class RehearsedTraining(Training):
         return CellRehearsal(
             network=self.result.trained["Network"],
             device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
-            batch=self.watch.examples * accumulate,
+            batch=examples,
             step_seconds=self.watch.step_seconds(accumulate, with_waits=False),
             loop_seconds=self.watch.step_seconds(accumulate, with_waits=True),
             input_rate=_input_rate(feed(self._make_loader(1), device)),
@@ -175,8 +174,8 @@ class RehearsedTraining(Training):
             checkpoint_mb=checkpoint_path(self.context.folder, self.cell).stat().st_size
             / 1e6,
             state_mb=state_mb(self.model, [self.optimizer], self.averagers.values()),
-            activations_mb=self.seen.kept_mb,
-            flops=self.seen.flops,
+            activations_mb=self.seen.kept_mb / self.watch.examples,
+            flops=self.seen.flops / examples,
             process_mb=peak_mb(torch.device("cpu")),
             device_mb=peak,
             values={name: epochs[-1][0] for name, epochs in values.items()},
@@ -222,15 +221,17 @@ class _Stopwatch:
 
 
 class _Inspection:
-    """Operations and memory of the first forward and backward pass."""
+    """Operations and memory of the forward and backward passes of a step."""
 
-    def __init__(self, examples: int) -> None:
-        self._examples = examples
-        self.flops, self.kept_mb = 0.0, 0.0
+    def __init__(self) -> None:
+        self.flops = 0
+        """Of all passes; SAM's step has two for each batch."""
+        self.kept_mb = 0.0
+        """Of the largest pass."""
 
     @contextmanager
     def watching(self, parameters: Iterable[Tensor]) -> Iterator[None]:
-        """Count what happens inside the context, per example."""
+        """Add what happens inside the context."""
         weights = {address for address, _ in storages(parameters)}
         kept: dict[int, int] = {}
 
@@ -239,11 +240,31 @@ class _Inspection:
             return tensor
 
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        with FlopCounterMode(display=False) as counter, hooks:
+        formulas = {torch.ops.aten.convolution_backward: _convolution_backward}
+        counter = FlopCounterMode(display=False, custom_mapping=formulas)
+        with counter, hooks:
             yield
         sizes = (size for address, size in kept.items() if address not in weights)
-        self.kept_mb = sum(sizes) / 1e6 / self._examples
-        self.flops = counter.get_total_flops() / self._examples
+        self.kept_mb = max(self.kept_mb, sum(sizes) / 1e6)
+        self.flops += counter.get_total_flops()
+
+
+def _convolution_backward(
+    outputs: Sequence[int],
+    inputs: Sequence[int],
+    weights: Sequence[int],
+    *rest: Any,
+    **_: Any,
+) -> int:
+    """Count the gradients of inputs and weights, each like the forward pass.
+
+    Torch's own formula counts those of grouped weights as if there were one group.
+    """
+    transposed, is_needed = rest[4], rest[7]
+    once = conv_flop_count(
+        list(inputs), list(weights), list(outputs), transposed=transposed
+    )
+    return once * sum(map(bool, is_needed[:2]))
 
 
 @contextmanager

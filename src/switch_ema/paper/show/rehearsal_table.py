@@ -100,11 +100,12 @@ def _legend(speeds: str) -> str:
         "(weights, gradients, optimizer, averages) + the activations of a whole batch, "
         "which accumulation and several GPUs divide; GFLOP, the operations of a "
         "training step per example. **Assumed:** GPU-hours of one training of the "
-        "longest method + of the whole row (all methods and seeds), without "
+        "longest method / of the whole row (all methods and seeds), without "
         f"evaluations, on {_GPU}: examples x epochs x GFLOP / speed. The speed is that "
         f"of a published network of the same kind: {speeds}, from {_SOURCE}. "
         "MogaNet, LSTMs and PredRNN have no published throughput and use DenseNet's "
-        "speed. None of these rows was ever run on a GPU by us."
+        "speed. A question mark: rehearsed with smaller images only. None of these "
+        "rows was ever run on a GPU by us."
     )
 
 
@@ -135,14 +136,25 @@ def _line(plan: RowPlan, found: Rehearsal | None) -> str:
     return _joined(
         [
             *start,
-            one.network.replace(" parameters", ""),
+            one.network.replace(" parameters", "").lstrip("_"),
             f"{size.batch:,} {size.unit}",
-            f"{state:.1f} + {kept:,.0f}" if sized else f"{state:.1f} + ?",
-            f"{one.flops / 1e9:.3g}" if sized else "",
+            f"{state:.1f} + {_short(kept)}" if sized else f"{state:.1f} + ?",
+            _short(one.flops / 1e9) if sized else "",
             f"{found.when}, {how}",
-            " + ".join("?" if one is None else f"{one:,.0f}" for one in hours),
+            " / ".join("?" if one is None else _short(one) for one in hours),
         ]
     )
+
+
+def _short(value: float) -> str:
+    """Format a number with two digits or more.
+
+    >>> [_short(value) for value in (0.0815, 3.33, 24.3, 1070.2)]
+    ['0.082', '3.3', '24', '1,070']
+    """
+    if value >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _joined(cells: Sequence[str]) -> str:
