@@ -1,7 +1,7 @@
 """Verdicts for programs: a JSON document with a schema, and conditions on verdicts.
 
-The schema is ``verdict.schema.json`` beside this file. Fields may be added; a change of
-the meaning or the removal of a field raises ``VERSION``.
+The schema is ``verdict.schema.json`` beside this file. A field that is
+added, is removed or changes its meaning raises ``VERSION``.
 """
 
 import json
