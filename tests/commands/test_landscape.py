@@ -133,7 +133,9 @@ def test_a_run_without_checkpoints_says_why(run, call):
     for path in (run / "cells").glob("*.pt"):
         path.unlink()
     code, _, err = call("landscape", run)
-    assert code == 2 and "has no checkpoints" in err and "--keep-checkpoints" in err
+    assert (
+        code == 2 and "has no weights of seed 0" in err and "--keep-checkpoints" in err
+    )
     code, _, err = call("landscape", run / "nowhere")
     assert code == 2 and "nowhere" in err
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Data:
-    """Show what data each table needs, what was found, and how to get the rest.
+    """Show what data each table needs, and what was found where.
 
     Tables are those of the paper, at its scale.
 

@@ -12,7 +12,7 @@ from switch_ema.commands.parsing import Positional
 
 @dataclass(frozen=True)
 class Extract:
-    """Write the averaged or the live weights of a checkpoint as safetensors.
+    """Write the averaged or the live weights of a checkpoint to a file.
 
     Names are those that the model loads. Tensors are copied in blocks, so a checkpoint
     larger than the memory works, and compared with the source after writing.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Show which weights checkpoints hold: live, averaged, and who wrote them.
+    """Show which weights a checkpoint of any library holds.
 
     Knows the checkpoints of switch-ema, torch, timm, ema-pytorch, torch_ema, diffusers,
     Stable Diffusion, ultralytics, DiT, Lightning, Transformers, Accelerate, torchtitan,

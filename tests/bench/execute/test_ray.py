@@ -70,7 +70,9 @@ class Waiting(Tiny):
     def loss(self, model, batch):
         from pathlib import Path
 
-        with (Path(__file__).parent / "steps").open("a") as file:
+        if not torch.is_grad_enabled():  # the training loss of the final weights
+            return super().loss(model, batch)
+        with (Path(__file__).parent / "counted").open("a") as file:
             file.write(".")
         return super().loss(model, batch)
 
@@ -139,7 +141,7 @@ def run(config, folder, **more):
 
 def test_a_node_killed_during_the_comparison_costs_nothing(config, cluster, tmp_path):
     local = run(config, tmp_path / "local", executor="inline")
-    steps, waiting = tmp_path / "steps", tmp_path / "waiting"
+    steps, waiting = tmp_path / "counted", tmp_path / "waiting"
     assert len(steps.read_text()) == 48
     node = cluster.add_node(**NODE)
     (tmp_path / f"stop-{node.node_id}").touch()

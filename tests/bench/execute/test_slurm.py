@@ -83,7 +83,7 @@ def test_a_job_is_told_to_save_before_its_end_and_may_be_requeued(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda _: 1))
-    executor = slurm._executor(RunContext(tmp_path, "cpu"), ["timeout_min=30"])
+    executor = slurm._executor(RunContext(tmp_path, "cpu"), 1, ["timeout_min=30"])
     script = executor._executor._make_submission_file_text("command", "0")
     assert "#SBATCH --requeue\n" in script
     assert "#SBATCH --signal=USR2@180\n" in script
