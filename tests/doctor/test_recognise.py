@@ -127,3 +127,16 @@ def test_an_average_that_was_never_initialised_is_noted(tmp_path):
     torch.save(EMA(network()).state_dict(), tmp_path / "ema.pt")
     (average,) = inspect_checkpoint(tmp_path / "ema.pt").of("average")
     assert "never initialised" in average.note
+
+
+def test_kept_weights_of_a_comparison_say_what_they_are(tmp_path):
+    from safetensors.torch import save_file
+
+    from switch_ema.averaging.offline.provenance import provenance
+
+    for weights in ("live", "average"):
+        path = tmp_path / f"{weights}.safetensors"
+        header = provenance(weights, {"method": "ema:decay=0.99", "steps": 12})
+        save_file(network().state_dict(), path, header)
+        (part,) = inspect_checkpoint(path).parts
+        assert part.role == weights

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from switch_ema import __version__
 from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.names import unwrap
+from switch_ema.averaging.offline.provenance import provenance, without_prefix
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.spec import parse_task, task_slug
 from switch_ema.bench.stacking.modules import Stacked
@@ -102,7 +102,8 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
-            return {n: file.get_tensor(n) for n in names}, dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in names}
+            return tensors, without_prefix(file.metadata() or {})
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
 
@@ -114,9 +115,7 @@ def _provenance(
     cell, result = training.cell, training.result
     epochs = training.epoch
     steps = epochs * training.steps_per_epoch
-    found = {
-        "format": "pt",  # for loaders of other libraries
-        "weights": "live" if averager is None else "averaged",
+    facts = {
         "method": label,
         "options": result.options[label],
         "steps": str(steps if averager is None else averager.steps),
@@ -125,14 +124,13 @@ def _provenance(
         "task": cell.task,
         "cell": cell.id,
         "values": json.dumps(_values(result.values.get(label, {}), index)),
-        "version": __version__,
         "commit": training.context.commit,
         **{name.lower(): text for name, text in result.trained.items()},
     }
-    if averager is not None:
-        found["decay"] = str(averager.current_decay)
-        found["switches"] = str(averager.switches)
-    return found
+    if averager is None:
+        return provenance("live", facts)
+    decay, switches = averager.current_decay, averager.switches
+    return provenance("average", facts, decay=decay, switches=switches)
 
 
 def _values(
