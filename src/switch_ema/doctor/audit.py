@@ -62,17 +62,16 @@ def audit(
     Returns:
         The audit; ``report()`` lists its findings, ``detach()`` ends it.
 
-    Example:
-        >>> import torch, switch_ema
-        >>> model = torch.nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> ema = switch_ema.EMA(model, optimizer)
-        >>> audit = switch_ema.audit(model, optimizer, ema)
-        >>> for _ in range(10):
-        ...     model(torch.ones(1, 2)).sum().backward()
-        ...     optimizer.step()
-        >>> audit.report()
-        []
+    >>> import torch, switch_ema
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> ema = switch_ema.EMA(model, optimizer)
+    >>> audit = switch_ema.audit(model, optimizer, ema)
+    >>> for _ in range(10):
+    ...     model(torch.ones(1, 2)).sum().backward()
+    ...     optimizer.step()
+    >>> audit.report()
+    []
     """
     return Audit(model, optimizer, average, decay=decay, every=every)
 

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,5 +78,11 @@ def peak_mb(device: torch.device) -> float:
     """Return the peak memory of a GPU, or of this process, in MB (10^6 bytes)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # On Linux a process that was started by a larger one inherits its ru_maxrss.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
