@@ -97,7 +97,8 @@ def image_transform(
 
 def _colour_steps(augmentation: Augmentation, resolution: int) -> list[Transform]:
     """Return the colour, rotation and shear operations on PIL images."""
-    found = sources.need("timm.data.auto_augment")
+    policies = augmentation.rand_magnitude is not None or augmentation.auto_augment
+    found: Any = sources.need("timm.data.auto_augment") if policies else None
     # As in timm: shifts are relative to the image size, and padding is grey.
     options = {"translate_const": int(0.45 * resolution), "img_mean": (124, 116, 104)}
     steps: list[Transform] = []
