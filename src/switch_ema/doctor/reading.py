@@ -185,7 +185,9 @@ def read_metadata(path: Path) -> dict[str, str]:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
-    texts = header.get("__metadata__") or {}
+    texts = header.get("__metadata__")
+    if not isinstance(texts, dict):  # absent, or damaged
+        return {}
     return {
         str(name): str(text)
         for name, text in texts.items()
