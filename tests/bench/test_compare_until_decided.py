@@ -227,3 +227,18 @@ def test_stacked_seeds_are_trained_in_rounds(tmp_path):
     (task,) = done.summary.tasks
     assert task.looks in ((16,), (16, 24))
     assert all(r.last.n == task.looks[-1] for r in task.results["accuracy"])
+
+
+def test_seeds_can_be_added_for_switch_ema_against_ema_alone(trained, tmp_path):
+    config = dataclasses.replace(CLEAR, tasks=("digits",), settle="switch-ema")
+    task = trained_until(config, tmp_path).summary.tasks[0]
+    # One comparison is decided by no fewer than 12 seeds, and the others do not matter.
+    assert task.looks[0] == 12 and task.undecided_switches == []
+    every = dataclasses.replace(config, settle="every")
+    longer = trained_until(every, tmp_path / "every").summary.tasks[0]
+    assert longer.looks[-1] >= task.looks[-1]
+
+
+def test_settle_must_be_known():
+    with pytest.raises(UsageError, match="settle must be every or switch-ema, got 'x'"):
+        dataclasses.replace(CLEAR, settle="x")

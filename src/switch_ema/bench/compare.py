@@ -107,7 +107,7 @@ def first_look(config: CompareConfig) -> CompareConfig:
     """
     if not config.until_decided:
         return config
-    methods = len(labels_of(config)) - 1
+    methods = _judged(config)
     least = look_after(0, methods, config.round, LEVEL)
     if config.max_seeds < least:
         raise UsageError(
@@ -250,7 +250,12 @@ class _Runner:
             summary = summarize(config, self.results, self.folder.name, cells)
             going = []
             for task in summary.tasks:
-                seeds, undecided = looks[task.task][-1], task.undecided
+                seeds = looks[task.task][-1]
+                undecided = (
+                    task.undecided
+                    if config.settle == "every"
+                    else task.undecided_switches
+                )
                 if task.task in trained_now:
                     self.watcher.looked(task.task, seeds, undecided)
                 if undecided and seeds < config.max_seeds:
@@ -392,10 +397,15 @@ def _remaining(number: int) -> str:
     )
 
 
+def _judged(config: CompareConfig) -> int:
+    """Count the comparisons that seeds are added for."""
+    return len(labels_of(config)) - 1 if config.settle == "every" else 1
+
+
 def _next_look(config: CompareConfig, seeds: int) -> int:
     """Return the number of seeds of a task's next look."""
-    methods = len(labels_of(config)) - 1
-    look = min(config.max_seeds, look_after(seeds, methods, config.round, LEVEL))
+    after = look_after(seeds, _judged(config), config.round, LEVEL)
+    look = min(config.max_seeds, after)
     # A task that is behind the others joins their rounds, whose seeds may be stacked.
     return min((n for n in (*config.rounds, config.seeds) if n >= look), default=look)
 

@@ -179,8 +179,8 @@ def _about_rounds(settings: CompareConfig, stored: CompareConfig | None) -> str:
     """Say that seeds are added until the run is decided."""
     so_far = "" if stored is None else f"The run has {stored.seeds} seeds so far. "
     return (
-        f"{so_far}Seeds are added in rounds of {settings.round} until every verdict is "
-        f"settled, up to {settings.max_seeds}."
+        f"{so_far}Seeds are added in rounds of {settings.round} until "
+        f"{settings.settled} is settled, up to {settings.max_seeds}."
     )
 
 

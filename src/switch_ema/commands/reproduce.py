@@ -17,7 +17,7 @@ from switch_ema._extras import needed
 from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.bench.plan.config import MOST_SEEDS
+from switch_ema.bench.plan.config import MOST_SEEDS, WAITED_FOR
 from switch_ema.bench.text import listed
 from switch_ema.commands.publishing import (
     PublishOptions,
@@ -172,9 +172,9 @@ def _reproduce(
     _print_plan(flags, plans, console)
     if flags.settings.until_decided:
         console.print(
-            "Seeds are added until every verdict is settled, up to "
-            f"{flags.settings.max_seeds}; the plan shows those so far, or of the first "
-            "look."
+            f"Seeds are added until {WAITED_FOR[flags.settings.settle]} is settled, "
+            f"up to {flags.settings.max_seeds}; the plan shows those so far, or of the "
+            "first look."
         )
     seeds = flags.settings.seeds or MOST_SEEDS
     more = [p.row.name for p in plans if p.config.seeds > seeds and not p.table.seeds]

@@ -56,6 +56,12 @@ SCRIPT_METHODS = ("plain", "ema", "switch-ema")
 """Default methods for a script."""
 _DEFAULT_METHODS = ("plain", "ema", "swa", "lookahead", "lawa", "switch-ema")
 
+WAITED_FOR = {
+    "every": "every verdict",
+    "switch-ema": "the verdict on Switch EMA against EMA",
+}
+"""What seeds can be added for, by the values of ``CompareConfig.settle``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(StepOptions):
@@ -115,6 +121,9 @@ class CompareConfig(StepOptions):
     """With until_decided: number of seeds at which undecided tasks stop."""
     round: int = dataclasses.field(default=_ROUND, metadata=LATER)
     """With until_decided: seeds that each round adds."""
+    settle: str = dataclasses.field(default="every", metadata=LATER)
+    """With until_decided: wait for every verdict, or only for that on Switch EMA
+    against EMA (switch-ema)."""
     deploy: str | None = dataclasses.field(default=None, metadata=LATER)
     """Evaluate the final weights again after rounding them to each of bf16,int8,int4,
     with a scale per channel for integers; the unrounded values still decide."""
@@ -160,6 +169,10 @@ class CompareConfig(StepOptions):
             raise UsageError(
                 "until_decided cannot be combined with tune or sweep, whose settings "
                 "would be chosen or compared anew at every look; leave one out."
+            )
+        if self.settle not in WAITED_FOR:
+            raise UsageError(
+                f"settle must be {' or '.join(WAITED_FOR)}, got {self.settle!r}."
             )
         self._check_script()
         if self.deploy is not None and not roundings_of(self.deploy):
@@ -310,13 +323,18 @@ class CompareConfig(StepOptions):
             return self
         stored = dataclasses.replace(stored, smallest_effect=self.smallest_effect)
         if self.until_decided:
-            names = ("until_decided", "max_seeds", "round")
+            names = ("until_decided", "max_seeds", "round", "settle")
             looks = {name: getattr(self, name) for name in names}
             stored = dataclasses.replace(stored, **looks)
         if self.seeds <= stored.seeds:
             return stored
         rounds = (*stored.rounds, stored.seeds)
         return dataclasses.replace(stored, seeds=self.seeds, rounds=rounds)
+
+    @property
+    def settled(self) -> str:
+        """What until_decided waits for, as the subject of "settled"."""
+        return WAITED_FOR[self.settle]
 
     @property
     def seeds_by_round(self) -> list[range]:
@@ -351,6 +369,7 @@ _JUDGING: dict[str, Any] = {
     "until_decided": False,
     "max_seeds": _MAX_SEEDS,
     "round": _ROUND,
+    "settle": "every",
 }
 """Defaults of the settings that trainings do not depend on."""
 

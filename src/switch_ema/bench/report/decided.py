@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from switch_ema.bench.plan.config import CompareConfig
+from switch_ema.bench.plan.config import WAITED_FOR, CompareConfig
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import NONE, digits_of, fixed, size_of, with_unit
 from switch_ema.bench.report.rows import baseline_of, number_of_seeds
@@ -100,13 +100,18 @@ def spelled_range(seeds: range) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds.start)
 
 
+def waited_for(summary: ComparisonSummary) -> str:
+    """Return what seeds were added for, as the subject of "settled"."""
+    return WAITED_FOR[_config(summary).get("settle", CompareConfig.settle)]
+
+
 def _stopping(summary: ComparisonSummary) -> str:
     seeds, before = len(seeds_of(summary)), earlier_looks(summary)
     if looks := looks_of(summary):
         most = _config(summary).get("max_seeds", CompareConfig.max_seeds)
         return (
-            f"seeds are added until every verdict is settled, up to {most} ({looks}); "
-            "p-values and intervals are valid at every look"
+            f"seeds are added until {waited_for(summary)} is settled, up to {most} "
+            f"({looks}); p-values and intervals are valid at every look"
         )
     if not before:
         return f"after {counted(seeds, 'seed')}, fixed beforehand: one look"

@@ -15,6 +15,7 @@ from switch_ema.bench.report.decided import (
     seeds_of,
     smallest_of,
     spelled_range,
+    waited_for,
 )
 from switch_ema.bench.report.references import (
     EQUIVALENCE,
@@ -114,8 +115,8 @@ def _seeds(summary: ComparisonSummary) -> _Parts:
     )
     if looks := looks_of(summary):
         return [
-            f"{text}Seeds were added until every verdict was settled ({looks}); tests "
-            "and intervals are valid at every look ",
+            f"{text}Seeds were added until {waited_for(summary)} was settled "
+            f"({looks}); tests and intervals are valid at every look ",
             SEQUENTIAL,
             ". ",
         ]

@@ -122,11 +122,25 @@ class TaskSummary:
     def undecided(self) -> list[str]:
         """What is not settled: methods, and Switch EMA against EMA."""
         results = self.results[self.metrics[0].name]
-        found = [r.method for r in results if r.verdict == "undecided"]
+        methods = [r.method for r in results if r.verdict == "undecided"]
+        direct = [name for name in self.undecided_switches if name not in methods]
+        return [*methods, *direct]
+
+    @property
+    def undecided_switches(self) -> list[str]:
+        """Switch EMA against EMA, if that is not settled.
+
+        If EMA is not compared, or is the baseline, Switch EMA against the baseline.
+        """
         direct = self.switch_ema_against("ema")
-        if direct is not None and direct[2].verdict == "undecided":
-            found.append(f"{direct[0]} against {direct[1]}")
-        return found
+        if direct is not None:
+            is_open = direct[2].verdict == "undecided"
+            return [f"{direct[0]} against {direct[1]}"] if is_open else []
+        return [
+            result.method
+            for result in self.results[self.metrics[0].name]
+            if result.verdict == "undecided" and _is_named(result.method, "switch-ema")
+        ]
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -48,10 +48,13 @@ class RowSettings(StepOptions):
     keeps half of an epoch's progress. With 12 steps per epoch, as in BYOL on CIFAR-100,
     decays of 0.99 and 0.999 keep 6% and 0.6%."""
     until_decided: bool = False
-    """Add seeds in rounds of 4 until every verdict is settled, with intervals that are
-    valid at every look."""
+    """Add seeds in rounds of 4 until every verdict is settled (see settle), with
+    intervals that are valid at every look."""
     max_seeds: int = CompareConfig.max_seeds
     """With until_decided: number of seeds at which undecided rows stop."""
+    settle: Literal["every", "switch-ema"] = "every"
+    """With until_decided: wait for every verdict, or only for that on Switch EMA
+    against EMA."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,6 +114,7 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         equal_budget=settings.equal_budget,
         until_decided=settings.until_decided,
         max_seeds=settings.max_seeds,
+        settle=settings.settle,
     )
 
 
