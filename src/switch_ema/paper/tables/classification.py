@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.paper.tables.table import (
+    FRESH,
     PaperMetric,
     PaperRow,
     PaperTable,
@@ -16,7 +17,7 @@ ONE_DECIMAL, TWO_DECIMALS = (
     Metric(name="top-1 accuracy", higher_is_better=True, unit="%", decimals=decimals)
     for decimals in (1, 2)
 )
-FIRST_SEEDS = {"cifar100": 0, "stl10": 100, "imagenet": 200}
+FIRST_SEEDS = {"cifar100": FRESH, "stl10": FRESH + 100, "imagenet": FRESH + 200}
 """First seeds at the small scale, where the paper's datasets are replaced by one."""
 SAME_DATA = (
     "Rows that differ only in their data in the paper differ only in their seeds here."

@@ -22,11 +22,8 @@ COLUMNS = {
 }
 """The paper's names of methods, by ours."""
 
-AFTER_CHOICE = 10
-"""First seed of rows whose small settings were chosen with seed 0."""
-
 FRESH = 5000
-"""First seed of rows in the paper's regime: no setting was chosen with these seeds."""
+"""First seed of small rows: no setting was chosen with these seeds."""
 
 EPOCHS = "the epochs of the training"
 """Option value that is replaced by the number of epochs."""

@@ -2,7 +2,7 @@
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.paper.tables.table import (
-    AFTER_CHOICE,
+    FRESH,
     PaperMetric,
     PaperRow,
     PaperTable,
@@ -26,7 +26,7 @@ def _row(
         small=RowSetting(
             task="moving-mnist",
             options={"network": network},
-            first_seed=AFTER_CHOICE,
+            first_seed=FRESH,
         ),
         paper=RowSetting(
             task="moving-mnist",
