@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo rehearse test test-core test-engine lint bench chaos numbers docs dist clean
+.PHONY: setup demo rehearse campaign test test-core test-engine lint bench chaos numbers docs dist clean
 
 setup: $(VENV)/.dev
 
@@ -39,6 +39,17 @@ rehearse: setup
 	env -u SWITCH_EMA_DATA $(VENV)/bin/switch-ema reproduce all --scale paper --rehearse \
 		--max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
 		$(if $(SIDE),--rehearse-side $(SIDE)) --out runs/rehearse
+
+# The rows of docs/protocol.md, trained until Switch EMA against EMA is decided: some
+# 15 minutes of a core each, at low priority. Repeat it to continue; values go to evidence/.
+CAMPAIGN := resnet50-sgd resnet50-lamb deit-s-adamw convnext-t-adan resnet18 convnext-t \
+	deit-s moganet-s simclr-cifar100 mae mask-rcnn-2x retinanet-r50-2x cifar10 simvp convlstm \
+	rcf-mnist-resnet18 agedb-resnet50 lstm-sgd lstm-adam lstm-adabelief bert-yelp bert-wikitext
+
+campaign: setup
+	nice -n 10 $(VENV)/bin/switch-ema reproduce $(foreach n,2 3 4 5 6 7 8 9 10 11 12,table-$(n)) \
+		--rows $(CAMPAIGN) --methods plain ema switch-ema 'ema@lr*f' \
+		--until-decided --settle switch-ema --max-seeds 32 --publish
 
 lint: setup
 	$(RUN) -m ruff format --check .

@@ -95,6 +95,8 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
     steps = {one.name: getattr(settings, one.name) for one in fields(StepOptions)}
     if settings.scale == "paper" and settings.precision is None:
         steps["precision"] = "auto"
+    if settings.evaluate_every is None:
+        steps["evaluate_every"] = setting.evaluate_every
     return CompareConfig(
         **steps,
         tasks=tuple(

@@ -25,7 +25,9 @@ def _row(
         name=dataset,
         title=title,
         # The second row repeats the first with other seeds.
-        small=RowSetting(task="ddpm", first_seed=first_seed),
+        small=RowSetting(
+            task="ddpm", epochs=48, evaluate_every=24, first_seed=first_seed
+        ),
         paper=RowSetting(
             task="ddpm",
             options={"dataset": dataset, "scale": "paper", "inception": _INCEPTION},

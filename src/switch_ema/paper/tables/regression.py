@@ -45,6 +45,7 @@ def _row(
             task="rcf-mnist" if angles else "cell-count",
             options=options | ({"size": 6000} if angles else {}),
             epochs=30,
+            evaluate_every=3,
             decays=_ANGLES if angles else _CELLS,
             first_seed=first_seed,
         ),

@@ -52,6 +52,8 @@ class RowSetting:
     row's."""
     epochs: int | None = None
     """None: the task's own."""
+    evaluate_every: int | None = None
+    """Epochs between two evaluations; None: the task's own."""
     decays: Decays | None = None
     """None: the task's own."""
     teacher: TeacherDecays | None = None

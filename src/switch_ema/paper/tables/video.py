@@ -9,7 +9,7 @@ from switch_ema.paper.tables.table import (
     RowSetting,
     values_of,
 )
-from switch_ema.zoo.decays import DECAYS
+from switch_ema.zoo.decays import DECAYS, Decays
 
 _METHODS = ("plain", "ema", "switch-ema")
 _MSE = Metric(name="MSE", higher_is_better=False, decimals=2)
@@ -26,6 +26,10 @@ def _row(
         small=RowSetting(
             task="moving-mnist",
             options={"network": network},
+            epochs=16,
+            evaluate_every=2,
+            # A switch keeps the paper's 26%: 0.999 with 625 steps per epoch, here 25.
+            decays=Decays(0.9763, 0.9763),
             first_seed=FRESH,
         ),
         paper=RowSetting(
