@@ -280,7 +280,8 @@ def expected_by_chance(rows: int) -> str:
 to be called helps or hurts by chance.'
     """
     return (
-        f"Each row is one test at {LEVEL:.0%}: of {rows} rows without any difference, "
+        f"Each row is one test at {LEVEL:.0%}: of {counted(rows, 'row')} without any "
+        "difference, "
         f"{rows * LEVEL:.1f} are expected to be called helps or hurts by chance."
     )
 
