@@ -6,13 +6,11 @@ one that holds signals back and delivers them afterwards.
 """
 
 import _signal  # type: ignore[import-not-found]  # signal without enums: 0.4 us, not 5
-import signal
-import threading
 from collections.abc import Collection
 from types import CodeType, FrameType
 from typing import Any
 
-_SIGNALS = signal.SIGTERM, signal.SIGINT
+_SIGNALS = _signal.SIGTERM, _signal.SIGINT
 """Signals whose handlers may raise; their handlers are restored in this order."""
 
 
@@ -32,13 +30,15 @@ class Interrupts:
 
     def install(self) -> None:
         """Replace the handlers, if this is the main thread and they are Python's."""
-        if threading.current_thread() is not threading.main_thread():
-            return
         for number in _SIGNALS:
             handler = _signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
-                _signal.signal(number, self._handle)
+                try:
+                    _signal.signal(number, self._handle)
+                except ValueError:  # not the main thread, which alone gets signals
+                    self._handlers.clear()
+                    return
 
     @property
     def is_waiting(self) -> bool:
@@ -48,9 +48,9 @@ class Interrupts:
     def remove(self) -> None:
         """Restore the handlers and deliver held-back signals, which may raise."""
         try:
-            self._restore(signal.SIGTERM)
+            self._restore(_signal.SIGTERM)
         finally:
-            self._restore(signal.SIGINT)
+            self._restore(_signal.SIGINT)
         # If blocks are left out of order this handler may still be called; it then
         # passes everything on.
         self.holding, self._protected, self._is_removed = False, (), True
@@ -85,12 +85,10 @@ class Interrupts:
         return False
 
 
-class Uninterrupted:
+class Uninterrupted(Interrupts):
     """A ``with`` block during which signals are held back until its end."""
 
-    def __enter__(self) -> None:
-        self._interrupts = Interrupts()
-        self._interrupts.install()
+    __enter__ = Interrupts.install
 
     def __exit__(self, *error: object) -> None:
-        self._interrupts.remove()
+        self.remove()

@@ -120,10 +120,11 @@ class EMA(LateStart):
         return self._decay(n, counters.steps_per_epoch)
 
     def _after_step(self) -> None:
-        if self.steps % self._update_every == 0:
-            weight = self._weight_at(self.steps)
+        step = self._counters.steps
+        if step % self._update_every == 0:
+            weight = self._weight_at(step)
             is_done = self._in_step is not None and self._in_step.is_finished
-            self._shadow.average_(weight, self.steps, in_step=is_done)
+            self._shadow.average_(weight, step, is_done)
         elif self._began is None:
             self._begin_if_reached()
         self._in_step = None

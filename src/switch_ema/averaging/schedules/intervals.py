@@ -106,8 +106,10 @@ class Epochs(Schedule):
 
     def due_after_epoch(self, position: Position) -> bool:
         """Whether the last step of the epoch reached a multiple of the interval."""
+        if not self.acts_on_steps:
+            return position.epochs % self.interval == 0
         length = position.steps_per_epoch
-        if not self.acts_on_steps or not length:
+        if not length:
             return position.epochs % self._exact == 0
         before = position.epochs - Fraction(1, length)
         return position.epochs // self._exact > before // self._exact

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 _SPAN = re.compile(r"\s*([0-9.eE+-]+?)\s*([kMB]?)\s*(ep|it|%|samples|tokens)\s*")
@@ -61,7 +61,7 @@ class Counters:
     @contextmanager
     def end_epoch(self) -> Iterator[None]:
         """Count an epoch; if the block inside raises, the count is rolled back."""
-        before = replace(self)
+        before = self.epochs, self.epoch_start, self.steps_per_epoch
         self.epochs += 1
         if self.steps > self.epoch_start:
             self.steps_per_epoch = self.steps - self.epoch_start
@@ -69,17 +69,16 @@ class Counters:
         try:
             yield
         except BaseException:
-            self.epochs, self.epoch_start = before.epochs, before.epoch_start
-            self.steps_per_epoch = before.steps_per_epoch
+            self.epochs, self.epoch_start, self.steps_per_epoch = before
             raise
 
     def reset(self) -> None:
         """Reset all counters except the length of an epoch."""
-        self.__dict__ |= asdict(Counters(steps_per_epoch=self.steps_per_epoch))
+        self.load(Counters(steps_per_epoch=self.steps_per_epoch).state())
 
     def state(self) -> dict[str, Any]:
         """Return all counters by name."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the counters from a state dict."""

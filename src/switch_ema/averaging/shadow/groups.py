@@ -9,7 +9,7 @@ small vectors are packed.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import torch
@@ -23,6 +23,9 @@ from switch_ema.averaging.kernels.spare_memory import SpareMemory
 from switch_ema.averaging.model.changes import watch
 from switch_ema.averaging.model.slots import Slot
 from switch_ema.averaging.shadow.storage import Storage, empty_layout
+
+_FEW = 32
+"""Tensors that the step just made has left in the cache: prefetching gains nothing."""
 
 
 class Group(ABC):
@@ -290,7 +293,7 @@ class MemoryGroup(Group):
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors unless the size or strides of one have changed."""
-        if self._is_native:
+        if self._fetch is not None:
             self._fetch(1)
         if not self._is_looked_up() or self._present_layouts() != self._layouts:
             return None
@@ -312,7 +315,9 @@ class MemoryGroup(Group):
     def _present_layouts(self) -> tuple[list[bool], list[int], list[tuple[int, ...]]]:
         """Return cheap attributes that change whenever strides or sizes do."""
         contiguous = list(map(Tensor.is_contiguous, self._seen))
-        strides = [self._seen[i].stride() for i in self._strided]
+        strides = []
+        if self._strided:
+            strides = [self._seen[i].stride() for i in self._strided]
         return contiguous, list(map(Tensor.numel, self._seen)), strides
 
     def _addresses(self) -> list[int]:
@@ -324,10 +329,12 @@ class MemoryGroup(Group):
         self._memory = [tensor.detach() for tensor in self._seen]
         sizes = map(Tensor.numel, self._seen)
         self._table = native.table_of([self.shadow, self._seen], sizes)
-        self._lines = native.lines_of(self._seen)
+        self._fetch: Callable[[int], None] | None = None
         if self._is_native:
             dtype = self.shadow[0].dtype
-            self._fetch = native.prepare("fetch", dtype, self._lines)
+            if len(self._seen) > _FEW:
+                self._lines = native.lines_of(self._seen)
+                self._fetch = native.prepare("fetch", dtype, self._lines)
             kernel = "lerp_finite" if self._finite_only else self._KERNEL
             self._lerp = native.prepare(kernel, dtype, self._table)
 

@@ -77,9 +77,10 @@ class Shadow:
         self._copies_are_stale = True
         if weight == 0:
             return
-        groups = self._due(in_step)
+        groups = self._groups_after_step() if in_step else self._groups
         lives = [group.live() for group in groups]
-        if None in lives or not self._is_grouped or self._has_come_back():
+        has_come_back = self._gone and self._has_come_back()
+        if None in lives or has_come_back or not self._is_grouped:
             done = self._averaged_in_step() if in_step else set()
             self._adapt()
             groups = self._groups_without(done)
@@ -88,9 +89,8 @@ class Shadow:
             assert live is not None
             group.average_(live, weight, step)
 
-    def _due(self, in_step: bool) -> list[Group]:
-        if not in_step:
-            return self._groups
+    def _groups_after_step(self) -> list[Group]:
+        """Return the groups that an optimizer does not average in its step."""
         return [g for g in self._groups if not g.can_be_averaged_in_step]
 
     def _averaged_in_step(self) -> set[int]:
@@ -215,7 +215,7 @@ class Shadow:
             live = slot.local
             is_plain = type(live) in torch_ops.PLAIN_TYPES and not live.is_meta
             if is_plain and live.numel() and not slot.is_buffer:
-                mark.add(slot.name, live[(0,) * live.ndim])
+                mark.add(slot.name, live.as_strided((), ()))
         return mark.copied()
 
     @torch.no_grad()
@@ -245,8 +245,9 @@ class Shadow:
             else:
                 native.copy_(table)
                 group.written()
-        live = [self.slots[i].local for i in left]
-        torch_ops.copy_(live, [self.tensors[i] for i in left])
+        if left:
+            live = [self.slots[i].local for i in left]
+            torch_ops.copy_(live, [self.tensors[i] for i in left])
 
     def largest_half(self) -> Slot | None:
         """Return the slot of the largest 16-bit parameter, if any."""
@@ -409,18 +410,20 @@ class Shadow:
         pairs = zip(self.slots, tensors, strict=True)
         return [like_model_tensor(slot.tensor, tensor) for slot, tensor in pairs]
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _adapt(self) -> None:
         """Follow the model to its present dtypes and devices."""
         self._finish_groups()
         if (
-            self._is_grouped
-            and not self._has_come_back()
-            and all(group.is_current() for group in self._groups)
-            and not any(self._has_changed(i) for i in self._copied)
+            not self._is_grouped
+            or self._has_come_back()
+            or not all(group.is_current() for group in self._groups)
+            or any(self._has_changed(i) for i in self._copied)
         ):
-            return
+            self._regroup()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _regroup(self) -> None:
         # Groups hold on to the tensors they were built from, so a replacement must
         # rebuild them.
         self._is_grouped = False

@@ -378,9 +378,13 @@ def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
 
 
 def _outside_of_graphs(call: _Hook) -> _Hook:
-    return lambda optimizer, args, kwargs: outside_of_graphs(
-        call, optimizer, args, kwargs
-    )
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            outside_of_graphs(call, optimizer, args, kwargs)
+        else:
+            call(optimizer, args, kwargs)
+
+    return hook
 
 
 def outside_of_graphs(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -30,19 +30,26 @@
         int64_t total_ = 0;                                                            \
         for (int64_t row = 0; row < (ROWS); row++) total_ += sizes_[row];              \
         const int threads_ = total_ <= SMALL ? 1 : (THREADS);                          \
-        _Pragma("omp parallel num_threads(threads_) if (threads_ > 1)") {              \
-            const int64_t share_ = total_ / omp_get_num_threads() + 1;                 \
-            const int64_t first_ = omp_get_thread_num() * share_;                      \
-            int64_t before_ = 0;                                                       \
-            for (int64_t row = 0; row < (ROWS) && before_ < first_ + share_; row++) {  \
-                const int64_t at = cut(first_ - before_, sizes_[row]);                 \
-                const int64_t end_ = cut(first_ + share_ - before_, sizes_[row]);      \
-                const int64_t count = end_ - at;                                       \
-                if (count > 0) BODY;                                                   \
-                before_ += sizes_[row];                                                \
-            }                                                                          \
-        }                                                                              \
+        if (threads_ == 1) { /* without OpenMP, which takes as long as a small model */\
+            PARTS_OF_THREAD(0, 1, ROWS, BODY)                                          \
+        } else                                                                         \
+            _Pragma("omp parallel num_threads(threads_)")                              \
+            PARTS_OF_THREAD(omp_get_thread_num(), omp_get_num_threads(), ROWS, BODY)   \
     } while (0)
+
+#define PARTS_OF_THREAD(THREAD, THREADS, ROWS, ...)                                    \
+    {                                                                                  \
+        const int64_t share_ = total_ / (THREADS) + 1;                                 \
+        const int64_t first_ = (THREAD) * share_;                                      \
+        int64_t before_ = 0;                                                           \
+        for (int64_t row = 0; row < (ROWS) && before_ < first_ + share_; row++) {      \
+            const int64_t at = cut(first_ - before_, sizes_[row]);                     \
+            const int64_t end_ = cut(first_ + share_ - before_, sizes_[row]);          \
+            const int64_t count = end_ - at;                                           \
+            if (count > 0) __VA_ARGS__;                                                \
+            before_ += sizes_[row];                                                    \
+        }                                                                              \
+    }
 
 static inline int64_t cut(int64_t at, int64_t size) {
     return at <= 0 ? 0 : at >= size ? size : at & ~(int64_t)63;
