@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from switch_ema import EMA, FusedSGD, SwitchEMA, constant
+from switch_ema.averaging.kernels import torch_ops
 from switch_ema.averaging.shadow.groups import DenseGroup, PackedGroup
 from switch_ema.contrib import TailEMA
 from tests.averaging.helpers import (
@@ -545,6 +546,77 @@ def test_a_refused_switch_names_the_tensor_and_writes_nothing(storage, name, val
         sema.switch()
     assert_same(copy_of(model.state_dict()), live)
     assert sema.switches == 0
+
+
+def _break_live(sema, model):
+    model[0].bias.data[-1] = float("nan")
+    sema.update()
+
+
+def _break_tensor(sema, model):
+    sema.averaged_tensors()["0.bias"][-1] = float("nan")
+
+
+def _break_view(sema, model):
+    with sema.averaged():
+        model[0].bias.data[-1] = float("nan")
+
+
+def _break_state(sema, model):
+    state = sema.state_dict()
+    state["shadow"]["0.bias"][-1] = float("nan")
+    sema.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "break_", [_break_live, _break_tensor, _break_view, _break_state]
+)
+@pytest.mark.parametrize("storage", STORAGES)
+def test_averages_broken_after_a_check_are_noticed(storage, break_):
+    """Finite averages are not checked again until something writes to them."""
+    model = mixed_model()
+    sema = SwitchEMA(model, decay=constant(0.5), **STORAGES[storage])
+    for _ in range(2):
+        nudge(model)
+        sema.update()
+        sema.switch()
+    break_(sema, model)
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match=r"average of 0\.bias is not"):
+            sema.switch()
+    sema.averaged_tensors()["0.bias"][-1] = 0.0
+    sema.switch()
+
+
+@pytest.mark.filterwarnings("ignore:No working C compiler")
+def test_averages_broken_within_a_fused_step_are_noticed():
+    model = nn.Linear(2, 2)
+    optimizer = FusedSGD(model.parameters(), lr=0.5)
+    sema = SwitchEMA(model, optimizer, decay=constant(0.9))
+    step_on_ones(model, optimizer)
+    sema.switch()
+    sema.switch()
+    model.weight.grad = torch.full((2, 2), float("nan"))
+    optimizer.step()
+    with pytest.raises(FloatingPointError, match="average of weight is not"):
+        sema.switch()
+
+
+@pytest.mark.parametrize("storage", ["float32", "flat"])
+def test_a_switch_does_not_read_averages_that_an_update_found_finite(
+    storage, monkeypatch, arithmetic
+):
+    model = mixed_model()
+    sema = SwitchEMA(model, decay=constant(0.5), **STORAGES[storage])
+    sema.switch()
+    checked = []
+    check = torch_ops.first_non_finite
+    monkeypatch.setattr(
+        torch_ops, "first_non_finite", lambda some: checked.extend(some) or check(some)
+    )
+    sema.update()
+    sema.switch()
+    assert bool(checked) == (arithmetic != "c")
 
 
 @pytest.mark.filterwarnings("ignore:No working C compiler")

@@ -56,15 +56,16 @@ class _FlatPair:
         return pairs
 
     @torch.no_grad()
-    def average_(self, weight: float, finite_only: bool) -> None:
+    def average_(self, weight: float, finite_only: bool) -> int | None:
         """``shadow += weight * (live - shadow)``; see :func:`native.lerp_`."""
         dtype = self.live.dtype
         if self.live.is_cpu and native.is_available(dtype):
-            native.lerp_(self.table, dtype, weight, finite_only)
-        elif finite_only and self.live.is_cpu:
+            return native.lerp_(self.table, dtype, weight, finite_only)
+        if finite_only and self.live.is_cpu:
             torch_ops.lerp_finite_([self.shadow], [self.live], weight)
         else:
             self.shadow.lerp_(self.live, weight)
+        return None
 
 
 class FlatGroup(Group):
@@ -150,8 +151,8 @@ class FlatGroup(Group):
         if self._strays:
             laid = [self._laid[i] for i in self._strays]
             torch_ops.copy_(laid, [live[i] for i in self._strays])
-        for pair in self._pairs:
-            pair.average_(weight, self._finite_only)
+        found = [pair.average_(weight, self._finite_only) for pair in self._pairs]
+        self.is_finite = all(found)
         self._may_be_infinite = self._finite_only and not self.shadow[0].is_cpu
 
     @torch.no_grad()

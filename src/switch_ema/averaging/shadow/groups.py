@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from switch_ema.averaging._torch import local_tensor
+from switch_ema.averaging._torch import local_tensor, version_of
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native, rounding, torch_ops
 from switch_ema.averaging.kernels.spare_memory import SpareMemory
@@ -50,6 +50,10 @@ class Group(ABC):
         # Buffers may hold infinities on purpose, such as masks; weights never do.
         self._finite_only = slots[0].is_buffer
         self._changes = watch.changes
+        # Whether the last update or check found all averages finite; None if unknown.
+        # Set it to None before writing averages other than by torch's operations.
+        self.is_finite: int | None = None
+        self._versions: list[int] = []
         self._dtypes = [tensor.dtype for tensor in self._seen]
         self._devices = [tensor.device for tensor in self._seen]
 
@@ -103,6 +107,16 @@ class Group(ABC):
     def in_few_tensors(self) -> list[Tensor]:
         """Return the shadows of the parameters in as few tensors as possible."""
         return self.shadow
+
+    def is_known_finite(self) -> bool:
+        """Whether the last update or check found only finite averages, still unchanged.
+
+        Autograd's version of a tensor shows whether torch has written it since.
+        """
+        versions = [version_of(tensor) for tensor in self.in_few_tensors()]
+        if versions != self._versions:
+            self._versions, self.is_finite = versions, None
+        return bool(self.is_finite)
 
     def exchange_table(self) -> "native.Table | None":
         """Return addresses and sizes of live and shadow tensors, to exchange values.
@@ -374,7 +388,7 @@ class DenseGroup(MemoryGroup):
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average all tensors in one pass over memory."""
         if self._is_native:
-            self._lerp(torch.get_num_threads(), weight)
+            self.is_finite = self._lerp(torch.get_num_threads(), weight)
         else:
             with torch.no_grad():
                 torch_ops.lerp_dense_(self.shadow, live, weight)
@@ -435,7 +449,7 @@ class WidenedGroup(MemoryGroup):
 
     def average_(self, live: list[Tensor], weight: float, step: int) -> None:
         """Average and widen in one pass over memory."""
-        self._lerp(torch.get_num_threads(), weight)
+        self.is_finite = self._lerp(torch.get_num_threads(), weight)
 
 
 class PackedGroup(Group):

@@ -87,6 +87,7 @@ class Shadow:
             lives = [group.live() for group in groups]
         for group, live in zip(groups, lives, strict=True):
             assert live is not None
+            group.is_finite = None  # unless the kernel finds out
             group.average_(live, weight, step)
 
     def _groups_after_step(self) -> list[Group]:
@@ -116,6 +117,8 @@ class Shadow:
         as before if nothing has changed.
         """
         groups = [group for group in self._groups if group.can_be_averaged_in_step]
+        for group in groups:
+            group.is_finite = None
         lives = [group.live() for group in groups]
         known, self._seen_in_step = self._seen_in_step, lives
         if len(known) == len(lives) and all(map(operator.is_, known, lives)):
@@ -262,14 +265,20 @@ class Shadow:
     def first_non_finite(self) -> str | None:
         """Name the first averaged parameter that holds a NaN or an infinity.
 
-        Buffers may hold such values on purpose.
+        Buffers may hold such values on purpose. Averages that the last update has
+        found finite are not read again.
         """
         self.settle()
-        checked: list[Tensor] = []
-        for group, indices in zip(self._groups, self._indices, strict=True):
-            if not all(self.slots[i].is_buffer for i in indices):
-                checked += group.in_few_tensors()
+        unknown = [
+            group
+            for group, indices in zip(self._groups, self._indices, strict=True)
+            if not all(self.slots[i].is_buffer for i in indices)
+            and not group.is_known_finite()
+        ]
+        checked = [tensor for group in unknown for tensor in group.in_few_tensors()]
         if torch_ops.first_non_finite(checked) is None:
+            for group in unknown:
+                group.is_finite = True
             return None
         indices = self.averaged_parameters
         found = torch_ops.first_non_finite([self.tensors[i] for i in indices])
@@ -287,6 +296,8 @@ class Shadow:
             return
         self._adapt()
         self._copy_what_is_not_averaged()
+        for group in self._groups:
+            group.is_finite = None
         groups = list(zip(self._groups, self._indices, strict=True))
         self._swap = Swap(self.slots, self.tensors, groups)
         try:

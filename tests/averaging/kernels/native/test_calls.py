@@ -110,6 +110,17 @@ def test_first_non_finite_finds_one_value_anywhere(dtype, value, threads):
         assert native.first_non_finite(table(values), dtype) == row
 
 
+@pytest.mark.parametrize("weight", [0.01, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lerp_notes_one_value_anywhere(dtype, value, weight, threads):
+    for row, at in ((8, 16_383), (6, 20_001), (6, 0), (3, 64), (0, 0)):
+        shadow, live = columns(2, dtype)
+        assert native.lerp_(table(shadow, live), dtype, weight) == 1
+        live[row][at] = value
+        assert native.lerp_(table(shadow, live), dtype, weight) == 0
+
+
 @pytest.mark.parametrize("weight", [0.01, 1.0] if DTYPES else [])
 def test_widened_weights_are_cast_and_averaged(weight, threads):
     shadow, live = columns(2, torch.float32)
@@ -117,9 +128,11 @@ def test_widened_weights_are_cast_and_averaged(weight, threads):
     wanted = torch._foreach_lerp(shadow, [value.float() for value in live], weight)
     rows = table(shadow, live)
     average = native.prepare("lerp_widened", torch.float32, rows)
-    average(torch.get_num_threads(), weight)
+    assert average(torch.get_num_threads(), weight) == 1
     for found, value in zip(shadow, wanted, strict=True):
         torch.testing.assert_close(found, value)
+    live[6][20_001] = float("inf")
+    assert average(torch.get_num_threads(), weight) == 0
 
 
 @pytest.mark.parametrize(

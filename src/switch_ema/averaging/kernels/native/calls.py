@@ -93,12 +93,15 @@ def lines_of(tensors: Iterable[Tensor]) -> Table:
 
 def lerp_(
     table: Table, dtype: torch.dtype, weight: float, finite_only: bool = False
-) -> None:
+) -> int | None:
     """``shadow += weight * (live - shadow)``; columns: shadow, live.
 
-    With ``finite_only``, ``shadow = live`` where either is not finite.
+    With ``finite_only``, ``shadow = live`` where either is not finite. Without, return
+    1 if all results are finite, else 0.
     """
-    _call("lerp_finite" if finite_only else "lerp", dtype, table, 3, weight)
+    name = "lerp_finite" if finite_only else "lerp"
+    is_finite: int | None = _call(name, dtype, table, 3, weight)
+    return is_finite
 
 
 def lerp_dithered_(

@@ -67,19 +67,38 @@ void fetch(const int64_t *lines, int64_t count, int threads) {
 
 #define COLUMN(k) ((REAL *)table[(k) * rows + row] + at)
 
-static void lerp_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,
-                      REAL weight) {
+/* x - x is 0 if x is finite, and NaN otherwise. */
+#define IS_FINITE(x) ((x) - (x) == 0)
+
+/* Returns whether all results are finite: while memory is the limit, this costs nothing. */
+static int lerp_part(REAL *restrict shadow, const REAL *restrict live, int64_t count,
+                     REAL weight) {
+    int is_finite = 1;
     if (weight < (REAL)0.5)
-        for (int64_t i = 0; i < count; i++) shadow[i] += weight * (live[i] - shadow[i]);
+        for (int64_t i = 0; i < count; i++) {
+            shadow[i] += weight * (live[i] - shadow[i]);
+            is_finite &= IS_FINITE(shadow[i]);
+        }
     else /* this form is exact for weight 1 */
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++) {
             shadow[i] = live[i] - (live[i] - shadow[i]) * (1 - weight);
+            is_finite &= IS_FINITE(shadow[i]);
+        }
+    return is_finite;
 }
 
-/* shadow += weight * (live - shadow); columns: shadow, live, sizes. */
-void lerp(const int64_t *table, int64_t rows, int threads, double weight) {
+#define NOTE(IS_FINITE_PART)                                        \
+    if (!(IS_FINITE_PART)) {                                        \
+        _Pragma("omp atomic write") is_finite = 0;                  \
+    }
+
+/* shadow += weight * (live - shadow); columns: shadow, live, sizes. Returns whether all
+   results are finite. */
+int lerp(const int64_t *table, int64_t rows, int threads, double weight) {
+    int is_finite = 1;
     FOR_EACH_PART(table + 2 * rows, rows, threads,
-                  lerp_part(COLUMN(0), COLUMN(1), count, (REAL)weight));
+                  { NOTE(lerp_part(COLUMN(0), COLUMN(1), count, (REAL)weight)) });
+    return is_finite;
 }
 
 /* The same, but shadow = live where either is not finite: the infinities of a mask would
@@ -124,18 +143,25 @@ static inline float mixed(float shadow, float live, float weight) {
                          : live - (live - shadow) * (1 - weight);
 }
 
-static void widened_part(float *restrict shadow, const uint16_t *restrict live, int64_t count,
-                         float weight) {
-    for (int64_t i = 0; i < count; i++)
+static int widened_part(float *restrict shadow, const uint16_t *restrict live, int64_t count,
+                        float weight) {
+    int is_finite = 1;
+    for (int64_t i = 0; i < count; i++) {
         shadow[i] = mixed(shadow[i], widen(live[i]), weight);
+        is_finite &= IS_FINITE(shadow[i]);
+    }
+    return is_finite;
 }
 
-/* Averages bfloat16 weights in a float shadow; columns: shadow, live, sizes. */
-void lerp_widened(const int64_t *table, int64_t rows, int threads, double weight) {
+/* Averages bfloat16 weights in a float shadow; columns: shadow, live, sizes. Returns
+   whether all results are finite. */
+int lerp_widened(const int64_t *table, int64_t rows, int threads, double weight) {
+    int is_finite = 1;
     FOR_EACH_PART(table + 2 * rows, rows, threads,
-                  widened_part((float *)table[row] + at,
-                               (const uint16_t *)table[rows + row] + at, count,
-                               (float)weight));
+                  { NOTE(widened_part((float *)table[row] + at,
+                                      (const uint16_t *)table[rows + row] + at, count,
+                                      (float)weight)) });
+    return is_finite;
 }
 
 typedef struct {
@@ -271,7 +297,7 @@ void join(const int64_t *table, int64_t rows, int threads, int64_t *is_split) {
     *is_split = 0;
 }
 
-/* x - x is 0 if x is finite, and NaN otherwise; four streams, as in stream_part. */
+/* Reads four streams, as stream_part reads two. */
 static int is_finite_part(const REAL *restrict values, int64_t count) {
     const int64_t quarter = count / 4;
     const REAL *restrict b = values + quarter;
@@ -281,7 +307,7 @@ static int is_finite_part(const REAL *restrict values, int64_t count) {
     for (int64_t i = 0; i < quarter; i++)
         is_finite &= (values[i] - values[i]) + (b[i] - b[i]) + (c[i] - c[i])
                      + (d[i] - d[i]) == 0;
-    for (int64_t i = 4 * quarter; i < count; i++) is_finite &= values[i] - values[i] == 0;
+    for (int64_t i = 4 * quarter; i < count; i++) is_finite &= IS_FINITE(values[i]);
     return is_finite;
 }
 

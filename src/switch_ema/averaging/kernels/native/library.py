@@ -41,6 +41,11 @@ _LAST_ARGUMENTS = {
     "sgd": ctypes.c_void_p,
     "adam": ctypes.c_void_p,
 }
+_RESULTS = {
+    "lerp": ctypes.c_int,
+    "lerp_widened": ctypes.c_int,
+    "first_non_finite": ctypes.c_int64,
+}
 _REALS = {torch.float32: "float", torch.float64: "double"}
 _CODES = {torch.float32: "f", torch.float64: "d"}
 """Type codes of Python's ``array``."""
@@ -158,7 +163,7 @@ def _open(content: bytes, dtype: torch.dtype, folder: Path | None) -> ctypes.CDL
 
 
 def _declared(found: ctypes.CDLL, dtype: torch.dtype) -> ctypes.CDLL:
-    """Declare the argument types of all functions.
+    """Declare the types of all functions.
 
     Raises:
         OSError: a function is missing, or the library is for another dtype.
@@ -167,7 +172,7 @@ def _declared(found: ctypes.CDLL, dtype: torch.dtype) -> ctypes.CDLL:
         for name, number in _LAST_ARGUMENTS.items():
             last = [] if number is None else [number]
             getattr(found, name).argtypes = [*_ARGUMENTS, *last]
-        found.first_non_finite.restype = ctypes.c_int64
+            getattr(found, name).restype = _RESULTS.get(name)
         size = found.element_size()
     except AttributeError as error:
         raise OSError(str(error)) from error
