@@ -557,6 +557,10 @@ def _break_tensor(sema, model):
     sema.averaged_tensors()["0.bias"][-1] = float("nan")
 
 
+def _break_memory(sema, model):
+    sema.averaged_tensors()["0.bias"].data[-1] = float("nan")  # past autograd
+
+
 def _break_view(sema, model):
     with sema.averaged():
         model[0].bias.data[-1] = float("nan")
@@ -569,7 +573,7 @@ def _break_state(sema, model):
 
 
 @pytest.mark.parametrize(
-    "break_", [_break_live, _break_tensor, _break_view, _break_state]
+    "break_", [_break_live, _break_tensor, _break_memory, _break_view, _break_state]
 )
 @pytest.mark.parametrize("storage", STORAGES)
 def test_averages_broken_after_a_check_are_noticed(storage, break_):

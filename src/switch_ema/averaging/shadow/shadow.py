@@ -117,8 +117,7 @@ class Shadow:
         as before if nothing has changed.
         """
         groups = [group for group in self._groups if group.can_be_averaged_in_step]
-        for group in groups:
-            group.is_finite = None
+        _doubt(groups)
         lives = [group.live() for group in groups]
         known, self._seen_in_step = self._seen_in_step, lives
         if len(known) == len(lives) and all(map(operator.is_, known, lives)):
@@ -296,8 +295,7 @@ class Shadow:
             return
         self._adapt()
         self._copy_what_is_not_averaged()
-        for group in self._groups:
-            group.is_finite = None
+        _doubt(self._groups)
         groups = list(zip(self._groups, self._indices, strict=True))
         self._swap = Swap(self.slots, self.tensors, groups)
         try:
@@ -323,6 +321,7 @@ class Shadow:
             self.settle()
             self.follow_buffers()
             self._copy_what_is_not_averaged()
+            _doubt(self._groups)
             return self._as_in_the_model(self.tensors)
         return self._as_in_the_model(self._swap.averages())
 
@@ -530,6 +529,12 @@ class Mark:
     def _numbers(self) -> dict[str, complex]:
         elsewhere = {name: number.item() for name, number in self._elsewhere.items()}
         return self._on_host | elsewhere
+
+
+def _doubt(groups: list[Group]) -> None:
+    """Have groups checked by the next switch: others may now write their averages."""
+    for group in groups:
+        group.is_finite = None
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
