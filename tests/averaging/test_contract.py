@@ -294,6 +294,73 @@ def test_reset_starts_again_from_the_live_weights(make):
     assert_same(state.pop("shadow"), new.pop("shadow"))
 
 
+RESTARTING = [name for name, cls in METHODS.items() if hasattr(cls, "restart")]
+restarting = pytest.mark.parametrize("make", RESTARTING, indirect=True)
+
+
+@restarting
+def test_a_restart_begins_a_new_average_and_keeps_the_counters(make):
+    model, optimizer, averager = trained(make)
+    averager.restart()
+    assert (averager.steps, averager.epochs) == (6, 2)
+    assert_same(averager.averaged_state_dict(), copy_of(model.state_dict()))
+    fresh = make(model, optimizer)
+    for batch in batches(2, seed=7):
+        train_step(model, optimizer, batch)
+        assert_same(averager.averaged_state_dict(), fresh.averaged_state_dict())
+        assert averager.current_decay == fresh.current_decay
+    averager.reset()
+    state = averager.state_dict()
+    assert state.keys() == make(model).state_dict().keys()  # no trace of the restart
+
+
+@restarting
+def test_a_restarted_average_resumes_exactly(make):
+    def run(saved_after=None):
+        model = network()
+        optimizer = sgd(model)
+        averager = make(model, optimizer)
+        for step, batch in enumerate(batches(9, seed=1), start=1):
+            train_step(model, optimizer, batch)
+            if step == 4:
+                averager.restart()
+            if step % 3 == 0:
+                averager.end_epoch()
+            if step == saved_after:
+                state = averager.state_dict()
+                averager.detach()
+                averager = make(model, optimizer)
+                averager.load_state_dict(state)
+        return averager
+
+    whole = run()
+    for saved_after in (4, 5, 8):
+        resumed = run(saved_after)
+        assert_same(whole.averaged_state_dict(), resumed.averaged_state_dict())
+        assert resumed.current_decay == whole.current_decay
+
+
+@restarting
+def test_a_restart_is_refused_inside_averaged(make):
+    _, _, averager = trained(make)
+    before = averager.averaged_state_dict()
+    with averager.averaged(), pytest.raises(RuntimeError, match="inside averaged"):
+        averager.restart()
+    assert_same(averager.averaged_state_dict(), before)
+
+
+@restarting
+def test_an_average_from_elsewhere_replaces_a_restarted_one(make):
+    model, _, averager = trained(make)
+    averager.restart()
+    with pytest.raises(StateMismatch):
+        averager.load_average({"stem.wait": torch.zeros(1)})
+    assert averager.state_dict()["average_start"] == 6
+    averager.load_average({}, steps=3)
+    assert averager.steps == 3
+    assert "average_start" not in averager.state_dict()
+
+
 def test_weights_loaded_before_training_are_followed(make):
     """Pretrained weights that arrive after construction are not averaged away."""
     model = network(seed=0)

@@ -1,4 +1,4 @@
-"""Averages that may begin later than the training."""
+"""Averages that may begin later than the training, and begin again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from switch_ema._checks import check_count
+from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.schedules.start import StartLike, as_start
 from switch_ema.averaging.shadow.state import StateMismatch
@@ -45,6 +46,24 @@ class LateStart(Averager):
                 shadow.read_()
             self._begin_at(self.steps)
 
+    def restart(self) -> None:
+        """Begin the average again from the live weights, for a new phase of training.
+
+        Call it when the data, the task or the learning rate change: the average would
+        otherwise hold on to weights from before. Its schedule counts from here;
+        ``steps`` and ``epochs`` go on. With several processes, call it on all of them.
+        Before ``start`` there is no average, and nothing happens.
+        """
+        self._refuse_while_shown("restart()")
+        self._refuse_after_failure()
+        self._check_structure()
+        if self._began is None:
+            return
+        with Uninterrupted():
+            for shadow in self._shadows().values():
+                shadow.read_()
+            self._begin_at(self.steps)
+
     def _after_epoch(self) -> bool:
         if self._began is None:
             self._begin_if_reached()
@@ -54,9 +73,14 @@ class LateStart(Averager):
         return {} if self._rule is None else {"start": self._rule}
 
     def _extra_state(self) -> dict[str, Any]:
-        return {} if self._rule is None else {_KEY: self._began}
+        is_needed = self._rule is not None or self._began
+        return {_KEY: self._began} if is_needed else {}
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        self._begin_at(self._start_in(state))
+
+    def _start_in(self, state: Mapping[str, Any]) -> int | None:
+        """Return the step at which the average of a state began; 0 if not stored."""
         began = state.get(_KEY, 0)
         is_whole = isinstance(began, int) and not isinstance(began, bool)
         is_step = is_whole and 0 <= began <= state.get("steps", began)
@@ -65,7 +89,7 @@ class LateStart(Averager):
                 f"The state's {_KEY} is {began!r}; it must be a step that the state "
                 "has counted, or None with the start= that it waits for."
             )
-        self._begin_at(began)
+        return None if began is None else int(began)
 
     def load_average(
         self,
@@ -78,4 +102,11 @@ class LateStart(Averager):
         """Load an average, which then needs no start; see :class:`Averager`."""
         if self._rule is not None:
             extra = {_KEY: 0} | extra
-        super().load_average(weights, steps=steps, epochs=epochs, **extra)
+        began = self._began
+        if self._rule is None:
+            self._begin_at(0)  # a restart was one of the replaced average
+        try:
+            super().load_average(weights, steps=steps, epochs=epochs, **extra)
+        except BaseException:
+            self._begin_at(began)
+            raise

@@ -224,6 +224,11 @@ class SwitchEMA(EMA):
         super().reset()
         self._last_switch, self._switched = 0, None
 
+    def restart(self) -> None:
+        """Begin the average again from the live weights; see :class:`EMA`."""
+        super().restart()
+        self._last_switch = self._switched = None  # what was kept until here is unknown
+
     def _warn_if_little_is_kept(self, steps: int, kept: float) -> None:
         if kept < LEAST_KEPT and self.warns_of_slow_progress and not self._has_warned:
             self._has_warned = True
@@ -257,11 +262,14 @@ class SwitchEMA(EMA):
         return due
 
     def _extra_state(self) -> dict[str, Any]:
-        return {} if self._adaptive is None else {KEY: self._adaptive.state()}
+        own = {} if self._adaptive is None else {KEY: self._adaptive.state()}
+        return super()._extra_state() | own
 
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        began = self._start_in(state)
         if self._adaptive is not None:
             self._adaptive.load(state[KEY], self)
+        self._begin_at(began)
 
 
 def _largest_decay(steps: int) -> float:
