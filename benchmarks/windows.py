@@ -91,7 +91,8 @@ class Setting:
 
     def degrees(self, share: float) -> float:
         """Return the rotation of the images."""
-        return self.drift * share + (90.0 if share >= self.turns_at else 0.0)
+        is_turned = self.turns_at < 1 and share >= self.turns_at
+        return self.drift * share + (90.0 if is_turned else 0.0)
 
 
 _NEW_PHASE = 2 / 3
@@ -203,13 +204,17 @@ FIXED: dict[str, Callable[[Sequence[float]], Any]] = {
 
 CANDIDATES: dict[str, Callable[[Sequence[float]], Any]] = {
     "fraction(0.075)": lambda _: "fraction(0.075)",
-    "follows the rate to 0.2": lambda rates: follow_rate(rates, 0.1, 0.2),
-    "follows the rate to 0.5": lambda rates: follow_rate(rates, 0.1, 0.5),
+    "0.1, follows to 0.2": lambda rates: follow_rate(rates, 0.1, 0.2),
+    "0.1, follows to 0.5": lambda rates: follow_rate(rates, 0.1, 0.5),
+    "0.075, follows to 0.3": lambda rates: follow_rate(rates, 0.075, 0.3),
     "0.15, follows to 0.2": lambda rates: follow_rate(rates, 0.15, 0.2),
-    "restarts": lambda rates: restart_on_jump(rates, 0.1, 1.0),
-    "follows to 0.2 and restarts": lambda rates: restart_on_jump(rates, 0.1, 0.2),
-    "follows to 0.5 and restarts": lambda rates: restart_on_jump(rates, 0.1, 0.5),
+    "0.1, restarts": lambda rates: restart_on_jump(rates, 0.1, 1.0),
+    "0.1, follows to 0.2, restarts": lambda rates: restart_on_jump(rates, 0.1, 0.2),
+    "0.1, follows to 0.5, restarts": lambda rates: restart_on_jump(rates, 0.1, 0.5),
 }
+"""Candidates for "auto", beside the fractions: a share of the steps so far that falls
+with the learning rate, down to a part of itself; a window that begins again where the
+rate jumps."""
 
 Scores = dict[str, dict[str, list[float]]]
 """Scores by setting and window, one per seed."""
@@ -316,8 +321,14 @@ def show(results: Mapping[str, Any]) -> None:
         print(f"\n{group}: capped mean, steady mean, largest steady, changed mean")
         for window in next(iter(scores.values())):
             means = [fmean(values) for values in regrets(scores, best, window)]
-            steady = [m for s, m in zip(scores, means) if SETTINGS[s].is_steady]
-            changed = [m for s, m in zip(scores, means) if not SETTINGS[s].is_steady]
+            steady = [
+                m for s, m in zip(scores, means, strict=True) if SETTINGS[s].is_steady
+            ]
+            changed = [
+                m
+                for s, m in zip(scores, means, strict=True)
+                if not SETTINGS[s].is_steady
+            ]
             capped = fmean(min(mean, LARGEST) for mean in means)
             numbers = (capped, fmean(steady), max(steady), fmean(changed or [0.0]))
             print(f"{window:28}", *(f"{number:8.2f}" for number in numbers))

@@ -29,6 +29,8 @@ __all__ = [
     "attach",
     "Attached",
     "Best",
+    "Windows",
+    "WindowChoice",
     # Optimizers that average in their step
     "FusedAdam",
     "FusedAdamW",

@@ -351,7 +351,7 @@ def test_a_restart_is_refused_inside_averaged(make):
 
 @restarting
 def test_an_average_from_elsewhere_replaces_a_restarted_one(make):
-    model, _, averager = trained(make)
+    _, _, averager = trained(make)
     averager.restart()
     with pytest.raises(StateMismatch):
         averager.load_average({"stem.wait": torch.zeros(1)})

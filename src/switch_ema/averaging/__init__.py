@@ -3,6 +3,7 @@
 Each line may import from the lines below it, and not the other way round:
 
     attach, best, suggest  around a method: the loop as it is, the best epoch, a start
+    windows                several averages of one run, and a choice among them
     registry               all methods by name
     contrib                experimental methods, one file each
     methods                the stable methods, one file each
@@ -58,6 +59,7 @@ from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.step.fused import FusedAdam, FusedAdamW, FusedSGD
 from switch_ema.averaging.suggest import Suggestion, suggest
 from switch_ema.averaging.view.teacher import Teacher
+from switch_ema.averaging.windows import WindowChoice, Windows
 
 __all__ = [
     # Methods
@@ -68,6 +70,8 @@ __all__ = [
     "attach",
     "Attached",
     "Best",
+    "Windows",
+    "WindowChoice",
     # Optimizers that average in their step
     "FusedAdam",
     "FusedAdamW",
