@@ -43,6 +43,10 @@ class Split:
 
     train: Tensor
     labels: Tensor
+    held_out: Tensor
+    """Neither trained on nor tested."""
+    held_out_labels: Tensor
+    """As noisy as the training labels."""
     test: Tensor
 
 
@@ -65,30 +69,34 @@ def load_pool(name: str) -> Pool:
     return Pool(small, y, len(images.y_train))
 
 
-def split(pool: Pool, seeds: Sequence[int], size: int, noise: float) -> Split:
-    """Draw each seed's training examples, and redraw a share of their labels."""
-    train, labels, test = [], [], []
+def split(
+    pool: Pool, seeds: Sequence[int], size: int, noise: float, held_out: int = 300
+) -> Split:
+    """Draw each seed's training and held-out examples; redraw a share of the labels."""
+    parts: list[list[Tensor]] = [[], [], [], [], []]
     for seed in seeds:
         order = torch.randperm(
             len(pool.y) if pool.train is None else pool.train,
             generator=stream(seed, "windows"),
         )
-        train.append(order[:size])
-        labels.append(redraw_labels(pool.y[order[:size]], noise, CLASSES, seed))
+        own = order[: size + held_out]
+        labels = redraw_labels(pool.y[own], noise, CLASSES, seed)
         rest = torch.arange(pool.train or 0, len(pool.y))
-        test.append(order[size:] if pool.train is None else rest)
-    return Split(*map(torch.stack, (train, labels, test)))
+        test = order[size + held_out :] if pool.train is None else rest
+        found = (own[:size], labels[:size], own[size:], labels[size:], test)
+        for part, values in zip(parts, found, strict=True):
+            part.append(values)
+    return Split(*map(torch.stack, parts))
 
 
 def batches(data: Split, seeds: Sequence[int], steps: int, batch: int) -> Tensor:
     """Return positions in the training data: (steps, seeds, batch), in epochs."""
     rows = []
-    for row, seed in enumerate(seeds):
+    for seed in seeds:
         generator, size = stream(seed, "order"), data.train.shape[1]
         epochs = math.ceil(steps * batch / size)
         order = [torch.randperm(size, generator=generator) for _ in range(epochs)]
         rows.append(torch.cat(order)[: steps * batch].view(steps, batch))
-        assert row < len(data.train), "one row of data for each seed"
     return torch.stack(rows, 1)
 
 
@@ -142,10 +150,14 @@ def train_step(model: Stacked, optimizer: Optimizer, x: Tensor, y: Tensor) -> No
 
 
 @torch.no_grad()
-def accuracies(model: Stacked, x: Tensor, y: Tensor) -> list[float]:
+def correct(model: Stacked, x: Tensor, y: Tensor) -> Tensor:
+    """Return which answers are right: (networks, examples), as numbers."""
+    return (model.outputs(x.flatten(2)).argmax(2) == y).double()
+
+
+def percent(right: Tensor) -> list[float]:
     """Return the accuracy of each network in percent."""
-    right = model.outputs(x.flatten(2)).argmax(2) == y
-    return [100 * share for share in right.double().mean(1).tolist()]
+    return [100 * share for share in right.mean(1).tolist()]
 
 
 Rates = Callable[[float], float]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
@@ -38,6 +38,34 @@ class WindowChoice:
     """Standard error of each gain, paired by example."""
     n: int
     """Number of examples."""
+
+    @classmethod
+    def between(
+        cls, scores: Mapping[str, Tensor], *, higher_is_better: bool
+    ) -> "WindowChoice":
+        """Choose by scores of the same examples; the first name is the default.
+
+        Another one is chosen if its mean is the best and its gain over the default
+        exceeds one standard error, or if the default's scores are not finite.
+
+        >>> right = {"long": torch.tensor([1.0, 0, 0]), "short": torch.ones(3)}
+        >>> WindowChoice.between(right, higher_is_better=True).name
+        'short'
+        """
+        sign = 1 if higher_is_better else -1
+        names, default = [*scores], next(iter(scores.values()))
+        differences = {name: sign * (one - default) for name, one in scores.items()}
+        means = {name: one.mean().item() for name, one in scores.items()}
+        gains = {name: one.mean().item() for name, one in differences.items()}
+        errors = {
+            name: one.std().item() / math.sqrt(len(one))
+            for name, one in differences.items()
+        }
+        finite = [name for name in names if math.isfinite(means[name])]
+        best = max(finite, key=lambda name: sign * means[name], default=names[0])
+        if names[0] in finite and not gains[best] > errors[best]:
+            best = names[0]
+        return cls(best, means, gains, errors, len(default))
 
     def __str__(self) -> str:
         """List all windows, the chosen one marked."""
@@ -155,23 +183,12 @@ class Windows:
         for name in (*self._windows, LIVE):
             with self._block(name) as model:
                 scores[name] = _checked(measure(model), scores)
-        sign = 1 if higher_is_better else -1
-        default = next(iter(scores.values()))
-        differences = {name: sign * (one - default) for name, one in scores.items()}
-        means = {name: one.mean().item() for name, one in scores.items()}
-        gains = {name: one.mean().item() for name, one in differences.items()}
-        errors = {
-            name: one.std().item() / math.sqrt(len(one))
-            for name, one in differences.items()
-        }
-        finite = [name for name in scores if math.isfinite(means[name])]
-        names = [*scores]
-        best = max(finite, key=lambda name: sign * means[name], default=names[0])
-        if names[0] in finite and not gains[best] > errors[best]:
-            best = names[0]
+        choice = WindowChoice.between(scores, higher_is_better=higher_is_better)
         # Ranks that differ would return different weights.
-        self._chosen = names[int(self._first._agreed(float(names.index(best))))]
-        return WindowChoice(self._chosen, means, gains, errors, len(default))
+        names = [*scores]
+        number = self._first._agreed(float(names.index(choice.name)))
+        self._chosen = names[int(number)]
+        return replace(choice, name=self._chosen)
 
     def averaged(self) -> Block[nn.Module]:
         """Hold the chosen weights in the model for the length of a ``with`` block."""
