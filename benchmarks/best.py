@@ -1,6 +1,6 @@
 """What the held-out data of ``Best`` cost, and what it gains.
 
-    python benchmarks/best.py [--seeds 32] [--first-seed 7200]
+    python benchmarks/best.py [--repeats 32] [--first-seed 7200]
 
 Needs Fashion-MNIST in the data folder (``switch-ema data``). Two stacked trainings for
 each task, with ``EMA(decay="auto")``: one on all training data, one without a fifth of
@@ -137,14 +137,14 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=32, help="seeds")
     parser.add_argument("--first-seed", type=int, default=7200)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--json", type=Path, default=records.RESULTS / "best.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.repeats)
     results: dict[str, Any] = records.describe_run()
     results |= {"epochs": arguments.epochs, "seeds": [*seeds], "tasks": {}}
     table = Table("task", "variant", "accuracy, or epoch", "difference from all data")

@@ -1,6 +1,6 @@
 """How long should an average be? Windows of EMA on one trajectory, and their regret.
 
-    python benchmarks/windows.py [--seeds 16] [--first-seed 7100] [--pilot 8]
+    python benchmarks/windows.py [--repeats 32] [--first-seed 7100] [--pilot 8]
 
 Needs MNIST and Fashion-MNIST in the data folder (``switch-ema data``). Every setting is
 one stacked training of all seeds; the averages follow it and change nothing.
@@ -39,6 +39,8 @@ from typing import Any
 
 import records
 import torch
+from rich.console import Console
+from rich.table import Table
 from small_runs import (
     Rates,
     batches,
@@ -305,16 +307,15 @@ def regrets(scores: Scores, best: Mapping[str, str], window: str) -> list[list[f
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and half the width of its 97% interval."""
-    if len(values) < 2:
-        return fmean(values), float("nan")
-    return fmean(values), half_width(stdev(values), len(values))
+    spread = stdev(values) if len(values) > 1 else float("nan")
+    return fmean(values), half_width(spread, len(values))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=32, help="fresh seeds")
     parser.add_argument("--first-seed", type=int, default=7100)
-    parser.add_argument("--pilot", type=int, default=8)
+    parser.add_argument("--pilot", type=int, default=8, help="pilot seeds")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--shorter", type=int, default=1, help="divide all steps by it")
     parser.add_argument("--json", type=Path, default=records.RESULTS / "windows.json")
@@ -322,43 +323,45 @@ def main() -> None:
     torch.set_num_threads(1)
     results: dict[str, Any] = records.describe_run()
     groups = {"pilot": (PILOT, arguments.pilot)}
-    groups["fresh"] = (arguments.first_seed, arguments.seeds)
+    groups["fresh"] = (arguments.first_seed, arguments.repeats)
     for group, (first, count) in groups.items():
-        results[group] = {"seeds": [*range(first, first + count)], "scores": {}}
+        seeds = [*range(first, first + count)]
+        results[group] = {"seeds": seeds, "scores": {}}
         for name in arguments.settings if count else ():
             begin = time.perf_counter()
-            seeds = results[group]["seeds"]
             scores = run(SETTINGS[name], seeds, arguments.shorter)
             results[group]["scores"][name] = {
-                window: [round(value, 4) for value in values]
+                window: [round(value, 3) for value in values]
                 for window, values in scores.items()
             }
             print(f"{group}: {name}: {time.perf_counter() - begin:.0f} s", flush=True)
     records.write(results, arguments.json)
-    show(results)
+    for group in groups:
+        if results[group]["scores"]:
+            Console().print(overview(results, group))
 
 
-def show(results: Mapping[str, Any]) -> None:
-    """Print mean regrets: on the pilot seeds to choose by, on fresh ones to report."""
+def overview(results: Mapping[str, Any], group: str) -> Table:
+    """Return mean regrets: of pilot seeds to choose by, of fresh ones to report."""
+    scores = results[group]["scores"]
     best = references(results["pilot"]["scores"])
-    for group in ("pilot", "fresh"):
-        scores = results[group]["scores"]
-        if not scores:
-            continue
-        print(f"\n{group}: capped mean, steady mean, largest steady, changed mean")
-        for window in next(iter(scores.values())):
-            means = [fmean(values) for values in regrets(scores, best, window)]
-            steady = [
-                m for s, m in zip(scores, means, strict=True) if SETTINGS[s].is_steady
-            ]
-            changed = [
-                m
-                for s, m in zip(scores, means, strict=True)
-                if not SETTINGS[s].is_steady
-            ]
-            capped = fmean(min(mean, LARGEST) for mean in means)
-            numbers = (capped, fmean(steady), max(steady), fmean(changed or [0.0]))
-            print(f"{window:28}", *(f"{number:8.2f}" for number in numbers))
+    means = ("capped mean", "steady mean", "steady, largest", "changed mean")
+    table = Table("window", *means, title=f"regret, {group} seeds")
+    for window in next(iter(scores.values())):
+        found = summary(scores, best, window)
+        table.add_row(window, *(f"{number:.2f}" for number in found))
+    return table
+
+
+def summary(
+    scores: Scores, best: Mapping[str, str], window: str
+) -> tuple[float, float, float, float]:
+    """Return the means that choose a candidate and decide about it."""
+    means = dict(zip(scores, map(fmean, regrets(scores, best, window)), strict=True))
+    steady = [mean for name, mean in means.items() if SETTINGS[name].is_steady]
+    changed = [mean for name, mean in means.items() if not SETTINGS[name].is_steady]
+    capped = fmean(min(mean, LARGEST) for mean in means.values())
+    return capped, fmean(steady), max(steady), fmean(changed or [0.0])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,20 @@ SMALLEST = {
     "large": ["--model", "gpt_tiny", "--tokens", "4", "--json", "{json}"],
     "slicing": ["--layers", "2", "--json", "{json}"],
     "input": ["--json", "{json}"],
+    "windows": [
+        *("--repeats", "2", "--pilot", "2", "--shorter", "20", "--json", "{json}"),
+        *("--settings", "digits, 200 steps, constant"),
+    ],
+    "best": [
+        "--repeats",
+        "2",
+        "--epochs",
+        "1",
+        "--tasks",
+        "digits",
+        "--json",
+        "{json}",
+    ],
     "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
