@@ -57,7 +57,12 @@ def chosen(best) -> float:
 def test_the_best_is_returned_where_the_last_is_worse_by_more_than_an_error(
     scores, epoch
 ):
-    assert chosen(followed(scores, higher_is_better=True, n=100)) == epoch
+    best = followed(scores, higher_is_better=True, n=100)
+    assert chosen(best) == best.chosen_epoch == epoch
+
+
+def test_no_epoch_is_chosen_before_the_first_score():
+    assert followed((), higher_is_better=True, n=100).chosen_epoch is None
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,14 @@ class Best:
         return self._best
 
     @property
+    def chosen_epoch(self) -> int | None:
+        """Number of the update whose average is shown, from 1; None without updates.
+
+        Train this many epochs again on all data to use the held-out part, too.
+        """
+        return self._best if self.is_better_than_last else len(self.scores) or None
+
+    @property
     def is_better_than_last(self) -> bool:
         """Whether the last score is worse than the best by more than one error."""
         if self._best is None:

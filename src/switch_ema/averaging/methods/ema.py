@@ -1,5 +1,6 @@
 """Exponential moving average (Polyak and Juditsky, 1992)."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from switch_ema.averaging.schedules.windows import fraction
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.blocks import StepAverage
 from switch_ema.averaging.step.hooks import Optimizers
+from switch_ema.averaging.step.rate_jumps import RateJumps, largest_rate
 from switch_ema.averaging.step.rounds import Count
 
 
@@ -81,6 +83,7 @@ class EMA(LateStart):
         self._decay = as_schedule(decay, auto=self._auto_decay())
         self._set_start(start, update_every)
         self._in_step: StepAverage | None = None
+        self._rate_jumps: RateJumps | None = RateJumps()
         super().__init__(
             model,
             optimizer,
@@ -93,6 +96,25 @@ class EMA(LateStart):
             steps_per_epoch=steps_per_epoch,
             count=count,
         )
+
+    def _check_use(self) -> None:
+        super()._check_use()
+        self._warn_of_rate_jump()
+
+    def _after_epoch(self) -> bool:
+        self._warn_of_rate_jump()
+        return super()._after_epoch()
+
+    def _warn_of_rate_jump(self) -> None:
+        """Warn once if the learning rate has jumped; not for switched averages."""
+        is_watched = self.has_average and not self.active
+        if self._rate_jumps is None or self._hook is None or not is_watched:
+            return
+        rate = largest_rate(self._hook.optimizers)
+        warning = self._rate_jumps.look(self.steps, rate, self.current_decay)
+        if warning is not None:
+            self._rate_jumps = None
+            warnings.warn(warning, stacklevel=5)
 
     def _auto_decay(self) -> DecaySchedule:
         """Return the schedule of ``decay="auto"``."""
