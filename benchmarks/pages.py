@@ -9,18 +9,20 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import records
 import report
+import windows
 
 ROOT = records.RESULTS.parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging", "teachers")),
+    DOCS / "choosing.md",
 ]
 NAMES = {
     "resnet50": "ResNet-50",
@@ -325,6 +327,80 @@ def cells_of(elements: float, held: int, moved: int, ms: float) -> list[str]:
     return [size, f"{elements * moved / 1e9:.2f} GB", f"{ms:.2f} ms"]
 
 
+SHOWN = {
+    "fraction(0.1)": "auto",
+    "fraction(0.02)": "fraction(0.02)",
+    "fraction(0.05)": "fraction(0.05)",
+    "fraction(0.2)": "fraction(0.2)",
+    windows.LIVE: "live weights",
+    "0.1, follows to 0.2": "follows the rate",
+    windows.CHOICE: "choice",
+}
+"""Windows in the tables of choosing.md, and their names there."""
+
+
+def window_regrets(results: Results) -> str:
+    """Regret by setting, with 97% intervals."""
+    scores = results["fresh"]["scores"]
+    reference = windows.references(results["pilot"]["scores"])
+    columns = [windows.regrets(scores, reference, window) for window in SHOWN]
+    rows = [
+        [setting, reference[setting], *map(spread, cells)]
+        for setting, *cells in zip(scores, *columns, strict=True)
+    ]
+    return table(["setting", "reference", *SHOWN.values()], rows)
+
+
+def window_means(results: Results) -> str:
+    """Mean regrets over settings, with 97% intervals over seeds."""
+    scores = results["fresh"]["scores"]
+    reference = windows.references(results["pilot"]["scores"])
+    steady = {s: v for s, v in scores.items() if windows.SETTINGS[s].is_steady}
+    changed = {s: v for s, v in scores.items() if s not in steady}
+    rows = []
+    for window in scores[next(iter(scores))]:
+        means = [
+            [statistics.fmean(by_seed) for by_seed in zip(*regret, strict=True)]
+            for regret in (
+                windows.regrets(part, reference, window) for part in (steady, changed)
+            )
+        ]
+        largest = windows.summary(scores, reference, window)[2]
+        cells = [spread(means[0]), f"{largest:.2f}", spread(means[1])]
+        rows.append([SHOWN.get(window, window), *cells])
+    header = [
+        "window",
+        f"{len(steady)} steady settings",
+        "the largest of them",
+        f"{len(changed)} with changed data",
+    ]
+    n, first = len(results["fresh"]["seeds"]), results["fresh"]["seeds"][0]
+    seeds = f"n = {n} seeds from {first} on, 97% intervals over seeds."
+    return f"{table(header, rows)}\n\n{seeds} {where(results)}"
+
+
+def held_out(results: Results) -> str:
+    """Cost and gain of Best, and of training again on all data."""
+    rows = []
+    for task, found in results["tasks"].items():
+        whole = found["all data"]
+        for variant, values in found.items():
+            if variant == "all data" or variant.startswith("epoch"):
+                continue
+            pairs = zip(values, whole, strict=True)
+            gain = spread([own - other for own, other in pairs], "+")
+            rows.append([task, variant, f"{statistics.fmean(whole):.2f}", gain])
+    header = ["task", "EMA(auto)", "on all data, last epoch", "difference from it"]
+    n, first = len(results["seeds"]), results["seeds"][0]
+    seeds = f"n = {n} seeds from {first} on, {results['epochs']} epochs."
+    return f"{table(header, rows)}\n\n{seeds} {where(results)}"
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    mean, half = windows.interval(values)
+    return f"{mean:{sign}.2f} ± {half:.2f}"
+
+
 def middle(runs: list[dict[str, float]], field: str) -> float:
     return statistics.median(run[field] for run in runs)
 
@@ -359,6 +435,9 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "large": ("large", large),
     "slicing": ("slicing", slicing),
     "eight_billion": ("averaging", eight_billion),
+    "windows": ("windows", window_regrets),
+    "window_means": ("windows", window_means),
+    "held_out": ("best", held_out),
 }
 
 
