@@ -1,6 +1,6 @@
 """What the held-out data of ``Best`` cost, and what it gains.
 
-    python benchmarks/best.py [--repeats 32] [--first-seed 7200]
+    python benchmarks/best.py [--repeats 16] [--first-seed 7200]
 
 Needs Fashion-MNIST in the data folder (``switch-ema data``). Two stacked trainings for
 each task, with ``EMA(decay="auto")``: one on all training data, one without a fifth of
@@ -137,7 +137,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=32, help="seeds")
+    parser.add_argument("--repeats", type=int, default=16, help="seeds")
     parser.add_argument("--first-seed", type=int, default=7200)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))

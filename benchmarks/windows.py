@@ -1,6 +1,6 @@
 """How long should an average be? Windows of EMA on one trajectory, and their regret.
 
-    python benchmarks/windows.py [--repeats 32] [--first-seed 7100] [--pilot 8]
+    python benchmarks/windows.py [--repeats 16] [--first-seed 7100] [--pilot 8]
 
 Needs MNIST and Fashion-MNIST in the data folder (``switch-ema data``). Every setting is
 one stacked training of all seeds; the averages follow it and change nothing.
@@ -313,7 +313,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=32, help="fresh seeds")
+    parser.add_argument("--repeats", type=int, default=16, help="fresh seeds")
     parser.add_argument("--first-seed", type=int, default=7100)
     parser.add_argument("--pilot", type=int, default=8, help="pilot seeds")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
