@@ -328,7 +328,7 @@ def cells_of(elements: float, held: int, moved: int, ms: float) -> list[str]:
 
 
 SHOWN = {
-    "fraction(0.1)": "auto",
+    windows.AUTO: "auto",
     "fraction(0.02)": "fraction(0.02)",
     "fraction(0.05)": "fraction(0.05)",
     "fraction(0.2)": "fraction(0.2)",
@@ -352,31 +352,45 @@ def window_regrets(results: Results) -> str:
 
 
 def window_means(results: Results) -> str:
-    """Mean regrets over settings, with 97% intervals over seeds."""
+    """Mean regrets over settings, and gains over auto, with 97% intervals."""
     scores = results["fresh"]["scores"]
     reference = windows.references(results["pilot"]["scores"])
+    auto = dict.fromkeys(scores, windows.AUTO)
     steady = {s: v for s, v in scores.items() if windows.SETTINGS[s].is_steady}
     changed = {s: v for s, v in scores.items() if s not in steady}
     rows = []
     for window in scores[next(iter(scores))]:
-        means = [
-            [statistics.fmean(by_seed) for by_seed in zip(*regret, strict=True)]
-            for regret in (
-                windows.regrets(part, reference, window) for part in (steady, changed)
-            )
+        cells = [
+            spread(by_seed(windows.regrets(steady, reference, window))),
+            f"{windows.summary(scores, reference, window)[2]:.2f}",
+            spread(by_seed(windows.regrets(changed, reference, window))),
         ]
-        largest = windows.summary(scores, reference, window)[2]
-        cells = [spread(means[0]), f"{largest:.2f}", spread(means[1])]
+        if window == windows.AUTO:
+            cells += ["", ""]
+        else:
+            behind = windows.regrets(scores, auto, window)
+            ends = [windows.interval(regret) for regret in behind]
+            better = sum(mean + half < 0 for mean, half in ends)
+            worse = sum(mean - half > 0 for mean, half in ends)
+            gain = [-mean for mean in by_seed(windows.regrets(steady, auto, window))]
+            cells += [spread(gain, "+"), f"{better}, {worse}"]
         rows.append([SHOWN.get(window, window), *cells])
     header = [
         "window",
-        f"{len(steady)} steady settings",
-        "the largest of them",
-        f"{len(changed)} with changed data",
+        f"mean regret, {len(steady)} steady settings",
+        "the largest",
+        f"mean regret, {len(changed)} with changed data",
+        "gain over auto, steady",
+        f"better, worse than auto, of {len(scores)}",
     ]
     n, first = len(results["fresh"]["seeds"]), results["fresh"]["seeds"][0]
     seeds = f"n = {n} seeds from {first} on, 97% intervals over seeds."
     return f"{table(header, rows)}\n\n{seeds} {where(results)}"
+
+
+def by_seed(regrets: list[list[float]]) -> list[float]:
+    """Return each seed's mean over the settings."""
+    return [statistics.fmean(values) for values in zip(*regrets, strict=True)]
 
 
 def held_out(results: Results) -> str:
@@ -390,7 +404,7 @@ def held_out(results: Results) -> str:
             pairs = zip(values, whole, strict=True)
             gain = spread([own - other for own, other in pairs], "+")
             rows.append([task, variant, f"{statistics.fmean(whole):.2f}", gain])
-    header = ["task", "EMA(auto)", "on all data, last epoch", "difference from it"]
+    header = ["task", "variant", "EMA on all data, last epoch", "difference from it"]
     n, first = len(results["seeds"]), results["seeds"][0]
     seeds = f"n = {n} seeds from {first} on, {results['epochs']} epochs."
     return f"{table(header, rows)}\n\n{seeds} {where(results)}"

@@ -64,7 +64,8 @@ from switch_ema import EMA, WindowChoice
 from switch_ema.analysis.intervals import half_width
 
 LIVE, CHOICE = "live", "choice on held-out data"
-CHOSEN_FROM = ("fraction(0.1)", "fraction(0.02)", LIVE)
+AUTO = "fraction(0.1)"
+CHOSEN_FROM = (AUTO, "fraction(0.02)", LIVE)
 PILOT = 900
 LARGEST = 2.0
 """The most that one setting counts for in the choice of a candidate, in points."""
