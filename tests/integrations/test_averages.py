@@ -1,6 +1,7 @@
 """The averages of a callback of any trainer: settings, state and further decays."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -139,3 +140,41 @@ def test_a_share_of_a_run_of_unknown_length_is_refused():
     train(model, optimizer)
     found.end_epoch()
     assert all(one.has_average for one in (found.averager, *found.further.values()))
+
+
+def lags(scores, method="ema", by=BY):
+    """Return the warnings of evaluations of the average and the live weights."""
+    _, _, found = averages(method, best=by, evaluate="both")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for average, live in scores:
+            found.note({"score": average, "score_live": live})
+    return [str(one.message) for one in caught]
+
+
+# With n = 100 the standard error is 0.04 at 0.8.
+BEHIND, WITHIN = (0.7, 0.8), (0.73, 0.8)
+
+
+def test_an_average_that_is_behind_the_live_weights_twice_warns_once():
+    (message,) = lags([WITHIN, BEHIND, BEHIND, BEHIND, BEHIND])
+    assert "better score than the average (0.8 and 0.7)" in message
+    assert "restart()" in message
+    lower = BestBy("score", higher_is_better=False, error=0.04)
+    assert len(lags([(0.9, 0.8)] * 2, by=lower)) == 1
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [BEHIND, WITHIN, BEHIND, WITHIN],
+        [(0.8, 0.7)] * 3,
+        [(0.7, float("nan"))] * 3,
+    ],
+)
+def test_an_average_that_keeps_up_does_not_warn(scores):
+    assert lags(scores) == []
+
+
+def test_a_switched_average_is_not_compared_with_the_live_weights():
+    assert lags([BEHIND] * 3, method="switch-ema") == []

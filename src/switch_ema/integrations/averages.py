@@ -1,5 +1,6 @@
 """All averages that a trainer's callback keeps in one training run."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from switch_ema._checks import check_choice
 from switch_ema._random import random_numbers_kept
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
+from switch_ema.averaging.methods.late_start import LateStart
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.averaging.registry import MethodOptions, create_averager
 from switch_ema.averaging.schedules.spelling import as_schedule
@@ -35,6 +37,9 @@ Decays = Sequence[Union[float, str]]
 
 LIVE = "_live"
 """Suffix of the metrics of the live weights."""
+
+_EVALUATIONS = 2
+"""Evaluations in a row in which the live weights must be better, for a warning."""
 
 _BEST, _FURTHER = "best", "further"
 _OWN = ("best", "evaluate", "decays", "log_averaging")
@@ -145,6 +150,7 @@ class Averages:
         self.is_training = True
         """Whether training is under way, so that evaluations count for ``best``."""
         self._settings = settings
+        self._behind = 0
         self._stage = stage_of(unwrap(model))
 
     def _all(self) -> Iterator[Averager]:
@@ -253,7 +259,29 @@ class Averages:
         """Pass the metrics of an evaluation during training to the best average."""
         if self.best is not None and self.is_training:
             assert self._settings.best is not None
-            self.best.update(self._settings.best.read(metrics))
+            score = self._settings.best.read(metrics)
+            self.best.update(score)
+            self._warn_of_lag(score, metrics)
+
+    def _warn_of_lag(self, score: float, metrics: Mapping[str, Any]) -> None:
+        """Warn once if the live weights are clearly better twice in a row."""
+        rule = self._settings.best
+        assert rule is not None
+        live = float(metrics.get(f"{rule.metric}{LIVE}", math.nan))
+        is_watched = isinstance(self.averager, LateStart) and not self.averager.active
+        if not (is_watched and math.isfinite(live) and self._behind < _EVALUATIONS):
+            return
+        is_behind = rule.is_clearly_worse(score, live, errors=2)
+        self._behind = self._behind + 1 if is_behind else 0
+        if self._behind == _EVALUATIONS:
+            warnings.warn(
+                f"The live weights have a better {rule.metric} than the average "
+                f"({live:.4g} and {score:.4g}), by more than two standard "
+                f"errors in {_EVALUATIONS} evaluations in a row: its window is too "
+                "long, or the data have changed. Use a shorter window, such as "
+                "'fraction(0.02)', or call restart() where a new phase begins.",
+                stacklevel=3,
+            )
 
     # Saving and resuming.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from switch_ema.averaging.averager import Averager
-from switch_ema.averaging.best import Best
+from switch_ema.averaging.best import Best, is_clearly_worse, standard_error
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class BestBy:
             error=self.error,
             folder=self.folder,
         )
+
+    def is_clearly_worse(self, score: float, other: float, errors: float) -> bool:
+        """Whether a score is worse than another by more than some standard errors."""
+        error = self.error or 0.0
+        if self.n is not None:
+            error = standard_error(other, self.n)
+        return is_clearly_worse(score, other, errors * error, self.higher_is_better)
 
     def read(self, metrics: Mapping[str, Any]) -> float:
         """Return the score from the metrics of a validation."""
