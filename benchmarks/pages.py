@@ -388,6 +388,21 @@ def window_means(results: Results) -> str:
     return f"{table(header, rows)}\n\n{seeds} {where(results)}"
 
 
+def restarts(results: Results) -> str:
+    """Regret after a sudden change of the data, with and without restart()."""
+    reference = windows.references(results["pilot"]["scores"])
+    every = results["fresh"]["scores"]
+    scores = {s: of for s, of in every.items() if windows.RESTARTED in of}
+    names = {windows.AUTO: "auto", windows.RESTARTED: "auto, restarted"}
+    names |= {name: SHOWN[name] for name in (windows.LIVE, windows.CHOICE)}
+    columns = [windows.regrets(scores, reference, name) for name in names]
+    rows = [
+        [setting, *map(spread, cells)]
+        for setting, *cells in zip(scores, *columns, strict=True)
+    ]
+    return table(["regret", *names.values()], rows)
+
+
 def by_seed(regrets: list[list[float]]) -> list[float]:
     """Return each seed's mean over the settings."""
     return [statistics.fmean(values) for values in zip(*regrets, strict=True)]
@@ -451,6 +466,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "eight_billion": ("averaging", eight_billion),
     "windows": ("windows", window_regrets),
     "window_means": ("windows", window_means),
+    "restarts": ("windows", restarts),
     "held_out": ("best", held_out),
 }
 

@@ -22,6 +22,8 @@ What is compared, fixed before the first fresh seed was trained:
 - **Choice**: ``Windows`` with ``fraction(0.1)``, ``fraction(0.02)`` and the live
   weights, chosen for each seed on 300 held-out examples, whose labels are as noisy as
   those that are trained on.
+- **Restarted by hand**: "auto" with ``restart()`` at a sudden change of the data, added
+  after the other numbers were known.
 - **Rule**: it replaces ``fraction(0.1)`` as "auto" if, on fresh seeds, (1) the mean of
   its regret over the steady settings, where the data do not change, is lower, with a
   97% interval over seeds that excludes zero; (2) its largest regret in a steady setting
@@ -30,6 +32,8 @@ What is compared, fixed before the first fresh seed was trained:
 """
 
 import argparse
+import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +68,7 @@ from switch_ema import EMA, WindowChoice
 from switch_ema.analysis.intervals import half_width
 
 LIVE, CHOICE = "live", "choice on held-out data"
+RESTARTED = "restarted by hand"
 AUTO = "fraction(0.1)"
 CHOSEN_FROM = (AUTO, "fraction(0.02)", LIVE)
 PILOT = 900
@@ -92,6 +97,12 @@ class Setting:
     """Share of the run after which each class has the label of the next."""
     drift: float = 0.0
     """Degrees by which images turn steadily over the run."""
+
+    @property
+    def changes_at(self) -> int | None:
+        """The first step with other data, if there is a sudden change."""
+        share = min(self.turns_at, self.permutes_at)
+        return math.ceil(share * self.steps) if share < 1 else None
 
     @property
     def is_steady(self) -> bool:
@@ -250,8 +261,12 @@ def run(setting: Setting, seeds: Sequence[int], shorter: int = 1) -> dict[str, A
         name: EMA(model, optimizer, decay=make(rates))
         for name, make in (FIXED | CANDIDATES).items()
     }
+    if setting.changes_at is not None:
+        windows[RESTARTED] = EMA(model, optimizer)
     for step, rows in enumerate(batches(data, seeds, steps, setting.batch)):
         share = step / steps
+        if setting.changes_at == step * shorter:
+            windows[RESTARTED].restart()
         x, y = pool.x[data.train.gather(1, rows)], data.labels.gather(1, rows)
         x = rotated(x, setting.degrees(share)) if x.dim() == 5 else x
         y = permuted(y) if share >= setting.permutes_at else y
@@ -318,16 +333,21 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=7100)
     parser.add_argument("--pilot", type=int, default=8, help="pilot seeds")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--keep", action="store_true", help="the file's other settings")
     parser.add_argument("--shorter", type=int, default=1, help="divide all steps by it")
     parser.add_argument("--json", type=Path, default=records.RESULTS / "windows.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = records.describe_run()
+    known: dict[str, Any] = {}
+    if arguments.keep:
+        known = json.loads(arguments.json.read_text())
     groups = {"pilot": (PILOT, arguments.pilot)}
     groups["fresh"] = (arguments.first_seed, arguments.repeats)
     for group, (first, count) in groups.items():
         seeds = [*range(first, first + count)]
-        results[group] = {"seeds": seeds, "scores": {}}
+        kept = known.get(group, {"scores": {}})["scores"]
+        results[group] = {"seeds": seeds, "scores": dict(kept)}
         for name in arguments.settings if count else ():
             begin = time.perf_counter()
             scores = run(SETTINGS[name], seeds, arguments.shorter)
@@ -362,7 +382,12 @@ def summary(
     steady = [mean for name, mean in means.items() if SETTINGS[name].is_steady]
     changed = [mean for name, mean in means.items() if not SETTINGS[name].is_steady]
     capped = fmean(min(mean, LARGEST) for mean in means.values())
-    return capped, fmean(steady), max(steady), fmean(changed or [0.0])
+    return (
+        capped,
+        fmean(steady or [0.0]),
+        max(steady, default=0.0),
+        fmean(changed or [0.0]),
+    )
 
 
 if __name__ == "__main__":
