@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,10 @@ def write(results: dict[str, Any], path: Path) -> None:
     """Replace the file atomically: an interrupted run never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=2) + "\n")
+    text = json.dumps(results, indent=2)
+    # Many numbers are easier to read and to compare in one line than in one each.
+    text = re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
+    partial.write_text(f"{text}\n")
     partial.replace(path)
 
 
