@@ -190,7 +190,7 @@ class _Writer:
         ):
             self._done += count
             self._progress(self._done, self._total)
-        stored = read_header(Path(path))
+        stored = read_header(Path(path)).tensors
         for name in names:
             _compare(name, self._tensors[name], stored[name])
 
