@@ -28,10 +28,11 @@ class CheckpointPair:
     given_steps: int | None = None
     unknown: str = ""
     """Why nothing can be told, after ``findings``."""
+    has_rule: bool = False
+    """Whether the decay can be checked, after ``findings``."""
 
     @property
-    def follows_rule(self) -> bool:
-        """Whether the average should be an EMA."""
+    def _is_ema(self) -> bool:
         return self.second.method in _MOVING
 
     @property
@@ -50,16 +51,18 @@ class CheckpointPair:
         declared = self.second.decay if self.declared is None else self.declared
         return RuleChecks(
             {each.name: each.gram for each in self._trained},
-            self.second.method,
+            {each.name: each.size for each in self._trained},
             self.steps,
             self.second.steps,
             declared,
+            switches=self.second.method == "switch-ema",
+            is_rounded=any(each.is_half for each in self._trained),
         )
 
     @property
     def decay_in_force(self) -> float | None:
         """The estimated decay, if it can be told."""
-        return self.rule.decay_in_force if self.follows_rule else None
+        return self.rule.decay_in_force if self.has_rule else None
 
     @cached_property
     def _trained(self) -> list[Movement]:
@@ -71,7 +74,7 @@ class CheckpointPair:
         ]
 
     def findings(self) -> list[Finding]:
-        """Run the checks in order; the first ones explain the later ones."""
+        """Check all but the decay, in order; the first findings explain later ones."""
         if names := self._names():
             self.unknown = "too few names match"
             return names
@@ -83,15 +86,12 @@ class CheckpointPair:
             return result
         if equal := self._equal():
             return [*result, *equal]
-        result += self._frozen() + self._stale()
-        if any(finding.fault.name in ("frozen", "stalled") for finding in result):
-            return result
-        if not self.follows_rule:
-            return result
-        ruled = self.rule.findings()
-        if not ruled and not self.rule.is_informative:
+        frozen = self._frozen()
+        has_moved = not frozen or frozen[0].fault.name == "frozen tensors"
+        self.has_rule = self._is_ema and has_moved
+        if self.has_rule and not self.rule.pooled.is_decisive:
             self.unknown = "the checkpoints do not tell the decay"
-        return result + ruled
+        return [*result, *frozen, *self._stale()]
 
     def _names(self) -> list[Finding]:
         live = {
@@ -136,8 +136,8 @@ class CheckpointPair:
         return [found("averaged integers", text, [each[0] for each in bad])]
 
     def _equal(self) -> list[Finding]:
-        if self.second.method == "switch-ema":
-            return []  # as after every switch
+        if self.second.method not in (None, "ema"):
+            return []  # as after a switch, or before the first snapshot
         parameters = [each for each in self.movements if not each.is_statistic]
         if not all(each.is_equal for each in parameters):
             return []
@@ -155,7 +155,7 @@ class CheckpointPair:
                 "the last place off did not change"
             )
             return [found("stalled", text)]
-        if not still:
+        if not still or not self._is_ema:  # SWA and others may wait for an epoch
             return []
         text = f"{len(still)} of {len(self._trained)} tensors did not move"
         if len(still) == len(self._trained):

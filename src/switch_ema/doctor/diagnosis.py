@@ -1,15 +1,20 @@
 """Examines an average in two or more checkpoints of one run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median_low
+from statistics import median
 
 from switch_ema.doctor.checkpoint_pair import CheckpointPair
 from switch_ema.doctor.findings import Finding, found
 from switch_ema.doctor.movements import measure_movements
 from switch_ema.doctor.snapshots import take_snapshot
+
+_BEFORE_START = ("equal to live", "frozen")
+"""Findings that an average has before its first update."""
+_JUMP = 2.5
+"""Factor between the speeds of consecutive intervals that is no accident."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,88 @@ def diagnose(
             pairwise(snapshots), measure_movements(snapshots), strict=True
         )
     ]
-    findings: list[Finding] = []
-    for interval in intervals:
-        findings += interval.findings()
-    findings += _restarts(intervals)
+    found_in = [interval.findings() for interval in intervals]
+    findings = [
+        *_after_the_start(found_in),
+        *_lasting(intervals),
+        *_uneven(intervals),
+        *_restarts(intervals),
+    ]
     unknown = [interval.unknown for interval in intervals if interval.unknown]
     decays = [interval.decay_in_force for interval in intervals]
     known = decays if any(value is not None for value in decays) else []
     return Diagnosis(tuple(_once(findings)), tuple(known), tuple(unknown))
+
+
+def _after_the_start(found_in: Sequence[list[Finding]]) -> list[Finding]:
+    """Return the findings, less those of an average that begins later.
+
+    Before its first update, an average is equal to the live weights or stands still.
+    """
+    has_begun = [
+        not any(finding.fault.name in _BEFORE_START for finding in findings)
+        for findings in found_in
+    ]
+    start = has_begun.index(True) if True in has_begun else 0
+    return [
+        finding
+        for index, findings in enumerate(found_in)
+        for finding in findings
+        if index >= start or finding.fault.name not in _BEFORE_START
+    ]
+
+
+def _lasting(intervals: Sequence[CheckpointPair]) -> Iterator[Finding]:
+    """Yield what most intervals say about the decay, or the last one of its start."""
+    ruled = [each.rule.findings() for each in intervals if each.has_rule]
+    by_name: dict[str, list[Finding]] = {}
+    for findings in ruled:
+        for finding in findings:
+            by_name.setdefault(finding.fault.name, []).append(finding)
+    for name, hits in by_name.items():
+        if name == "initial weights":
+            yield from (finding for finding in hits if finding in ruled[-1])
+        elif len(hits) > len(ruled) / 2 and not _is_warm_up(name, intervals):
+            yield hits[-1]
+
+
+def _is_warm_up(name: str, intervals: Sequence[CheckpointPair]) -> bool:
+    """Whether a decay that rises explains another one, in files without a counter."""
+    if name != "other decay" or any(each.rule.total for each in intervals):
+        return False
+    ruled = [each.rule.pooled for each in intervals if each.has_rule]
+    speeds = [each.ratio_to(ruled[0].x) for each in ruled]
+    return ruled[0].is_unsaturated and speeds[-1] < 0.7 * speeds[0]
+
+
+def _uneven(intervals: Sequence[CheckpointPair]) -> list[Finding]:
+    """Name the tensors whose decay is another one in every interval."""
+    odd = [
+        each.rule.odd_tensors()
+        for each in intervals
+        if each.has_rule and each.rule.pooled.is_decisive
+    ]
+    if not odd:
+        return []
+    ratios = {
+        name: [each[name] for each in odd]
+        for name in odd[0]
+        if all(name in each for each in odd)
+    }
+    names = [
+        name
+        for name, found_ratios in ratios.items()
+        if min(found_ratios) > 1 or max(found_ratios) < 1
+    ]
+    if not names:
+        return []
+    ratio = median(ratios[names[0]])
+    count = len(intervals[0].rule.grams)
+    text = (
+        f"{len(names)} of {count} tensors: {names[0]} moves {ratio:.1f} times as fast "
+        "as the others"
+    )
+    return [found("uneven decay", text, names)]
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:
@@ -79,23 +158,19 @@ def _restarts(intervals: Sequence[CheckpointPair]) -> list[Finding]:
         if before is not None and after is not None and after < before:
             text = f"the counter of updates fell from {before} to {after}"
             return [found("restarted", text)]
-    known = [
-        (each, each.rule.pooled.x / (each.steps or 1))
-        for each in intervals
-        if each.rule.is_informative and each.rule.pooled.x
-    ]
-    if len(known) < 3 or not all(each.follows_rule for each, _ in known):
-        return []
-    usual = median_low(rate for _, rate in known)
-    for each, rate in known[1:]:
-        expected = usual * (each.steps or 1)
-        if each.rule.pooled.differs_from(expected, 4.0) and rate > usual:
-            return [
-                found(
-                    "restarted",
-                    f"between {each.first.path.name} and {each.second.path.name} the "
-                    f"average moved {rate / usual:.1f} times as far towards the live "
-                    "weights as usual",
-                )
-            ]
+    for previous, each in pairwise(intervals):
+        if not (previous.has_rule and each.has_rule):
+            continue
+        usual, now = previous.rule.pooled, each.rule.pooled
+        if not (usual.is_decisive and now.is_decisive):
+            continue
+        expected = usual.x * (each.steps or 1) / (previous.steps or 1)
+        ratio = now.ratio_to(expected)
+        if ratio > 1 and now.differs_from(expected, _JUMP, usual.log_error):
+            text = (
+                f"between {each.first.path.name} and {each.second.path.name} the "
+                f"average moved {ratio:.1f} times as fast towards the live weights as "
+                "before"
+            )
+            return [found("restarted", text)]
     return []

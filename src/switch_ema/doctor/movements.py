@@ -33,8 +33,12 @@ class Movement:
     """Whether the live tensor moved; a bias before batch norm does not."""
     has_moved: bool
     """Whether the average moved."""
+    size: int
+    """How many numbers were compared."""
     gram: Tensor
     """Inner products of both movements; see ``estimate``."""
+    is_half: bool = False
+    """Whether the average is kept in half precision."""
     due: int = 0
     """Numbers of a half-precision average that are far from the live ones."""
     unchanged: int = 0
@@ -92,7 +96,8 @@ def _compare(
     moved, drift = new - old, after - before
     unit = torch.finfo(dtype).eps
     due = unchanged = 0
-    if dtype in _HALF:
+    is_half = dtype in _HALF
+    if is_half:
         is_due = (before - old).abs() > 2 * unit * old.abs()
         due = int(is_due.sum())
         unchanged = int((is_due & (moved == 0)).sum())
@@ -103,7 +108,9 @@ def _compare(
         is_equal=not ((new - after).abs() > 4 * unit * after.abs()).any(),
         is_trained=float(drift.norm()) > _STILL * float(before.norm()),
         has_moved=bool(moved.any()),
+        size=moved.numel(),
         gram=products(moved, before - old, drift),
+        is_half=is_half,
         due=due,
         unchanged=unchanged,
     )

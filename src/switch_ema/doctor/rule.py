@@ -9,20 +9,25 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from switch_ema.doctor.estimate import (
-    DecayEstimate,
-    estimate,
-    is_bounded,
-    pool,
-    scale,
-)
+from switch_ema.doctor.estimate import DecayEstimate, estimate, pool, scale
 from switch_ema.doctor.findings import Finding, found
 
-_INITIAL = 0.2
-"""Share of the initial weights above which an average is not yet one."""
+_INITIAL, _MOSTLY = 0.2, 0.5
+"""Shares of the initial weights above which an average is not yet one: if the declared
+decay is in force, and otherwise. A uniform average looks like an EMA with 37% of them.
+"""
+_WARM_UP = 12
+"""Time constants since the start up to which a warm-up explains a faster average: the
+usual one, (1 + t) / (10 + t), has 9."""
+_FEWEST = 64
+"""Numbers that a tensor needs for an estimate of its own."""
 _UNEVEN, _OTHER = 1.5, 2.0
 """Factors between time constants that count as different: between tensors, which share
 the path of the live weights, and from the declared one."""
+
+_BEFORE = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+_AFTER = torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64)
+"""L - S at both checkpoints, as sums of M, L - S and D."""
 
 
 @dataclass
@@ -31,14 +36,18 @@ class RuleChecks:
 
     grams: Mapping[str, Tensor]
     """Inner products of the movements of each trained tensor; see ``estimate``."""
-    method: str | None
-    """The method, if the average is ours."""
+    sizes: Mapping[str, int]
+    """How many numbers each of them has."""
     steps: int | None
     """Updates between the checkpoints."""
     total: int | None
     """Updates up to the second checkpoint."""
     declared: float | None
     """The declared decay."""
+    switches: bool = False
+    """Whether the live weights become the average now and then."""
+    is_rounded: bool = False
+    """Whether the average is in half precision, so that it moves by rounding, too."""
 
     @cached_property
     def pooled(self) -> DecayEstimate:
@@ -46,14 +55,9 @@ class RuleChecks:
         return pool(list(self.grams.values()))
 
     @property
-    def is_informative(self) -> bool:
-        """Whether the decay can be told from this interval."""
-        return bool(self.grams) and self.pooled.fit > 0.3 and is_bounded(self.pooled.x)
-
-    @property
     def decay_in_force(self) -> float | None:
         """The estimated decay, if it can be told."""
-        if not (self.is_informative and self.steps):
+        if not (self.steps and self.pooled.is_bounded):
             return None
         return self.pooled.decay(self.steps)
 
@@ -62,14 +66,14 @@ class RuleChecks:
         for check in (self._exchanged, self._away, self._inverted, self._unrelated):
             if result := check():
                 return result
-        if not self.is_informative:
+        if not self.pooled.is_decisive:
             return []
-        return self._uneven() + self._other() + self._initial()
+        return self._other() + self._initial()
 
     def _exchanged(self) -> list[Finding]:
         scaled = [scale(gram) for gram in self.grams.values()]
         share = median(float(gram[0, 0]) for gram in scaled)
-        if share < 0.55 or self.method is not None:
+        if share < 0.4 or self.switches:
             return []
         # M, L - S, D with the roles exchanged are D, S - L, M.
         order = torch.tensor([2, 1, 0])
@@ -80,10 +84,12 @@ class RuleChecks:
                 for gram in self.grams.values()
             ]
         )
-        if swapped.fit < 0.3 or swapped.fit < self.pooled.fit + 0.1:
+        if swapped.fit < max(0.5, self.pooled.fit + 0.2):
             return []
-        ratio = math.sqrt(share / (1 - share))
-        text = f"the stored average moved {ratio:.1f} times as far as the live weights"
+        text = (
+            f"a decay explains {max(self.pooled.fit, 0):.0%} of the stored average's "
+            f"movement, and {swapped.fit:.0%} of that of the live weights"
+        )
         return [found("exchanged", text)]
 
     def _away(self) -> list[Finding]:
@@ -102,72 +108,78 @@ class RuleChecks:
         return [found("moving away", text)]
 
     @cached_property
-    def _lag(self) -> float:
-        """Distance from the average to the live weights, in units of their drift."""
+    def _lags(self) -> tuple[float, float]:
+        """Distances from the average to the live weights, in units of their drift."""
         lags = []
-        for gram in self.grams.values():
-            total = gram.sum(0)
-            towards = torch.tensor(
-                [-1.0, 1.0, 1.0], dtype=torch.float64
-            )  # L + D - S - M
-            left = float(towards @ total @ towards)
-            lags.append(math.sqrt(max(left, 0.0) / float(total[2, 2])))
-        return median(lags)
+        for towards in (_BEFORE, _AFTER):
+            totals = [gram.sum(0) for gram in self.grams.values()]
+            squares = [
+                float(towards @ each @ towards) / float(each[2, 2]) for each in totals
+            ]
+            lags.append(math.sqrt(max(median(squares), 0.0)))
+        return lags[0], lags[1]
 
     def _unrelated(self) -> list[Finding]:
         """Values that keep away from the live weights and follow no decay."""
-        if self.method is not None or self._lag < 2 or self.pooled.fit > 0.7:
+        _, lag = self._lags
+        if self.switches or self.is_rounded or lag < 2 or self.pooled.fit > 0.7:
             return []  # far behind, a true average moves straight towards them
         text = (
-            f"{self._lag:.1f} times the live weights' own movement away from them; a "
+            f"{lag:.1f} times the live weights' own movement away from them; a "
             f"decay explains {max(self.pooled.fit, 0):.0%} of its movement"
         )
         return [found("not an average", text)]
 
     def _inverted(self) -> list[Finding]:
         """An average that lags behind by less than a step follows at once."""
-        if not self.steps or self.steps < 8 or self.method == "switch-ema":
+        if not self.steps or self.steps < 8 or self.switches:
             return []
-        typical = self._lag * self.steps
-        if typical > 0.7:
+        # Both: at the end of training, learning rates near 0 make the lag small, too.
+        steps = max(self._lags) * self.steps
+        if steps > 0.7:
             return []
-        text = f"it lags {typical:.2g} steps behind the live weights"
+        text = f"it lags {steps:.2g} steps behind the live weights"
         if self.declared is not None:
             lag = 1 / (1 - self.declared)
             text += f"; the declared decay {self.declared:g} lags {lag:.0f}"
         return [found("inverted decay", text)]
 
-    def _uneven(self) -> list[Finding]:
-        own = {name: estimate(gram) for name, gram in self.grams.items()}
-        usual = median(each.x for each in own.values())
-        odd = {
-            name: each.x
-            for name, each in own.items()
-            if each.fit > 0.3 and each.differs_from(usual, _UNEVEN)
+    def odd_tensors(self) -> dict[str, float]:
+        """Return how much faster or slower single tensors are than the others."""
+        own = {
+            name: estimate(gram)
+            for name, gram in self.grams.items()
+            if self.sizes[name] >= _FEWEST
         }
-        if not odd:
-            return []
-        name, x = next(iter(odd.items()))
-        text = (
-            f"{len(odd)} of {len(own)} tensors: {name} moves {x / usual:.1f} times as "
-            "fast as the others"
-        )
-        return [found("uneven decay", text, list(odd))]
+        if not own:
+            return {}
+        usual = median(each.x for each in own.values())
+        return {
+            name: each.ratio_to(usual)
+            for name, each in own.items()
+            if each.is_decisive and each.differs_from(usual, _UNEVEN)
+        }
+
+    @property
+    def _expected(self) -> float | None:
+        """Time constants between the checkpoints by the declared decay."""
+        if self.declared is None or not self.steps or not 0 < self.declared < 1:
+            return None
+        return -self.steps * math.log(self.declared)
 
     def _other(self) -> list[Finding]:
-        declared, steps = self.declared, self.steps
-        if declared is None or not steps or not 0 < declared < 1:
+        expected = self._expected
+        if expected is None or not self.pooled.differs_from(expected, _OTHER):
             return []
-        expected = -steps * math.log(declared)
-        if not self.pooled.differs_from(expected, _OTHER):
+        assert self.steps and self.declared is not None
+        since_start = self.pooled.x * (self.total or math.inf) / self.steps
+        if self.pooled.x > expected and since_start < _WARM_UP:
             return []
-        total = self.total
-        if self.pooled.x > expected and (total is None or total * (1 - declared) < 10):
-            return []  # a warm-up of the decay explains a faster average
-        power = self.pooled.x / expected
+        bound = "" if self.pooled.is_bounded else "at most "
         text = (
-            f"{self.pooled.decay(steps):.6g} in force, {declared:g} declared; as if "
-            f"there were {power:.2g} updates per step"
+            f"{bound}{self.pooled.decay(self.steps):.6g} in force, {self.declared:g} "
+            f"declared; as if there were {self.pooled.x / expected:.2g} updates per "
+            "step"
         )
         return [found("other decay", text)]
 
@@ -177,7 +189,9 @@ class RuleChecks:
             return []
         rate = self.pooled.x / steps
         share = math.exp(-rate * total)
-        if share < _INITIAL:
+        expected = self._expected
+        is_known = expected and not self.pooled.differs_from(expected, _OTHER)
+        if share < (_INITIAL if is_known else _MOSTLY):
             return []
         until = math.ceil(3 / rate)
         text = (
