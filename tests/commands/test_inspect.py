@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from switch_ema import EMA
-from tests.doctor.faults import Case, Loop
+from tests.doctor.averages import Case, Loop
 from tests.doctor.libraries import WRITERS, network
 
 

@@ -471,11 +471,65 @@ def run_healthy(seeds: range) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95% interval of a share."""
+    z, share = 1.96, hits / count
+    middle = share + z * z / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    scale = 1 + z * z / count
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def _rate(hits: int, count: int) -> str:
+    low, high = (f"{100 * end:.1f}" for end in wilson(hits, count))
+    return (
+        f"{hits} of {count} ({100 * hits / count:.1f}%, 95% interval {low} to {high}%)"
+    )
+
+
+def figures(results: Mapping[str, Any]) -> str:
+    """Return the figures of docs/doctor.md as Markdown."""
+    faults, healthy = results["faults"], results["healthy"]
+    named, found, count = (
+        sum(row[key] for row in faults) for key in ("named", "found", "of")
+    )
+    alarms, unknown, sound = (
+        sum(row[key] for row in healthy) for key in ("alarms", "unknown", "of")
+    )
+    lines = [
+        f"- Faults found: {_rate(found, count)}; named rightly: {_rate(named, count)}.",
+        f"- Healthy averages with a finding: {_rate(alarms, sound)}; could not tell: "
+        f"{unknown}.",
+        "",
+        "| fault | named | libraries | the doctor says |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name in dict.fromkeys(row["fault"] for row in faults):
+        rows = [row for row in faults if row["fault"] == name]
+        hits, of = sum(row["named"] for row in rows), sum(row["of"] for row in rows)
+        lines.append(
+            f"| {name} | {hits} of {of} | {len(rows)} | {rows[0]['expected']} |"
+        )
+    return "\n".join(lines)
+
+
+def _added(
+    old: list[dict[str, Any]], new: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Add the counts of two runs with the same rows."""
+    rows = []
+    for before, after in zip(old, new, strict=True):
+        counts = {k: before[k] + v for k, v in after.items() if isinstance(v, int)}
+        rows.append(after | counts)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--add", action="store_true", help="to the seeds in the file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
@@ -486,9 +540,15 @@ def main() -> None:
         "faults": faults,
         "healthy": healthy,
     }
+    if arguments.add:
+        old = json.loads(arguments.json.read_text(encoding="utf-8"))
+        if set(old["seeds"]) & set(seeds):
+            raise SystemExit(f"{arguments.json} has some of these seeds already.")
+        content["seeds"] = old["seeds"] + content["seeds"]
+        for key in ("faults", "healthy"):
+            content[key] = _added(old[key], content[key])
     arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    for rows, good in ((faults, "named"), (healthy, "alarms")):
-        print(f"{good}: {sum(row[good] for row in rows)}/{sum(r['of'] for r in rows)}")
+    print(figures(content))
 
 
 if __name__ == "__main__":

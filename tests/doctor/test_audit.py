@@ -9,7 +9,7 @@ from torch import nn
 
 import switch_ema
 from switch_ema import EMA, SwitchEMA, constant
-from tests.doctor.faults import LIBRARIES, network
+from tests.doctor.averages import LIBRARIES, network
 
 
 def audited(average, model, steps=60, after_step=None, **options):
