@@ -121,7 +121,8 @@ class Audit:
         if self._before is not None:
             before, self._before = self._before, None
             self._check(before)
-        if self._steps <= _DENSE or self._steps % self._every == 0:
+        is_due = self._steps <= _DENSE or self._steps % self._every == 0
+        if is_due and self._names:
             self._before = self._samples(self._averaged())
 
     def _samples(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
