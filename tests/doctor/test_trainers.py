@@ -1,6 +1,9 @@
 """Checkpoints of trainers and folders: the extracted average gives their logits."""
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -266,3 +269,34 @@ def test_an_index_of_a_folder_is_kept_in_the_folder(tmp_path):
     with pytest.raises(ValueError, match="is not an index of safetensors shards"):
         extract_weights(tmp_path / "model", tmp_path / "out", "weights")
     assert not (tmp_path / "out").exists()
+
+
+KERAS = """
+import os, sys
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+inside, outside = keras.Input((8,)), keras.layers.Dense(3)
+model = keras.Sequential([inside, outside])
+optimizer = keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.9)
+model.compile(optimizer, "mse")
+for _ in range(3):
+    model.train_on_batch(np.ones((4, 8)), np.ones((4, 3)))
+model.save("model.keras")
+model.save_weights("model.weights.h5")
+average = [np.array(v) for v in optimizer.variables if "average" in v.path]
+model = keras.saving.load_model("model.keras")
+assert not np.array_equal(np.array(model.trainable_variables[0]), average[0])
+model.optimizer.finalize_variable_values(model.trainable_variables)
+for own, value in zip(model.trainable_variables, average, strict=True):
+    assert np.array_equal(np.array(own), value)
+"""
+
+
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_keras_files_are_refused_with_a_conversion_that_works(tmp_path):
+    subprocess.run([sys.executable, "-c", KERAS], cwd=tmp_path, check=True)
+    for name in ("model.keras", "model.weights.h5"):
+        with pytest.raises(ValueError, match="is a Keras file") as raised:
+            inspect_checkpoint(tmp_path / name)
+        assert "model.optimizer.finalize_variable_values" in str(raised.value)

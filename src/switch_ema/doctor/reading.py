@@ -155,6 +155,13 @@ def open_source(path: str | Path) -> Source:
     require_regular(path)
     with open(path, "rb") as file:
         start = file.read(9)
+    if start[:4] == b"\x89HDF" or path.suffix == ".keras":
+        raise ValueError(
+            f"{path} is a Keras file, which stores averages without names; open it "
+            "with keras.saving.load_model, call model.optimizer."
+            "finalize_variable_values(model.trainable_variables), which gives the "
+            "model its average, and save its weights."
+        )
     if start[:4] == b"PK\x03\x04":
         return _open_torch(path)
     if start[8:] == b"{" or path.suffix == ".safetensors":
