@@ -1,10 +1,11 @@
 """Examines an average in two or more checkpoints of one run."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
 from switch_ema.doctor.checkpoint_pair import CheckpointPair
 from switch_ema.doctor.findings import Finding, found
@@ -13,6 +14,8 @@ from switch_ema.doctor.snapshots import take_snapshot
 
 _BEFORE_START = ("equal to live", "frozen")
 """Findings that an average has before its first update."""
+_UNEVEN = 1.4
+"""Factor between the speeds of tensors, which share the path of the live weights."""
 _JUMP = 2.5
 """Factor between the speeds of consecutive intervals that is no accident."""
 
@@ -115,33 +118,28 @@ def _is_warm_up(name: str, intervals: Sequence[CheckpointPair]) -> bool:
 
 
 def _uneven(intervals: Sequence[CheckpointPair]) -> list[Finding]:
-    """Name the tensors whose decay is another one in every interval."""
-    odd = [
-        each.rule.odd_tensors()
+    """Name the tensors that are faster or slower than the others over all intervals."""
+    speeds = [
+        each.rule.tensor_speeds()
         for each in intervals
         if each.has_rule and each.rule.pooled.is_decisive
     ]
+    odd = {}
+    for name in speeds[0] if speeds else ():
+        known = [each[name] for each in speeds if name in each]
+        mean = fmean(log_ratio for log_ratio, _ in known)
+        error = math.hypot(*(log_error for _, log_error in known)) / len(known)
+        is_odd = abs(mean) > math.log(_UNEVEN) and abs(mean) > 4 * error
+        if is_odd and len(known) == len(speeds):
+            odd[name] = math.exp(mean)
     if not odd:
         return []
-    ratios = {
-        name: [each[name] for each in odd]
-        for name in odd[0]
-        if all(name in each for each in odd)
-    }
-    names = [
-        name
-        for name, found_ratios in ratios.items()
-        if min(found_ratios) > 1 or max(found_ratios) < 1
-    ]
-    if not names:
-        return []
-    ratio = median(ratios[names[0]])
-    count = len(intervals[0].rule.grams)
+    name, ratio = next(iter(odd.items()))
     text = (
-        f"{len(names)} of {count} tensors: {names[0]} moves {ratio:.1f} times as fast "
-        "as the others"
+        f"{len(odd)} of {len(speeds[0])} large tensors: {name} moves {ratio:.1f} times "
+        "as fast as the others"
     )
-    return [found("uneven decay", text, names)]
+    return [found("uneven decay", text, list(odd))]
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

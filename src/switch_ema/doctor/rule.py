@@ -21,9 +21,8 @@ _WARM_UP = 12
 usual one, (1 + t) / (10 + t), has 9."""
 _FEWEST = 64
 """Numbers that a tensor needs for an estimate of its own."""
-_UNEVEN, _OTHER = 1.5, 2.0
-"""Factors between time constants that count as different: between tensors, which share
-the path of the live weights, and from the declared one."""
+_OTHER = 2.0
+"""Factor from the declared time constant that counts as another one."""
 
 _BEFORE = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
 _AFTER = torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64)
@@ -144,20 +143,21 @@ class RuleChecks:
             text += f"; the declared decay {self.declared:g} lags {lag:.0f}"
         return [found("inverted decay", text)]
 
-    def odd_tensors(self) -> dict[str, float]:
-        """Return how much faster or slower single tensors are than the others."""
+    def tensor_speeds(self) -> dict[str, tuple[float, float]]:
+        """Return how fast each tensor is among the others.
+
+        As the logarithm of the factor, and its standard error.
+        """
         own = {
             name: estimate(gram)
             for name, gram in self.grams.items()
             if self.sizes[name] >= _FEWEST
         }
-        if not own:
-            return {}
-        usual = median(each.x for each in own.values())
+        usual = median(each.x for each in own.values()) if own else 0.0
         return {
-            name: each.ratio_to(usual)
+            name: (math.log(each.ratio_to(usual)), each.log_error)
             for name, each in own.items()
-            if each.is_decisive and each.differs_from(usual, _UNEVEN)
+            if each.is_decisive and usual
         }
 
     @property
