@@ -64,6 +64,10 @@ class CheckpointPair:
         """The estimated decay, if it can be told."""
         return self.rule.decay_in_force if self.has_rule else None
 
+    @property
+    def _between(self) -> str:
+        return f"between {self.first.path.name} and {self.second.path.name}"
+
     @cached_property
     def _trained(self) -> list[Movement]:
         """The parameters whose live values moved."""
@@ -151,13 +155,15 @@ class CheckpointPair:
         is_stalled = unchanged > due / 2
         if is_stalled and (len(still) < len(self._trained) or self.steps):
             text = (
-                f"{unchanged / due:.0%} of the numbers that are more than two units in "
-                "the last place off did not change"
+                f"{unchanged / due:.0%} of the numbers that lag by more than two units "
+                f"in the last place did not change {self._between}"
             )
             return [found("stalled", text)]
         if not still or not self._is_ema:  # SWA and others may wait for an epoch
             return []
-        text = f"{len(still)} of {len(self._trained)} tensors did not move"
+        text = (
+            f"{len(still)} of {len(self._trained)} tensors did not move {self._between}"
+        )
         if len(still) == len(self._trained):
             return [found("frozen", text)]
         return [found("frozen tensors", text, still)]
@@ -169,5 +175,8 @@ class CheckpointPair:
         still = [each.name for each in live if not each.has_moved]
         if not still or not any(each.has_moved for each in self._trained):
             return []
-        text = f"{len(still)} of {len(live)} running statistics did not move"
+        text = (
+            f"{len(still)} of {len(live)} running statistics did not move "
+            f"{self._between}"
+        )
         return [found("stale buffers", text, still)]

@@ -116,7 +116,8 @@ def _choose(holdings: Holdings, what: Role, where: str | None) -> HeldPart:
     held = [f"{part.role} ({part.where or 'top level'})" for part in holdings.parts]
     wanted = f"{what} {where!r}" if where else what
     has = listed(held) if held else "no weights"
-    raise ValueError(f"{holdings.path} has no {wanted}; it has {has}.")
+    label = wanted.replace("live", "live weights", 1)
+    raise ValueError(f"{holdings.path} has no {label}; it has {has}.")
 
 
 def _model(

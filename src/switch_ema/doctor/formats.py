@@ -112,7 +112,7 @@ def _shadow_params(tree: Tree, where: str) -> list[HeldPart] | None:
                     library,
                     facts if role == "average" else {},
                     is_named=False,
-                    note="a list without names; --like MODEL.safetensors names them",
+                    note="no names; extract takes those of the live weights or --like",
                 )
             )
     return parts

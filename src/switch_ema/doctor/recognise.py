@@ -237,7 +237,10 @@ def _trainer(tree: Tree, source: Source, parts: list[HeldPart]) -> str:
 def _notes(source: Source, parts: list[HeldPart]) -> tuple[str, ...]:
     notes = []
     if source.opaque:
-        classes = listed(source.opaque, most=3)
+        foreign_first = sorted(
+            source.opaque, key=lambda name: name.startswith("torch.")
+        )
+        classes = listed(foreign_first, most=3)
         notes.append(f"Objects of these classes were not loaded: {classes}.")
     if not parts:
         keys = listed(list(source.tree))
