@@ -78,3 +78,13 @@ def test_float64_weights_are_sampled_whole(tmp_path):
     save_file({"w": weight}, tmp_path / "model.safetensors")
     (part,) = inspect_checkpoint(tmp_path / "model.safetensors").parts
     assert torch.equal(sample(part.tensors["w"], 65_536), weight[:65_536])
+
+
+def test_the_picture_shows_a_stalled_average():
+    from tests.doctor.picture import draw, measure
+
+    paths = measure(steps=300)
+    moved = [abs(p[-1] - p[0]) for p in (paths.live, paths.float32, paths.bfloat16)]
+    assert moved[0] > moved[1] > 0 == moved[2]
+    titles = [axes.get_title() for axes in draw(paths).axes]
+    assert titles == ["healthy: float32", "stalled: bfloat16"]
