@@ -36,7 +36,7 @@ Training = tuple[nn.Module, Optimizer, Callable[[], Tensor]]
 
 def resnet18() -> Training:
     model = image_network("resnet18", channels=3, side=32, outputs=10)
-    images, labels = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
+    images, labels = torch.randn(2, 3, 32, 32), torch.randint(10, (2,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return model, optimizer, lambda: nn.functional.cross_entropy(model(images), labels)
 
@@ -58,7 +58,7 @@ def gpt() -> Training:
 
 
 CASES: dict[str, Callable[[], Training]] = {
-    "ResNet-18, CIFAR size, SGD, batches of 4": resnet18,
+    "ResNet-18, CIFAR size, SGD, batches of 2": resnet18,
     "GPT, 4 layers of width 128, AdamW, 256 tokens": gpt,
 }
 
