@@ -469,7 +469,7 @@ def audit(results: Results) -> str:
         "with audit / without (quartiles)",
         "in the audit, per 50 steps",
         "share",
-        "in its first 50 steps",
+        "in the first 75 steps",
     ]
     return f"{table(header, rows)}\n\n{where(results)}"
 

@@ -445,7 +445,7 @@ def run_faults(seeds: range) -> Iterator[dict[str, Any]]:
     for name, fault in FAULTS.items():
         for library in fault.libraries:
             row = {"fault": name, "expected": fault.expected, "library": library}
-            row |= {"named": 0, "found": 0, "of": len(seeds)}
+            row |= {"named": 0, "found": 0, "of": len(seeds), "missed": []}
             for seed in seeds:
                 with tempfile.TemporaryDirectory() as folder:
                     result = examine(name, library, seed, Path(folder))
@@ -453,6 +453,7 @@ def run_faults(seeds: range) -> Iterator[dict[str, Any]]:
                 row["named"] += fault.expected in found
                 row["found"] += bool(found)
                 if fault.expected not in found:
+                    row["missed"].append(seed)
                     print("missed:", name, library, seed, found, *result.unknown)
             yield row
 
@@ -496,8 +497,14 @@ def figures(results: Mapping[str, Any]) -> str:
     alarms, unknown, sound = (
         sum(row[key] for row in healthy) for key in ("alarms", "unknown", "of")
     )
+    seeds = len(results["seeds"])
+    trainings = len({row["fault"] for row in faults}) * seeds
+    failed = {(row["fault"], seed) for row in faults for seed in row["missed"]}
     lines = [
         f"- Faults found: {_rate(found, count)}; named rightly: {_rate(named, count)}.",
+        "- With one fault and seed, the libraries follow the same weights. Pairs of "
+        "fault and seed named rightly in every library: "
+        f"{_rate(trainings - len(failed), trainings)}.",
         f"- Healthy averages with a finding: {_rate(alarms, sound)}; could not tell: "
         f"{unknown}.",
         "",
@@ -516,11 +523,11 @@ def figures(results: Mapping[str, Any]) -> str:
 def _added(
     old: list[dict[str, Any]], new: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Add the counts of two runs with the same rows."""
+    """Add the results of two runs with the same rows."""
     rows = []
     for before, after in zip(old, new, strict=True):
-        counts = {k: before[k] + v for k, v in after.items() if isinstance(v, int)}
-        rows.append(after | counts)
+        sums = {k: before[k] + v for k, v in after.items() if not isinstance(v, str)}
+        rows.append(after | sums)
     return rows
 
 
