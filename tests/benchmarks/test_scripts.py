@@ -111,7 +111,7 @@ def make_smaller(module, monkeypatch):
         for name, number in {**smaller, "STEPS": 1, "BATCH": 2}.items():
             monkeypatch.setattr(module, name, number)
     if module.__name__ == "audit":
-        monkeypatch.setattr(module, "STEPS", 2)
+        monkeypatch.setattr(module, "STEPS", 20)
         *_, small = module.CASES.items()
         monkeypatch.setattr(module, "CASES", dict([small]))
     if module.__name__ == "training":
