@@ -101,7 +101,7 @@ dist:
 
 # One after the other, all of them even if one fails; make bench REPEATS=1 is the shortest.
 # Each can be run alone: .venv/bin/python benchmarks/fused.py --help
-BENCHMARKS := averaging switching fused training sharing landscape distributed precision cluster merge teacher stacking chance skew sequential large slicing input data_memory windows best
+BENCHMARKS := averaging switching fused training sharing landscape distributed precision cluster merge teacher stacking chance skew sequential large slicing input data_memory windows best audit
 REPEATS ?=
 
 bench: $(VENV)/.peers

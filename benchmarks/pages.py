@@ -21,7 +21,7 @@ ROOT = records.RESULTS.parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
-    *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging", "teachers")),
+    *(DOCS / f"{n}.md" for n in ("scaling", "speed", "merging", "teachers", "doctor")),
     DOCS / "choosing.md",
 ]
 NAMES = {
@@ -448,6 +448,32 @@ def where(results: Results) -> str:
     )
 
 
+def audit(results: Results) -> str:
+    rows = []
+    for name, found in results["audits"].items():
+        timing, inside = found["with audit"], found["inside"]
+        low, high = timing["quartiles"]
+        rows.append(
+            [
+                name,
+                f"{timing['ms'] / 50:.0f} ms",
+                f"{timing['ratio']:.4f} ({low:.4f} to {high:.4f})",
+                f"{inside['check_ms']:.2f} ms",
+                f"{inside['share']:.3%}",
+                f"{inside['first_steps_ms']:.0f} ms",
+            ]
+        )
+    header = [
+        "training",
+        "step",
+        "with audit / without (quartiles)",
+        "in the audit, per 50 steps",
+        "share",
+        "in the first 75 steps",
+    ]
+    return f"{table(header, rows)}\n\n{where(results)}"
+
+
 BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "peers": ("averaging", peers),
     "views": ("switching", views),
@@ -463,6 +489,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "teacher": ("teacher", teacher),
     "large": ("large", large),
     "slicing": ("slicing", slicing),
+    "audit": ("audit", audit),
     "eight_billion": ("averaging", eight_billion),
     "windows": ("windows", window_regrets),
     "window_means": ("windows", window_means),

@@ -4,12 +4,20 @@ Writes docs/results.md, its pages and its figure, and refreshes the quotes of al
 pages (``switch_ema.bench.report.quotes``). A test fails where a page differs.
 """
 
+import json
+import re
 from pathlib import Path
 
 from switch_ema.bench.report.quotes import refreshed
 from switch_ema.cli import main
+from tests.doctor.faults import figures
 
 ROOT = Path(__file__).parents[1]
+_FIGURES = re.compile(
+    r"(?P<start><!-- (?P<file>evidence/doctor\.json) -->).*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+"""The figures of the doctor's faults."""
 
 
 def pages() -> list[Path]:
@@ -17,12 +25,22 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def with_numbers(text: str) -> str:
+    """Return a page with all its numbers computed again."""
+    return _FIGURES.sub(_figures, refreshed(text, ROOT))
+
+
+def _figures(found: re.Match[str]) -> str:
+    results = json.loads((ROOT / found["file"]).read_text(encoding="utf-8"))
+    return f"{found['start']}\n\n{figures(results)}\n\n{found['end']}"
+
+
 def write() -> None:
     """Write all numbers; run it in the root of the repository."""
     main(["reproduce", "--write-docs", "docs/results.md"])
     for page in pages():
         text = page.read_text(encoding="utf-8")
-        new = refreshed(text, ROOT)
+        new = with_numbers(text)
         if new != text:
             page.write_text(new, encoding="utf-8")
             print(f"Refreshed: {page.relative_to(ROOT)}")

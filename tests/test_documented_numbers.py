@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from switch_ema.bench.report.quotes import refreshed
-from tests.documented_numbers import ROOT, pages
+from tests.documented_numbers import ROOT, pages, with_numbers
 from tests.test_cli import call
 
 PUBLISHED = sorted((ROOT / "evidence").rglob("*.jsonl"))
@@ -21,7 +20,7 @@ def name(path):
 @pytest.mark.parametrize("page", pages(), ids=name)
 def test_quotes_are_what_the_evidence_says(page):
     text = page.read_text(encoding="utf-8")
-    assert refreshed(text, ROOT) == text, "run make numbers"
+    assert with_numbers(text) == text, "run make numbers"
 
 
 def test_result_pages_are_made_from_the_evidence(tmp_path, monkeypatch, capsys):

@@ -52,6 +52,7 @@ SMALLEST = {
         "--json",
         "{json}",
     ],
+    "audit": ["--json", "{json}"],
     "merge": ["--model", "tiny", "--checkpoints", "2", "--json", "{json}"],
 }
 SIZE = "steps=1,batch=2"
@@ -109,6 +110,10 @@ def make_smaller(module, monkeypatch):
         smaller = {"IMAGES": 8, "CHUNK": 4, "CHUNKS": 2, "LOADED": 4, "WORKERS": 1}
         for name, number in {**smaller, "STEPS": 1, "BATCH": 2}.items():
             monkeypatch.setattr(module, name, number)
+    if module.__name__ == "audit":
+        monkeypatch.setattr(module, "STEPS", 20)
+        *_, small = module.CASES.items()
+        monkeypatch.setattr(module, "CASES", dict([small]))
     if module.__name__ == "training":
         model, optimizer, batches = module.resnet18()
         small = model, optimizer, batches[:1, :2]

@@ -1,5 +1,6 @@
 """`switch-ema inspect`, `extract` and `doctor`: output, errors and exit codes."""
 
+import json
 import pickle
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from switch_ema import EMA
-from tests.doctor.faults import Case, Loop
+from tests.doctor.averages import Case, Loop
 from tests.doctor.libraries import WRITERS, network
 
 
@@ -45,7 +46,7 @@ def test_extract_writes_what_the_model_loads(call, tmp_path):
     code, _, err = call(
         "extract", tmp_path / "ema.safetensors", "--what", "live", "--to", "x"
     )
-    assert code == 2 and "has no live; it has average" in err
+    assert code == 2 and "has no live weights; it has average" in err
 
 
 def test_the_doctor_names_the_fault_and_sets_the_exit_code(call, tmp_path):
@@ -71,16 +72,42 @@ def test_hostile_files_get_one_sentence(command, call, tmp_path):
         def __reduce__(self):
             return (type(tmp_path).touch, (tmp_path / "executed",))
 
-    files = {"raw.pkl": pickle.dumps(Attack()), "empty.pt": b"", "zip.pt": b"PK\3\4"}
+    def header(text, data=b""):
+        return len(text).to_bytes(8, "little") + text + data
+
+    entry = b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+    files = {
+        "raw.pkl": pickle.dumps(Attack()),
+        "empty.pt": b"",
+        "zip.pt": b"PK\3\4",
+        "text.pt": b"hello\n",
+        "truncated.safetensors": header(b"{" + entry + b"}", bytes(7)),
+        "metadata.safetensors": header(
+            b'{"__metadata__":[1],' + entry + b"}", bytes(8)
+        ),
+        "huge.safetensors": b"\xff" * 8 + b"{}",
+        "model.keras": b"PK\3\4",
+        "model.weights.h5": b"\x89HDF\r\n\x1a\n",
+    }
     torch.save({"model": {"w": torch.ones(2)}, "x": Attack()}, tmp_path / "zipped.pt")
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    for name in (*files, "zipped.pt", "missing.pt"):
+    folders = ("index", "link", "pickled", "nothing")
+    for name in folders:
+        (tmp_path / name).mkdir()
+    save_file({"w": torch.ones(2)}, tmp_path / "outside.safetensors")
+    index = {"weight_map": {"w": "../outside.safetensors"}}
+    text = json.dumps(index)
+    (tmp_path / "index" / "model.safetensors.index.json").write_text(text)
+    link = tmp_path / "link" / "model.safetensors"
+    link.symlink_to(tmp_path / "outside.safetensors")
+    (tmp_path / "pickled" / ".metadata").write_bytes(pickle.dumps(Attack()))
+    before = {path.name for path in tmp_path.iterdir()}
+    for name in (*files, *folders, "zipped.pt", "missing.pt"):
         more = ("--to", "out.safetensors") if command == "extract" else ()
         twice = (tmp_path / name,) if command == "doctor" else ()
         code, _, err = call(command, tmp_path / name, *twice, *more)
         assert code == 2, name
         assert len(err.strip().splitlines()) == 1, err
         assert "Traceback" not in err
-    assert not (tmp_path / "executed").exists()
-    assert not (tmp_path / "out.safetensors").exists()
+    assert {path.name for path in tmp_path.iterdir()} == before

@@ -9,7 +9,7 @@ from torch import nn
 
 import switch_ema
 from switch_ema import EMA, SwitchEMA, constant
-from tests.doctor.faults import LIBRARIES, network
+from tests.doctor.averages import LIBRARIES, network
 
 
 def audited(average, model, steps=60, after_step=None, **options):
@@ -113,7 +113,25 @@ def test_a_model_with_other_names_is_reported():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with pytest.warns(UserWarning, match="names"):
-        switch_ema.audit(model, optimizer, nn.Linear(2, 2))
+        watch = switch_ema.audit(model, optimizer, nn.Linear(2, 2))
+    for _ in range(3):
+        model(torch.randn(8, 8)).sum().backward()
+        optimizer.step()
+    assert names(watch) == ["names"]
+
+
+def test_channels_last_weights_are_followed():
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(64, 3))
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    average = EMA(model, optimizer, decay=constant(0.9))
+    watch = switch_ema.audit(model, optimizer, average, decay=0.9)
+    for _ in range(10):
+        model(torch.randn(2, 64, 3, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert watch.report() == []
+    assert watch.decays[-1] == pytest.approx(0.9, abs=1e-4)
 
 
 def test_bad_values():

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switch_ema._checks import listed
 from switch_ema.bench.errors import UsageError
-from switch_ema.commands.output import AnyConsole, print_line
+from switch_ema.commands.output import AnyConsole, print_line, print_wrapped
 from switch_ema.commands.parsing import Positional
+
+if TYPE_CHECKING:
+    from switch_ema.doctor.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,27 @@ class Doctor:
             result = diagnose(self.checkpoints, decay=self.decay, steps=self.steps)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        known = [f"{value:.6g}" for value in result.decays if value is not None]
-        if known:
-            print_line(console, f"Decay in force: {listed(known, most=8)}")
-        for finding in result.findings:
-            print_line(console, "")
-            print_line(console, str(finding))
-            print_line(console, f"  Meaning: {finding.fault.meaning}")
-            print_line(console, f"  Likely cause: {finding.fault.cause}")
-            print_line(console, f"  Fix: {finding.fault.fix}")
-        for text in dict.fromkeys(result.unknown):
-            print_line(console, f"Could not tell: {text}.")
-        if result.exit_code == 0:
-            print_line(console, "No findings: the average follows its rule.")
+        _print(console, result)
         raise SystemExit(result.exit_code)
+
+
+def _print(console: AnyConsole, result: "Diagnosis") -> None:
+    known = [f"{value:.4g}" for value in result.decays if value is not None]
+    if known:
+        print_wrapped(console, f"Decay in force: {listed(known, most=8)}")
+    for finding in result.findings:
+        print_line(console, "")
+        print_wrapped(console, str(finding), "  ")
+        fault = finding.fault
+        explained = {
+            "Meaning": fault.meaning,
+            "Likely cause": fault.cause,
+            "Fix": fault.fix,
+        }
+        for title, text in explained.items():
+            print_wrapped(console, f"  {title}: {text}", "    ")
+    if not result.findings:
+        for text in dict.fromkeys(result.unknown):
+            print_wrapped(console, f"Could not tell: {text}.")
+    if result.exit_code == 0:
+        print_line(console, "No findings: the average follows its rule.")

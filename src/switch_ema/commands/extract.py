@@ -6,7 +6,12 @@ from typing import Literal
 
 from switch_ema._checks import listed
 from switch_ema.bench.errors import UsageError
-from switch_ema.commands.output import AnyConsole, print_line, show_progress
+from switch_ema.commands.output import (
+    AnyConsole,
+    print_line,
+    print_wrapped,
+    show_progress,
+)
 from switch_ema.commands.parsing import Positional
 
 
@@ -62,4 +67,5 @@ class Extract:
         )
         if written.from_live:
             names = listed(list(written.from_live))
-            print_line(console, f"Not averaged, so from the live weights: {names}.")
+            text = f"Not averaged, so from the live weights: {names}."
+            print_wrapped(console, text, "  ")

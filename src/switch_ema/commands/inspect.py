@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.commands.output import AnyConsole, print_line, print_table
+from switch_ema.commands.output import (
+    AnyConsole,
+    print_line,
+    print_table,
+    print_wrapped,
+)
 from switch_ema.commands.parsing import Positional
 
 if TYPE_CHECKING:
     from switch_ema.doctor.holdings import HeldPart, Holdings
+
+_ORDER = ("live", "average", "weights", "optimizer")
+"""Of the rows."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +58,39 @@ class Inspect:
 
 def _print(console: AnyConsole, holdings: "Holdings") -> None:
     print_line(console, f"{holdings.path}: {holdings.format}")
-    if holdings.parts:
-        header = ("weights", "where", "tensors", "numbers", "dtype", "known")
-        print_table(console, header, [_row(part) for part in holdings.parts])
+    parts = sorted(holdings.parts, key=lambda part: _ORDER.index(part.role))
+    if parts:
+        header = ("weights", "where", "tensors", "numbers", "dtype")
+        print_table(console, header, [_row(part) for part in parts])
+    for part in parts:
+        if known := "; ".join(filter(None, (_listed(part.facts), part.note))):
+            print_wrapped(console, f"{part.role}: {known}", "  ")
     for name, text in holdings.provenance.items():
-        print_line(console, f"{name.removeprefix('switch_ema.')}: {text}")
+        print_wrapped(console, f"{name.removeprefix('switch_ema.')}: {text}", "  ")
     for note in holdings.notes:
-        print_line(console, note)
+        print_wrapped(console, note, "  ")
 
 
 def _row(part: "HeldPart") -> tuple[str, ...]:
-    known = "; ".join(filter(None, (_told(part.facts), part.note)))
     return (
         part.role,
         part.where or "top level",
         f"{len(part.tensors):,}",
         _short(part.numbers),
         ", ".join(part.dtypes[:2]),
-        known,
     )
 
 
-def _told(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
+def _listed(facts: Mapping[str, Any]) -> str:
+    """Write the facts of a part, with decays as they were given.
+
+    >>> _listed({"decay": 0.8999999761581421, "steps": 12})
+    'decay 0.9, steps 12'
+    """
+    return ", ".join(
+        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in facts.items()
+    )
 
 
 def _short(count: int) -> str:

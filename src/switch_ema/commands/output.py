@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import TYPE_CHECKING, Union
 
 from switch_ema.bench.text import printable
@@ -51,6 +52,25 @@ def print_line(console: AnyConsole, text: str) -> None:
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
+def print_wrapped(console: AnyConsole, text: str, indent: str = "") -> None:
+    """Print text of unknown origin in lines as wide as the terminal.
+
+    Args:
+        console: where.
+        text: words are moved to the next line, never divided.
+        indent: begins all lines but the first.
+    """
+    lines = wrap(
+        printable(text),
+        getattr(console, "width", 80),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        print_line(console, line)
+
+
 def print_table(
     console: AnyConsole, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
@@ -67,6 +87,8 @@ def print_table(
     from rich.table import Table
 
     table = Table(*map(escape, header))
+    for column in table.columns:
+        column.overflow = "fold"  # what is cut off cannot be copied
     for row in cells:
         table.add_row(*map(escape, row))
     console.print(table)

@@ -21,9 +21,10 @@ from torch.optim import Optimizer
 
 from switch_ema._checks import check_count, check_range
 from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.distributed.fsdp import local_part
 from switch_ema.averaging.model.names import plain_name, unwrap
 from switch_ema.doctor.findings import Finding, found
-from switch_ema.doctor.snapshots import STATISTICS
+from switch_ema.doctor.holdings import is_statistic
 
 Average = Union[nn.Module, Callable[[], Mapping[str, Tensor]], Any]
 """A module, a function that returns a state dict, or an average of a library."""
@@ -98,7 +99,7 @@ class Audit:
         self._names = _spread(names, _TENSORS)
         self._findings: dict[str, Finding] = {}
         self._steps, self._checks, self._still = 0, 0, 0
-        self._before: dict[str, Tensor] | None = None
+        self._before: list[Tensor] | None = None
         self.decays: list[float] = []
         """Decays in force at the checks, as far as the average moved."""
         if len(names) < len(self._live):
@@ -120,20 +121,24 @@ class Audit:
         if self._before is not None:
             before, self._before = self._before, None
             self._check(before)
-        if self._steps <= _DENSE or self._steps % self._every == 0:
-            self._before = {name: self._sample(name) for name in self._names}
+        is_due = self._steps <= _DENSE or self._steps % self._every == 0
+        if is_due and self._names:
+            self._before = self._samples(self._averaged())
 
-    def _sample(self, name: str, live: bool = False) -> Tensor:
-        tensor = self._live[name] if live else self._averaged()[name]
-        return tensor.detach().reshape(-1)[:_NUMBERS].cpu().double()
+    def _samples(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Copy numbers of the followed tensors to the CPU, all at once."""
+        some = [_first_numbers(local_part(tensors[name])) for name in self._names]
+        joined = torch.cat([each.to(some[0].device) for each in some]).cpu().double()
+        return list(torch.split(joined, [each.numel() for each in some]))
 
-    def _check(self, before: Mapping[str, Tensor]) -> None:
+    def _check(self, before: list[Tensor]) -> None:
         """Compare the movement of the average in one step with its rule."""
         self._checks += 1
         shares: dict[str, tuple[float, float]] = {}
         is_due, unchanged = False, []
-        for name, old in before.items():
-            new, live = self._sample(name), self._sample(name, live=True)
+        averaged = self._averaged()
+        now = zip(self._samples(averaged), self._samples(self._live), strict=True)
+        for name, old, (new, live) in zip(self._names, before, now, strict=True):
             if not (torch.isfinite(new).all() and torch.isfinite(live).all()):
                 self._tell(found("not finite", f"at step {self._steps}", [name]))
                 return
@@ -145,7 +150,7 @@ class Audit:
                 continue
             share = float(moved @ way / (way @ way))
             rest = float((moved - share * way).norm() / moved.norm())
-            dtype = self._averaged()[name].dtype
+            dtype = averaged[name].dtype
             unit = torch.finfo(dtype).eps * old.abs()
             if dtype in _PRECISE:
                 shares[name] = share, 2 * float(unit.norm() / way.norm())
@@ -235,6 +240,15 @@ def _parameters(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def _first_numbers(tensor: Tensor) -> Tensor:
+    """Return a view of the first numbers, without a copy of a strided tensor."""
+    tensor = tensor.detach()
+    while tensor.dim() > 1 and tensor.numel() > _NUMBERS:
+        rows = _NUMBERS // tensor[0].numel()
+        tensor = tensor[:rows] if rows > 1 else tensor[0]
+    return tensor.reshape(-1)[:_NUMBERS]
+
+
 def _spread(names: list[str], count: int) -> list[str]:
     """Choose names that are spread over the model.
 
@@ -261,9 +275,7 @@ def _reader(average: Average, model: nn.Module) -> Callable[[], Mapping[str, Ten
         return lambda: known
     if callable(average):
         return lambda: {
-            name: value
-            for name, value in average().items()
-            if not name.endswith(STATISTICS)
+            name: value for name, value in average().items() if not is_statistic(name)
         }
     raise ValueError(
         "average must be a module, an average of a known library, or a function that "

@@ -13,12 +13,16 @@ constants between the checkpoints. With known ``n``, the decay is ``e^(-x / n)``
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor
 
-CHUNKS = 8
+_CHUNKS = 8
 """Parts of a tensor whose estimates give the standard error."""
+_SATURATED = 5.0
+"""Time constants above which the average forgets the first checkpoint, so that the path
+of the live weights matters more than the decay."""
 _GRID = torch.logspace(-6, 3, 181, dtype=torch.float64)
 _LARGEST = float(_GRID[-1])
 
@@ -38,12 +42,40 @@ class DecayEstimate:
         """Return the decay per step."""
         return math.exp(-self.x / steps)
 
-    def differs_from(self, x: float, factor: float) -> bool:
-        """Whether x is off by a factor or more, and by four standard errors."""
-        if not self.x or not x:
-            return bool(self.x) != bool(x)
-        gap = abs(math.log(self.x / x))
-        return gap > math.log(factor) and gap > 4 * self.log_error
+    @property
+    def is_decisive(self) -> bool:
+        """Whether it explains a movement at all."""
+        return self.fit > 0.3 and self.x > 2e-6
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the decay can be told, and not only that the average is fast."""
+        return self.is_decisive and self.x < _LARGEST / 2
+
+    @property
+    def is_unsaturated(self) -> bool:
+        """Whether it is small enough to be compared with others."""
+        return self.x < _SATURATED
+
+    def ratio_to(self, x: float) -> float:
+        """Return the factor between two numbers of time constants.
+
+        Large ones cannot be told apart.
+        """
+        return min(self.x, _SATURATED) / min(x, _SATURATED)
+
+    def differs_from(self, x: float, factor: float, log_error: float = 0.0) -> bool:
+        """Whether x is off by a factor or more, and by four standard errors.
+
+        Args:
+            x: another number of time constants.
+            factor: the smallest one that counts.
+            log_error: the standard error of ``log x``.
+        """
+        gap = abs(math.log(self.ratio_to(x)))
+        return gap > math.log(factor) and gap > 4 * math.hypot(
+            self.log_error, log_error
+        )
 
 
 def coefficients(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +89,7 @@ def coefficients(x: Tensor) -> tuple[Tensor, Tensor]:
 def products(moved: Tensor, behind: Tensor, drift: Tensor) -> Tensor:
     """Return the inner products of M, L - S and D, one 3 by 3 matrix per chunk."""
     columns = torch.stack([moved, behind, drift], dim=1).double()
-    chunks = columns.chunk(min(CHUNKS, len(columns)))
+    chunks = columns.chunk(min(_CHUNKS, len(columns)))
     return torch.stack([chunk.T @ chunk for chunk in chunks])
 
 
@@ -69,10 +101,16 @@ def estimate(grams: Tensor) -> DecayEstimate:
         return DecayEstimate(0.0, 0.0, 1.0)
     x, rest = _best(total)
     logs = [math.log(_best(gram)[0]) for gram in grams if float(gram[0, 0]) > 0]
-    error = math.inf
-    if len(logs) > 1:
-        error = float(torch.tensor(logs).std()) / math.sqrt(len(logs))
-    return DecayEstimate(x, error, 1 - rest / moved)
+    return DecayEstimate(x, _error_of_median(logs), 1 - rest / moved)
+
+
+def _error_of_median(values: Sequence[float]) -> float:
+    """Return a standard error that a few outliers do not change."""
+    if len(values) < 2:
+        return math.inf
+    middle = median(values)
+    spread = 1.4826 * median(abs(value - middle) for value in values)
+    return 1.2533 * spread / math.sqrt(len(values))
 
 
 def pool(grams: Sequence[Tensor]) -> DecayEstimate:
@@ -103,8 +141,3 @@ def _best(gram: Tensor) -> tuple[float, float]:
             math.log10(low), math.log10(high), 41, dtype=torch.float64
         )
     return best, max(least, 0.0)
-
-
-def is_bounded(x: float) -> bool:
-    """Whether an estimate is inside the grid: the average neither stands nor copies."""
-    return 2e-6 < x < _LARGEST / 2

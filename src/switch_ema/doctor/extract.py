@@ -17,15 +17,17 @@ from switch_ema._files import (
 )
 from switch_ema.averaging.offline.confined import copy_file
 from switch_ema.averaging.offline.merge import files_beside, write_index
-from switch_ema.averaging.offline.provenance import provenance
+from switch_ema.averaging.offline.provenance import provenance, without_prefix
 from switch_ema.averaging.offline.streams import Part, read_header, write_blocks
 from switch_ema.doctor.holdings import HeldPart, Holdings, Role
 from switch_ema.doctor.naming import name_list
-from switch_ema.doctor.reading import Leaf
+from switch_ema.doctor.reading import Leaf, sample
 from switch_ema.doctor.recognise import inspect_checkpoint
 
 _SHARD = 5_000_000_000
 """Default size of a shard in bytes, as Transformers has it."""
+_COMPARED = 4096
+"""Numbers that tell most tensors apart."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ def extract_weights(
     tensors = _named(holdings, part, model)
     from_live = _complete(tensors, model, part)
     facts = {
+        **without_prefix(holdings.provenance),
         **part.facts,
         "source": holdings.path.name,
         "library": part.library or None,
     }
-    header = provenance(what, facts)
+    header = provenance(what, {**facts, "weights": what})
     writer = _Writer(tensors, header, progress)
     remove_leftovers(out)
     if out.suffix == ".safetensors":
@@ -113,7 +116,8 @@ def _choose(holdings: Holdings, what: Role, where: str | None) -> HeldPart:
     held = [f"{part.role} ({part.where or 'top level'})" for part in holdings.parts]
     wanted = f"{what} {where!r}" if where else what
     has = listed(held) if held else "no weights"
-    raise ValueError(f"{holdings.path} has no {wanted}; it has {has}.")
+    label = wanted.replace("live", "live weights", 1)
+    raise ValueError(f"{holdings.path} has no {label}; it has {has}.")
 
 
 def _model(
@@ -163,8 +167,35 @@ def _complete(
                 f"{list(model[name].info.shape)} in the model."
             )
     missing = [name for name in model if name not in tensors]
-    tensors |= {name: model[name] for name in missing}
-    return missing
+    twins = {name: _twin(name, model, tensors) for name in missing}
+    own = dict(tensors)
+    tensors |= {
+        name: model[name] if twin is None else own[twin] for name, twin in twins.items()
+    }
+    return [name for name, twin in twins.items() if twin is None]
+
+
+def _twin(
+    name: str, model: Mapping[str, Leaf], averaged: Mapping[str, Leaf]
+) -> str | None:
+    """Return the averaged tensor that a tensor is tied to, as a head to an embedding.
+
+    Averages have such a tensor under one of its names only. Its live values would be
+    wrong: tied tensors of a model share their memory, and the last one loaded wins.
+    """
+    leaf = model[name]
+    first = sample(leaf, _COMPARED)
+    if not leaf.info.dtype.is_floating_point or (first == first[:1]).all():
+        return None  # equal by accident, as zeros
+    for other in averaged:
+        if (
+            other in model
+            and model[other].info == leaf.info
+            and torch.equal(sample(model[other], _COMPARED), first)
+            and _is_same(leaf, model[other])
+        ):
+            return other
+    return None
 
 
 class _Writer:
@@ -190,7 +221,7 @@ class _Writer:
         ):
             self._done += count
             self._progress(self._done, self._total)
-        stored = read_header(Path(path))
+        stored = read_header(Path(path)).tensors
         for name in names:
             _compare(name, self._tensors[name], stored[name])
 
@@ -218,10 +249,17 @@ class _Writer:
 
 def _compare(name: str, source: Leaf, written: Leaf) -> None:
     """Raise OSError unless the bytes that were written are those of the source."""
-    count = source.info.elements
-    pairs = zip(source.blocks(0, count), written.blocks(0, count), strict=True)
-    for theirs, ours in pairs:
-        if not torch.equal(
-            theirs.contiguous().view(torch.uint8), ours.contiguous().view(torch.uint8)
-        ):
-            raise OSError(f"{printable(name)} was not written as it was read")
+    if not _is_same(source, written):
+        raise OSError(f"{printable(name)} was not written as it was read")
+
+
+def _is_same(one: Leaf, other: Leaf) -> bool:
+    """Whether two tensors have the same bytes."""
+    count = one.info.elements
+    pairs = zip(one.blocks(0, count), other.blocks(0, count), strict=True)
+    return all(
+        torch.equal(
+            first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
+        )
+        for first, second in pairs
+    )

@@ -111,7 +111,7 @@ FAULTS = {
             "other decay",
             "The decay in force is not the declared one.",
             "update() runs for each micro-batch, only every k-th step without "
-            "decay**k, or with another setting.",
+            "decay**k, or with another setting; or a warm-up is not over yet.",
             "Update once per optimizer step, or convert the decay.",
         ),
         Fault(

@@ -112,7 +112,7 @@ def _shadow_params(tree: Tree, where: str) -> list[HeldPart] | None:
                     library,
                     facts if role == "average" else {},
                     is_named=False,
-                    note="a list without names; --like MODEL.safetensors names them",
+                    note="no names; extract takes those of the live weights or --like",
                 )
             )
     return parts
@@ -164,6 +164,10 @@ def _with_dots(
     return best
 
 
+_BESIDE_MODEL = ("ema.", "optimizer.", "lr_scheduler.", "dataloader.", "train_state.")
+"""Keys that torchtitan stores beside the names of the model."""
+
+
 def _torchtitan(tree: Tree, where: str) -> list[HeldPart] | None:
     """torchtitan: the average is the state of a pseudo-optimizer."""
     pattern = re.compile(r"ema\.state\.(.+)\.ema_params")
@@ -174,7 +178,11 @@ def _torchtitan(tree: Tree, where: str) -> list[HeldPart] | None:
     }
     if not average:
         return None
-    live = {name: leaf for name, leaf in leaves(tree).items() if name in average}
+    live = {
+        name: leaf
+        for name, leaf in leaves(tree).items()
+        if not name.startswith(_BESIDE_MODEL)
+    }
     parts = [
         HeldPart("average", f"{where}, ema.state.*.ema_params", average, "torchtitan")
     ]

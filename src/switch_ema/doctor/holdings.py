@@ -15,6 +15,9 @@ _WRAPPERS = ("module.", "_forward_module.")
 _INNER = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """Parts of names that torch.compile and FSDP add anywhere."""
 
+_STATISTICS = ("running_mean", "running_var")
+"""Floating-point buffers of normalisation layers."""
+
 
 @dataclass(frozen=True)
 class HeldPart:
@@ -63,6 +66,11 @@ class Holdings:
     def of(self, role: Role) -> list[HeldPart]:
         """Return the parts with a role."""
         return [part for part in self.parts if part.role == role]
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is a running statistic of a normalisation layer."""
+    return name.endswith(_STATISTICS)
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from switch_ema.doctor.reading import Leaf
+from switch_ema.doctor.holdings import is_statistic
+from switch_ema.doctor.reading import Leaf, sample
 
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Names of buffers, which such a list does not have."""
 _SAMPLE = 4096
 """Numbers of each tensor that are compared."""
 
@@ -24,10 +23,10 @@ def name_list(tensors: Sequence[Leaf], model: Mapping[str, Leaf]) -> dict[str, L
     Raises:
         ValueError: the shapes do not fit, or values do not decide between two names.
     """
-    names = [
+    names = [  # such a list has no buffers
         name
         for name, leaf in model.items()
-        if not name.endswith(_BUFFERS) and leaf.info.dtype.is_floating_point
+        if leaf.info.dtype.is_floating_point and not is_statistic(name)
     ]
     shapes = [leaf.info.shape for leaf in tensors]
     in_order: dict[str, Leaf] | None = None
@@ -88,13 +87,7 @@ def _nearest(tensors: Sequence[Leaf], known: Mapping[str, Leaf]) -> dict[str, Le
 
 def _distances(tensors: Sequence[Leaf], known: Sequence[Leaf]) -> torch.Tensor:
     rows, columns = (
-        torch.stack([_sample(leaf) for leaf in leaves]) for leaves in (tensors, known)
+        torch.stack([sample(leaf, _SAMPLE) for leaf in leaves])
+        for leaves in (tensors, known)
     )
     return torch.cdist(rows, columns, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def _sample(leaf: Leaf) -> torch.Tensor:
-    """Return the first numbers of a tensor."""
-    count = min(leaf.info.elements, _SAMPLE)
-    blocks = [block.double().clone() for block in leaf.blocks(0, count)]
-    return torch.cat(blocks)[:count] if blocks else torch.zeros(0, dtype=torch.float64)

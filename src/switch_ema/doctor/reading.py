@@ -7,7 +7,6 @@ behaviour. Nothing of the file is imported or called, and tensors stay on disk u
 their blocks are read.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from switch_ema.averaging.offline.checkpoints import (
     load_plain,
     open_checkpoint,
 )
-from switch_ema.averaging.offline.confined import locate, require_regular
+from switch_ema.averaging.offline.confined import require_regular
 from switch_ema.averaging.offline.streams import (
     BLOCK,
     Part,
@@ -97,6 +96,14 @@ def read(leaf: Leaf) -> Tensor:
     return result.reshape(info.shape)
 
 
+def sample(leaf: Leaf, most: int) -> Tensor:
+    """Return the first numbers of a tensor, at most ``most``, as float64."""
+    blocks = leaf.blocks(0, min(leaf.info.elements, most))
+    # Copied, since a block is valid until the next one.
+    copies = [block.to(torch.float64, copy=True) for block in blocks]
+    return torch.cat(copies) if copies else torch.zeros(0, dtype=torch.float64)
+
+
 class _Opaque:
     """An object of a class that was not imported: its name and its pickled state."""
 
@@ -148,10 +155,18 @@ def open_source(path: str | Path) -> Source:
     require_regular(path)
     with open(path, "rb") as file:
         start = file.read(9)
+    if start[:4] == b"\x89HDF" or path.suffix == ".keras":
+        raise ValueError(
+            f"{path} is a Keras file, which stores averages without names; open it "
+            "with keras.saving.load_model, call model.optimizer."
+            "finalize_variable_values(model.trainable_variables), which gives the "
+            "model its average, and save its weights."
+        )
     if start[:4] == b"PK\x03\x04":
         return _open_torch(path)
     if start[8:] == b"{" or path.suffix == ".safetensors":
-        return Source(path, "safetensors", read_header(path), read_metadata(path))
+        tensors, texts = read_header(path)
+        return Source(path, "safetensors", tensors, texts)
     if start[:1] == b"\x80":
         raise ValueError(
             f"{path} is a pickle, which can run code when it is opened. If you trust "
@@ -166,33 +181,9 @@ def open_source(path: str | Path) -> Source:
 def _open_folder(path: Path) -> Source:
     checkpoint = open_checkpoint(path, key=None)
     if isinstance(checkpoint, Safetensors):
-        return Source(path, "safetensors", checkpoint.stored, _folder_metadata(path))
+        return Source(path, "safetensors", checkpoint.stored, checkpoint.texts)
     tree = {name: _ShardedTensor(checkpoint, name) for name in checkpoint.tensors}
     return Source(path, "torch.distributed.checkpoint", tree)
-
-
-def _folder_metadata(path: Path) -> dict[str, str]:
-    """Return the header of the first shard that has one."""
-    folder = path if path.is_dir() else path.parent
-    for shard in sorted(folder.glob("*.safetensors")):
-        if found := read_metadata(locate(folder, shard.name)):
-            return found
-    return {}
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the texts in the header of a safetensors file, less its format."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    texts = header.get("__metadata__")
-    if not isinstance(texts, dict):  # absent, or damaged
-        return {}
-    return {
-        str(name): str(text)
-        for name, text in texts.items()
-        if (name, text) != ("format", "pt")
-    }
 
 
 def _open_torch(path: Path) -> Source:

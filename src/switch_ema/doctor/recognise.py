@@ -13,6 +13,7 @@ from switch_ema.averaging.offline.confined import locate
 from switch_ema.doctor.formats import decode, facts_of, leaves, state_part
 from switch_ema.doctor.holdings import HeldPart, Holdings, Role
 from switch_ema.doctor.reading import ModuleTree, Source, Tree, open_source
+from switch_ema.integrations.averages import AVERAGER_FILE
 
 _AVERAGE = re.compile(
     r"(^|[._])(ema|swa|averaged?|average|shadow|polyak)([._]|$)", re.I
@@ -28,8 +29,6 @@ _DEEPEST = 4
 """Keys that are followed below the top of a checkpoint."""
 _WITH_DECAY = ("decay", "optimization_step", "update_after_step")
 """Facts that diffusers writes into the config of an average."""
-_AVERAGER_FILE = "switch_ema.pt"
-"""Our callback's file in a folder of Transformers."""
 
 
 def inspect_checkpoint(path: str | Path) -> Holdings:
@@ -238,7 +237,10 @@ def _trainer(tree: Tree, source: Source, parts: list[HeldPart]) -> str:
 def _notes(source: Source, parts: list[HeldPart]) -> tuple[str, ...]:
     notes = []
     if source.opaque:
-        classes = listed(source.opaque, most=3)
+        foreign_first = sorted(
+            source.opaque, key=lambda name: name.startswith("torch.")
+        )
+        classes = listed(foreign_first, most=3)
         notes.append(f"Objects of these classes were not loaded: {classes}.")
     if not parts:
         keys = listed(list(source.tree))
@@ -272,7 +274,7 @@ def _inspect_folder(path: Path) -> Holdings:
     for sub in sorted(path.glob("*_ema")):
         library, changed = _diffusers(path, sub, parts)
         parts = changed
-    if any(part.where.startswith(_AVERAGER_FILE) for part in parts):
+    if any(part.where.startswith(AVERAGER_FILE) for part in parts):
         library, parts = (
             "Transformers with switch-ema's callback",
             _with_callback(parts),
@@ -329,11 +331,11 @@ def _with_callback(parts: list[HeldPart]) -> list[HeldPart]:
     """With our callback, Transformers saves the average as the model."""
     facts: Mapping[str, Any] = {}
     for part in parts:
-        if part.where.startswith(_AVERAGER_FILE) and part.role == "average":
+        if part.where.startswith(AVERAGER_FILE) and part.role == "average":
             facts = part.facts
     changed = []
     for part in parts:
-        if part.where.startswith(_AVERAGER_FILE) and part.role == "average":
+        if part.where.startswith(AVERAGER_FILE) and part.role == "average":
             continue  # the same average as the model's, less what is not averaged
         if part.role == "weights" and ".safetensors" in part.where:
             part = replace(part, role="average", library="switch-ema", facts=facts)

@@ -4,16 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from switch_ema.doctor.holdings import HeldPart, Holdings
 from switch_ema.doctor.naming import name_list
 from switch_ema.doctor.reading import Leaf, read
 from switch_ema.doctor.recognise import inspect_checkpoint
 
-_SAMPLE = 1 << 16
-"""Numbers of each tensor that are read."""
 _COUNTERS = (
     "steps",
     "num_updates",
@@ -24,8 +19,6 @@ _COUNTERS = (
     "step",
 )
 """Facts that count updates, the most reliable first."""
-STATISTICS = ("running_mean", "running_var")
-"""Buffers of normalisation layers."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +35,10 @@ class AveragePair:
     method: str | None
     """The method, if the average is ours."""
 
-    def sample(self, name: str, which: str) -> Tensor:
-        """Return the first numbers of a tensor in float64."""
-        leaf = (self.live if which == "live" else self.average)[name]
-        count = min(leaf.info.elements, _SAMPLE)
-        blocks = [block.double() for block in leaf.blocks(0, count)]
-        return torch.cat(blocks)[:count] if blocks else torch.zeros(0).double()
-
     def whole_number(self, name: str, which: str) -> float | None:
-        """Return the value of a counter."""
-        leaf = (self.live if which == "live" else self.average)[name]
-        return float(read(leaf)) if leaf.info.elements == 1 else None
+        """Return the value of a counter, or None if it is none."""
+        leaf = (self.live if which == "live" else self.average).get(name)
+        return float(read(leaf)) if leaf and leaf.info.elements == 1 else None
 
 
 def take_snapshot(path: str | Path) -> AveragePair:

@@ -35,6 +35,9 @@ Evaluate = Literal["averaged", "live", "both"]
 Decays = Sequence[Union[float, str]]
 """Decays of further averages: numbers or strings, since they become metric names."""
 
+AVERAGER_FILE = "switch_ema.pt"
+"""File in a Transformers checkpoint with the averager and the live weights."""
+
 LIVE = "_live"
 """Suffix of the metrics of the live weights."""
 

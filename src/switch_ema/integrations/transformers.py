@@ -12,6 +12,7 @@ from switch_ema._files import write_atomically
 from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.best import Best
 from switch_ema.integrations.averages import (
+    AVERAGER_FILE,
     Averages,
     AveragingSettings,
     CallbackOptions,
@@ -37,9 +38,6 @@ with needed("transformers", extra="transformers"):
         TrainingArguments,
     )
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
-
-FILE = "switch_ema.pt"
-"""File in each checkpoint folder with the averager and the live weights."""
 
 
 class SwitchEMACallback(HasAverages, TrainerCallback):
@@ -167,7 +165,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         if not args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FILE, lambda file: torch.save(saved, file))
+        write_atomically(folder / AVERAGER_FILE, lambda file: torch.save(saved, file))
 
     def on_init_end(
         self,
@@ -215,7 +213,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         self._averages = Averages(self._settings, wrapped, inner, length)
         self._shows_best = False
         self._first_epoch = int(state.epoch or 0)
-        file = self._resumed_from and self._resumed_from / FILE
+        file = self._resumed_from and self._resumed_from / AVERAGER_FILE
         if file and file.exists():
             saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             load_live(self._averages.averager, saved["live"])

@@ -31,8 +31,8 @@ from switch_ema.averaging.offline.metadata import (
 )
 from switch_ema.averaging.offline.streams import (
     BLOCK,
+    Header,
     Part,
-    StoredTensor,
     TensorInfo,
     can_be_stored,
     read_header,
@@ -142,7 +142,8 @@ class Safetensors(Checkpoint):
 
     has_parts = True
 
-    def __init__(self, path: Path, stored: dict[str, StoredTensor]) -> None:
+    def __init__(self, path: Path, header: Header) -> None:
+        stored, self.texts = header
         super().__init__(path, {name: tensor.info for name, tensor in stored.items()})
         self.stored = stored
 
@@ -158,7 +159,8 @@ class Safetensors(Checkpoint):
         return result
 
 
-def _read_index(path: Path) -> dict[str, StoredTensor]:
+def _read_index(path: Path) -> Header:
+    """Join the headers of the shards; the texts are those of the first that has any."""
     try:
         places: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))[
             "weight_map"
@@ -172,10 +174,12 @@ def _read_index(path: Path) -> dict[str, StoredTensor]:
     if not is_index:
         raise ValueError(f"{path} is not an index of safetensors shards.")
     shards = {file: read_header(locate(path.parent, file)) for file in files}
-    missing = [name for name, file in places.items() if name not in shards[file]]
-    if missing:
-        raise ValueError(f"The shards of {path} lack {listed(missing)}.")
-    return {name: shards[file][name] for name, file in places.items()}
+    lacking = [n for n, file in places.items() if n not in shards[file].tensors]
+    if lacking:
+        raise ValueError(f"The shards of {path} lack {listed(lacking)}.")
+    stored = {name: shards[file].tensors[name] for name, file in places.items()}
+    texts = next((header.texts for header in shards.values() if header.texts), {})
+    return Header(stored, texts)
 
 
 class _TorchFile(Checkpoint):

@@ -52,6 +52,10 @@ _LONGEST_HEADER = 100_000_000
 """In bytes, as the safetensors library has it."""
 
 
+_FOR_TORCH = ("format", "pt")
+"""Metadata that other libraries require."""
+
+
 class TensorInfo(NamedTuple):
     """Dtype and shape of a tensor that has not been read yet."""
 
@@ -113,8 +117,16 @@ def require_safetensors(user: str) -> Any:
     return safetensors.torch
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file, which is not read further.
+class Header(NamedTuple):
+    """The header of a safetensors file."""
+
+    tensors: dict[str, StoredTensor]
+    texts: dict[str, str]
+    """Its metadata, except that the file is for PyTorch."""
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a safetensors file, and nothing else.
 
     Raises:
         ValueError: the file is truncated or damaged, or has a dtype that torch lacks.
@@ -129,7 +141,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         header = json.loads(raw.decode(), object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise ValueError("its header is not an object")
-        header.pop("__metadata__", None)
+        texts = _texts(header.pop("__metadata__", None))
         stored = {
             name: _stored(path, 8 + length, name, entry)
             for name, entry in header.items()
@@ -146,7 +158,17 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise ValueError(
             f"{path} is not a whole safetensors file: {printable(str(error))}."
         ) from None
-    return stored
+    return Header(stored, texts)
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    """Check the metadata of a header, which may be absent."""
+    texts = {} if metadata is None else metadata
+    if not isinstance(texts, dict) or not all(
+        isinstance(text, str) for text in texts.values()
+    ):
+        raise ValueError("its metadata are not texts by name")
+    return {name: text for name, text in texts.items() if (name, text) != _FOR_TORCH}
 
 
 def _stored(path: Path, first: int, name: str, entry: Any) -> StoredTensor:
@@ -197,7 +219,7 @@ def write_blocks(
     Yields:
         How many more bytes of the tensors are written.
     """
-    header, starts = _layout(tensors, metadata or {"format": "pt"})
+    header, starts = _layout(tensors, metadata or dict([_FOR_TORCH]))
     with open(path, "wb", buffering=0) as file:
         _write_all(file, memoryview(header))
         file.truncate(len(header) + sum(info.bytes for info in tensors.values()))
