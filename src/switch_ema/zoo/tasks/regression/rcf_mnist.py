@@ -1,6 +1,6 @@
 """RCF-MNIST, rotation angles of coloured clothes: the paper's Table 10."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,7 +176,7 @@ class RCFMNIST(ScalarRegression):
         data = (self.x, self.y)
         return Batches(data, self.batch, self.seed, epoch=epoch, drop_last=True)
 
-    def evaluation_batches(self) -> Iterable[Tensor]:
+    def evaluation_batches(self) -> Sequence[Tensor]:
         """Return the evaluation images."""
         return torch.split(self.x_eval, 250)
 
