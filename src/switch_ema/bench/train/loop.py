@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from switch_ema.averaging.averager import Averager
 from switch_ema.bench.broken_files import LEFT_OUT
 from switch_ema.bench.loaders import feed, is_placed
-from switch_ema.bench.loading import check_unchanged, create_task
+from switch_ema.bench.loading import check_unchanged, create_task, with_readers
 from switch_ema.bench.method_names import CONTROL
 from switch_ema.bench.methods import (
     Method,
@@ -194,7 +194,8 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _make_task(self, split: str) -> Task:
-        return create_task(self.cell.task, self.cell.networks, split=split)
+        spec = with_readers(self.cell.task, self.context.readers)
+        return create_task(spec, self.cell.networks, split=split)
 
     def _accelerate(self, **more: Any) -> Accelerator:
         context = self.context
