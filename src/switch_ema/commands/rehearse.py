@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.commands.tables import narrow_table
 
 if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce
@@ -39,6 +38,8 @@ def rehearse(flags: "Reproduce", console: Console) -> None:
         raise UsageError(f"name tables to rehearse, such as table-2, or {_ALL}.")
     plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
     if flags.run.dry_run:
+        from switch_ema.commands.reproduce_plan import print_data_check
+
         print_data_check(plans, console)
         return
     _rehearse_rows(flags, plans, console)
@@ -108,14 +109,7 @@ def _print_rehearsals(
     headings = (
         _HEADINGS if _used_gpu(done) else tuple(h for h in _HEADINGS if h != _GPU)
     )
-    table = Table(
-        title="Rehearsed rows",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = narrow_table("Rehearsed rows")
     table.add_column("row", no_wrap=True)
     for heading in headings:
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
@@ -194,47 +188,3 @@ def _short(value: float) -> str:
     if value >= 10:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
-
-
-def print_data_check(plans: "Sequence[RowPlan]", console: Console) -> None:
-    """Print which data of each row is there, and where."""
-    from switch_ema.paper.reproduce.rehearse import check_data
-
-    table = Table(title="Data")
-    for name in ("row", "found", "missing"):
-        table.add_column(name, overflow="fold")
-    lacking: list[str] = []
-    for plan in plans:
-        check = check_data(plan)
-        lacking += (*check.missing, *check.weights)
-        table.add_row(
-            escape(f"{plan.table.name} {plan.row.name}"),
-            escape(", ".join(f"{k}: {v}" for k, v in check.found.items())),
-            escape(", ".join((*check.missing, *check.weights))),
-        )
-    console.print(table)
-    if lacking:
-        names = " ".join(dict.fromkeys(lacking))
-        console.print(f"`switch-ema data {escape(names)}` says how to get the rest.")
-
-
-def planned_cost(plan: "RowPlan", out: Path) -> tuple[float | None, str]:
-    """Return the remaining GPU-hours of a row, if known, and a text.
-
-    They come from finished trainings on GPUs, else from a rehearsal on one. After a
-    rehearsal without a GPU the text gives the hours on this machine.
-    """
-    from switch_ema.paper.reproduce.estimate import gpu_hours
-    from switch_ema.paper.reproduce.rehearsals import load_rehearsal, rehearsed_hours
-
-    known = gpu_hours(plan)
-    if known is not None:
-        return known, f"{known:.1f}"
-    hours = rehearsed_hours(plan, out)
-    if hours is None:
-        return None, "unknown; --rehearse"
-    found = load_rehearsal(out, plan.table.name, plan.row.name)
-    assert found is not None and found.measured is not None
-    if found.measured.device == "cpu":
-        return None, f"{hours:,.0f} h on this CPU"
-    return hours, f"{hours:,.0f}, rehearsed"
