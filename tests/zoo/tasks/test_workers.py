@@ -140,13 +140,16 @@ EVALUATED = {
     "moving-mnist": "moving-mnist:clips=8,tested=7,side=16",
     "rcf-mnist": "rcf-mnist:dataset=digits,version=c-mixup,size=40,test_size=350",
     "age": "age:folder=FACES,network=resnet18,batch=4",
+    "simclr": "simclr:size=301,batch=20",
+    "simclr from files": f"simclr:{FILES.replace('deit-t', 'resnet18')},batch=9",
 }
 
 
 @torch.no_grad()
 def evaluated(name, shard, folder):
     """Evaluate an untrained network; return its values and the examples it computed."""
-    task = create_task(EVALUATED[name].replace("FACES", str(folder / "faces")), (0,))
+    text = EVALUATED[name].replace("FACES", str(folder / "faces"))
+    task = create_task(text.replace("IMAGES", str(folder / "images")), (0,))
     task.shard = shard
     if name == "ddpm":
         task.part = 10  # images at once, for more than one part
@@ -156,7 +159,8 @@ def evaluated(name, shard, folder):
     model, computed = task.model().eval(), []
     for index, weights in enumerate(model.parameters()):  # some networks begin at 0
         weights.add_(0.01 * torch.randn(weights.shape, generator=seeded(index)))
-    model.register_forward_pre_hook(lambda _, inputs: computed.append(len(inputs[0])))
+    network = task.encoder_of(model) if "simclr" in name else model
+    network.register_forward_pre_hook(lambda _, inputs: computed.append(len(inputs[0])))
     return task.evaluate(model), sum(computed)
 
 

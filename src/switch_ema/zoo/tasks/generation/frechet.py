@@ -159,10 +159,16 @@ def pixel_gaussian(
     images, divided by ``sqrt(n - 1)``, has exactly the covariance of the images: no
     matrix of all pairs of pixels is needed. At most 5,000 images are used.
     """
-    pixels = images[:_COMBINED].floats().flatten(1)
-    mean = pixels.mean(0)
-    centred = (pixels - mean) / math.sqrt(max(len(pixels) - 1, 1))
+    combined = images[:_COMBINED]
+    centred = torch.empty(len(combined), math.prod(images.shape))
+    # Part by part and in place: each copy of 5,000 faces takes 0.25 GB.
+    for rows, some in zip(
+        torch.split(centred, part), combined.parts(part), strict=True
+    ):
+        rows.copy_(some.flatten(1))
+    mean = centred.mean(0)
+    centred.sub_(mean).div_(math.sqrt(max(len(centred) - 1, 1)))
     for begin in range(0, count, part):
         drawn = min(part, count - begin)
-        noise = torch.randn(drawn, len(pixels), generator=generator)
+        noise = torch.randn(drawn, len(centred), generator=generator)
         yield (mean + noise @ centred).clamp(0, 1).view(drawn, *images.shape)

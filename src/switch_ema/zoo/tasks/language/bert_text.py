@@ -74,6 +74,8 @@ class BertTextScale:
     recipe: Recipe
     weights: str
     """Initial weights, as the option names them."""
+    evaluated: int = 100
+    """Texts per forward pass of an evaluation."""
 
 
 SCALES = {
@@ -114,6 +116,7 @@ SCALES = {
             methods=DECAYS[("yelp", "classification")].options(),
         ),
         weights=_BERT_BASE,
+        evaluated=16,  # of 512 tokens; 100 would take gigabytes of activations
     ),
 }
 
@@ -261,7 +264,7 @@ class BertText(Classifier):
     @property
     def _evaluated(self) -> Sequence[Tensor]:
         """Positions of the evaluation texts, batch by batch."""
-        return torch.split(torch.arange(len(self.x_eval)), 100)
+        return torch.split(torch.arange(len(self.x_eval)), self.scale.evaluated)
 
     def _tokens(self, which: Tensor) -> Tensor:
         found = self.x_eval[which]
