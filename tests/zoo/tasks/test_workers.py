@@ -19,7 +19,7 @@ from switch_ema.bench.loading import create_task
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.sharding import Shard
-from switch_ema.bench.train import loop
+from switch_ema.bench.train import evaluation, loop
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import train_as_worker
 from tests.zoo.tasks.regression_files import write_faces
@@ -241,7 +241,7 @@ def by_two(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_two_workers_train_as_one_process(name, by_two, tmp_path, monkeypatch):
     # Workers do not measure it, and it would open files again.
-    monkeypatch.setattr(loop, "has_training_loss", lambda task: False)
+    monkeypatch.setattr(evaluation, "has_training_loss", lambda task: False)
     folder, ranks = by_two
     case, ((values, trained), _) = CASES[name], ranks[0][name]
     with opened_files() as opened:
