@@ -321,7 +321,7 @@ CASES = {
     "STL-10, images": Case(write_stl10, read_stl10, 100_000, 40_000),
     "ImageNet, files": Case(write_imagenet, read_imagenet, 1_281_167, 100_000),
     "ImageNet, logits": Case(nothing, measure_logits, 50_000, 10_000),
-    "ImageNet, probed images": Case(nothing, fit_probe, 1_281_167, 2_500),
+    "ImageNet, probed images": Case(nothing, fit_probe, 1_281_167, 50_000),
     "COCO, images": Case(write_coco, read_coco, 118_287, 10_000),
     "COCO, evaluated images": Case(nothing, measure_detections, 5000, 40),
     "RCF-MNIST, images": Case(write_rcf_mnist, read_rcf_mnist, 60_000, 10_000),

@@ -230,7 +230,7 @@ def test_docs_are_written_from_what_is_published(folder, capsys):
     assert "| SimMIM, DeiT-B, 800ep |  |" in text
     opening = overview.partition("\n## ")[0]
     assert "![Differences by row](figures/results.svg)" in opening
-    assert "of 1 rows without any difference, 0.0 are expected" in opening
+    assert "of 1 row without any difference, 0.0 are expected" in opening
     picture = (folder / "docs/figures/results.svg").read_bytes()
     assert b"SimMIM, DeiT-B" in picture and b"Switch EMA - EMA in the paper" in picture
     call(capsys, "reproduce", "--write-docs", "docs/results.md")
