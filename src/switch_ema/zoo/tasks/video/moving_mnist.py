@@ -32,6 +32,7 @@ SSIM = Metric(name="SSIM", higher_is_better=True)
 PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB")
 _NAMES = tuple(metric.name for metric in (MSE, MAE, SSIM, PSNR))
 _TEST_CLIPS = ("drawn", "published")
+WHOLE = Shard()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ class MovingMNIST(Task):
         return len(self.x_eval)
 
     def _errors(
-        self, predict: Callable[[Tensor], Tensor], shard: Shard
+        self, predict: Callable[[Tensor], Tensor], shard: Shard = WHOLE
     ) -> dict[str, float]:
         """Measure predictions part by part: all of them would take gigabytes.
 
@@ -254,9 +255,9 @@ class MovingMNIST(Task):
         drawn = moving_clips(self.digits, 1000, self.side, self.seed, "mean image")
         mean = drawn.float().mean((0, 1)) / 255
         return {
-            "copy of the last frame": self._errors(lambda seen: seen[:, -1:], Shard()),
-            "mean image": self._errors(lambda _: mean, Shard()),
-            "black frames": self._errors(lambda _: torch.zeros(1), Shard()),
+            "copy of the last frame": self._errors(lambda seen: seen[:, -1:]),
+            "mean image": self._errors(lambda _: mean),
+            "black frames": self._errors(lambda _: torch.zeros(1)),
         }
 
     def samples(self, model: nn.Module) -> dict[str, Tensor]:
@@ -331,8 +332,8 @@ class FrameErrors:
         named = {metric.name: float(value) for metric, value in sums.items()}
         self._parts.append((len(truth), named))
 
-    def means(self, shard: Shard) -> dict[str, float]:
-        """Return the means over all frames so far, of all workers."""
+    def means(self, shard: Shard = WHOLE) -> dict[str, float]:
+        """Return the means over all frames so far, of all workers of a shard."""
         parts = shard.gather_items(self._parts)
         frames = sum(count for count, _ in parts)
         return {name: sum(sums[name] for _, sums in parts) / frames for name in _NAMES}
