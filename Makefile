@@ -34,10 +34,11 @@ demo: $(VENV)/.bench
 # on a CPU. ROWS='*' rehearses all 68, SIDE=64 with smaller images.
 ROWS ?= resnet50-sgd resnet18 simclr-cifar100 moco-v3 mask-rcnn-2x yolox-s cifar10 simvp rcf-mnist-resnet18 lstm-sgd bert-yelp
 SIDE ?=
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 rehearse: setup
 	env -u SWITCH_EMA_DATA $(VENV)/bin/switch-ema reproduce all --scale paper --rehearse \
-		--max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
+		--threads $(CORES) --max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
 		$(if $(SIDE),--rehearse-side $(SIDE)) --out runs/rehearse
 
 # The rows of docs/protocol.md, trained until Switch EMA against EMA is decided: some

@@ -49,13 +49,11 @@ def test_rows_are_rehearsed_shown_and_stored(folder, capsys, monkeypatch):
     code, out, err = call(capsys, *RUN, "--rows", "resnet18")
     assert code == 0 and err == ""
     assert "table-3 resnet18 rehearsed (1 s)" in out
-    (line,) = [line for line in out.splitlines() if line.startswith("resnet18 ")]
-    # batch, step, memory, rates of input and step, hours
-    assert line.split()[1:7] == ["none", "2/100", "0.50", "1.3", "-", "1000"]
-    assert line.split()[7] == "4.00"
+    (line,) = [line for line in out.splitlines() if line.startswith("3 resnet18 ")]
+    # data, batch, step, memory, rates of input and step, hours
+    assert line.split()[2:] == ["no", "2/100", "0.50", "1.3", "1000", "4.00", "11k"]
     assert "`switch-ema data cifar100` says how to get them." in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
-    assert line.split()[8] == "11k"
     # The plan then has the hours.
     monkeypatch.setenv("COLUMNS", "200")
     plan = ("reproduce", "table-3", "--scale", "paper", "--rows", "resnet18")
@@ -73,6 +71,21 @@ def test_a_failed_row_does_not_stop_the_others(folder, capsys):
     )
 
 
+def test_the_widest_rows_fit_a_terminal(folder, capsys, monkeypatch):
+    """With a GPU, and with numbers of all sizes."""
+    large = replace(
+        MEASURED, batch=2048, step_seconds=0.031, device_mb=79_000.0, input_rate=4.9e7
+    )
+    monkeypatch.setattr("tests.commands.test_rehearse.MEASURED", large)
+    every = ("reproduce", "all", "--scale", "paper", "--rehearse")
+    rows = ("barlow-twins-cifar100", "imdb-wiki-convnext-t", "bert-wikitext")
+    code, out, _ = call(capsys, *every, "--rows", *rows)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    (line,) = [one for one in out.splitlines() if one.startswith("12 bert-wikitext ")]
+    assert line.split()[2:7] == ["no", "2048/33k", "0.031", "1.3", "79.0"]
+    assert line.split()[7:9] == ["49M", "66k"] and "…" not in out
+
+
 def test_json(folder, capsys):
     code, out, _ = call(capsys, *RUN, *TWO, "--format", "json")
     assert code != 0
@@ -84,7 +97,7 @@ def test_json(folder, capsys):
 
 def test_smaller_images_give_no_hours(folder, capsys):
     code, out, _ = call(capsys, *RUN, "--rows", "resnet18", "--rehearse-side", "16")
-    (line,) = [line for line in out.splitlines() if line.startswith("resnet18 ")]
+    (line,) = [line for line in out.splitlines() if line.startswith("3 resnet18 ")]
     assert code == 0 and line.split()[-1] == "-"
     assert "With smaller images no hours are estimated." in out
 
@@ -113,6 +126,15 @@ def test_the_table_of_a_page_is_replaced(folder, capsys):
     assert cells[7].split(" / ")[0] == f"{hours:.2g}"
     (other,) = [line for line in text.splitlines() if "vgg13-bn" in line]
     assert "| no |" in other
+    # Rows that are not stored here, or not asked for, keep their lines.
+    elsewhere = "| `3 vgg13-bn` | cifar100 | VGG, 9,462,180 | elsewhere |"
+    page.write_text(page.read_text().replace(other, elsewhere))
+    for asked in (("vgg13-bn",), ("resnet18",), ("vgg13-bn", "swin-s")):
+        code, _, _ = call(capsys, *RUN, "--rows", *asked, "--write-docs", "page.md")
+        text = page.read_text()
+        assert code == 0 and line in text and elsewhere in text
+    (new,) = [one for one in text.splitlines() if "swin-s" in one]
+    assert "| no |" in new and text.count("| row |") == 1
     page.write_text("without marks")
     code, _, err = call(capsys, *RUN, "--write-docs", "page.md")
     assert code != 0 and "must contain the lines" in err

@@ -104,13 +104,27 @@ def test_the_plan_of_a_cluster_says_what_it_costs_and_what_is_refused(
     cluster = ("--executor", "ray", "--workers-per-training", "8", "--dry-run")
     code, out, _ = call(capsys, *plan, *cluster)
     words = " ".join(out.split())
-    assert code == 0 and "Total GPU-hours: unknown," in words
+    assert code == 0 and "Total GPU-hours: unknown until every row was" in words
     assert "Each training splits its batches over 8 workers" in words
     assert "cannot be divided" not in words
     methods = ("--methods", "plain", "posthoc-ema")
     code, out, _ = call(capsys, *plan, *cluster, *methods)
     words = " ".join(out.split())
     assert "cannot be divided among several workers, because posthoc-ema" in words
+
+
+def test_the_plan_breaks_no_names_in_80_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("SWITCH_EMA_DATA", str(tmp_path))
+    plan = ("reproduce", "table-7", "--scale", "paper", "--dry-run")
+    code, out, _ = call(capsys, *plan)
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0 and ["table-7", "retinanet-swin-t-1x", "3", "unknown"] in lines
+    assert all(
+        part in out
+        for part in ("backbone=swin-t, ", "weights=imagenet", "switch-ema:decay=0.999")
+    )
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_pretraining_on_imagenet_is_planned_without_its_data(tmp_path, capsys):
@@ -216,7 +230,7 @@ def test_docs_are_written_from_what_is_published(folder, capsys):
     assert "| SimMIM, DeiT-B, 800ep |  |" in text
     opening = overview.partition("\n## ")[0]
     assert "![Differences by row](figures/results.svg)" in opening
-    assert "of 1 rows without any difference, 0.0 are expected" in opening
+    assert "of 1 row without any difference, 0.0 are expected" in opening
     picture = (folder / "docs/figures/results.svg").read_bytes()
     assert b"SimMIM, DeiT-B" in picture and b"Switch EMA - EMA in the paper" in picture
     call(capsys, "reproduce", "--write-docs", "docs/results.md")

@@ -353,6 +353,7 @@ class _Runner:
             self.sources,
             self.inputs,
             saves_every=self.saves_every,
+            readers=self.options.readers,
             skip_broken=self.options.skip_broken,
             checkpoint_every=self.options.checkpoint_seconds,
             threads=self.arithmetic.threads,

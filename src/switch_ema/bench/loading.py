@@ -9,6 +9,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -21,6 +22,7 @@ from switch_ema.bench.option_docs import Option, meanings_of, values_of
 from switch_ema.bench.spec import (
     FOLDER,
     KINDS,
+    READERS,
     SCRIPT,
     SEED,
     Spec,
@@ -250,6 +252,14 @@ def load_task_class(task: str | Spec) -> tuple[type[Task], Spec]:
         raise unknown("task", spec.name, names, ", or path/to/file.py:ClassName")
     _check_options(task_class, spec)
     return task_class, spec
+
+
+def with_readers(task: str, readers: int | None) -> Spec:
+    """Set how many processes read a task's data, if given and if it has the option."""
+    task_class, spec = load_task_class(task)
+    if readers is None or READERS not in options_of(task_class):
+        return spec
+    return replace(spec, options={**spec.options, READERS: readers})
 
 
 def create_task(task: str | Spec, seeds: Sequence[int], *, split: str = "test") -> Task:

@@ -28,6 +28,8 @@ KINDS: dict[type, str] = {
 """Names of option types in messages."""
 
 
+READERS = "workers"
+"""Option of tasks that read files: how many processes do so."""
 SHARE = "f"
 """Factor that stands for the share of progress that a switch keeps."""
 EPOCHS = "epochs"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.text import listed, unknown
+from switch_ema.commands.tables import narrow_table
 
 if TYPE_CHECKING:
     from switch_ema.zoo.data.sources import DataSource
@@ -117,30 +117,36 @@ def _download(names: Sequence[str], console: Console) -> None:
 
 def _print_by_table(sources: "dict[str, DataSource]", console: Console) -> None:
     """Print what each table needs, and where each dataset is."""
-    needs = Table("table", "needs", "missing", title="The paper's tables, at its scale")
+    needs = narrow_table("Data of the paper's tables, at its scale")
+    needs.add_column("table", no_wrap=True)
+    for column in ("found", "missing"):
+        needs.add_column(column)
     for table, data in data_of_tables().items():
         missing = [name for name in data if not sources[name].found]
-        listing = ", ".join(data) or "nothing"
-        needs.add_row(table, escape(listing), escape(", ".join(missing)))
+        found = (
+            [name for name in data if name not in missing]
+            if data
+            else ["nothing needed"]
+        )
+        needs.add_row(table, *(escape(", ".join(part)) for part in (found, missing)))
     console.print(needs)
-    places = Table(title="Data")
-    for column in ("data", "found"):
-        places.add_column(column, no_wrap=True)
-    places.add_column("where, or the publisher's page", overflow="fold")
+    console.print("\nWhere it is or, if it was not found, the publisher's page:\n")
+    width = max(map(len, sources))
     for source in sources.values():
-        where = escape(source.where or source.page or source.how)
-        places.add_row(source.name, "[green]yes[/]" if source.found else "no", where)
-    console.print(places)
+        where = source.where or source.page or source.how
+        state = "found  " if source.found else "missing"
+        # Not in a table, which would break paths and addresses.
+        line = f"{source.name:{width}}  {state}  {where}"
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    console.print()
     console.print("switch-ema data NAME shows which files are looked for.")
 
 
 def _print_details(sources: "Sequence[DataSource]", console: Console) -> None:
-    printed = Table(show_header=False, show_lines=True)
-    printed.add_column(no_wrap=True)
-    printed.add_column(overflow="fold")
     for source in sources:
+        console.print(escape(source.name), style="bold")
         lines = [f"found: {source.where}" if source.found else f"missing: {source.how}"]
         if source.page:
             lines.append(f"publisher: {source.page}")
-        printed.add_row(escape(source.name), escape("\n".join(lines)))
-    console.print(printed)
+        for line in lines:
+            console.print(escape(f"  {line}"), soft_wrap=True, highlight=False)

@@ -3,17 +3,14 @@
 import json
 import shlex
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
+from switch_ema.commands.tables import narrow_table
 
 if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce
@@ -41,6 +38,8 @@ def rehearse(flags: "Reproduce", console: Console) -> None:
         raise UsageError(f"name tables to rehearse, such as table-2, or {_ALL}.")
     plans = plan_rows(tables, flags.rows, flags.settings, flags.run.out)
     if flags.run.dry_run:
+        from switch_ema.commands.reproduce_plan import print_data_check
+
         print_data_check(plans, console)
         return
     _rehearse_rows(flags, plans, console)
@@ -85,13 +84,13 @@ def _rehearse_rows(
 def _write_page(
     plans: "Sequence[RowPlan]", out: Path, path: Path, console: Console
 ) -> None:
-    from switch_ema.paper.show.rehearsal_table import rehearsal_page, replaced
+    from switch_ema.paper.show.rehearsal_table import write_rehearsals
 
     if path.suffix != ".md":
         raise UsageError(f"--write-docs needs the path of a .md file, got {path}.")
     arguments = ["--scale", "paper", "--rehearse", "--write-docs", str(path)]
     command = shlex.join(["switch-ema", "reproduce", *arguments])
-    write_atomically(path, replaced(path, rehearsal_page(plans, out, command)))
+    write_rehearsals(path, plans, out, command)
     console.print(f"Written: {escape(str(path))}", soft_wrap=True)
 
 
@@ -106,25 +105,24 @@ def _as_data(plan: "RowPlan", found: "Rehearsal") -> dict[str, object]:
 def _print_rehearsals(
     done: "Sequence[tuple[RowPlan, Rehearsal]]", console: Console
 ) -> None:
-    """Print a table of measurements for each table of the paper."""
-    for name, rows in groupby(done, lambda one: one[1].table):
-        table = Table(
-            title=f"{name}, rehearsed",
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
+    """Print the measurements, one line per row, in 80 columns."""
+    headings = (
+        _HEADINGS if _used_gpu(done) else tuple(h for h in _HEADINGS if h != _GPU)
+    )
+    table = narrow_table("Rehearsed rows")
+    table.add_column("row", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    for plan, found in done:
+        cells = _cells(plan, found)
+        table.add_row(
+            escape(f"{found.table.removeprefix('table-')} {found.row}"),
+            *(cells.get(heading, "") for heading in headings),
         )
-        table.add_column("row", no_wrap=True)
-        table.add_column("data", no_wrap=True)
-        for heading in _HEADINGS:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for plan, found in rows:
-            table.add_row(escape(found.row), *_cells(plan, found))
-        console.print(table)
+    console.print(table)
     console.print(
-        "Step: seconds of an optimizer step, without waiting for data. Rates: examples "
+        "Data: whether it was found. Batch: examples per step, of the paper's. Step: "
+        "seconds of an optimizer step, without waiting for data. Input, step: examples "
         "per second of the input pipeline alone and of the step. Hours: all methods, "
         "seeds and epochs of the row with complete data on this machine, one training "
         "at a time."
@@ -145,81 +143,48 @@ def _print_missing(names: Sequence[str], console: Console) -> None:
         )
 
 
-_HEADINGS = ("batch", "step s", "RAM GB", "GPU GB", "input/s", "step/s", "hours")
+_GPU = "GPU GB"
+_HEADINGS = ("data", "batch", "step s", "RAM GB", _GPU, "input /s", "step /s", "hours")
 
 
-def _cells(plan: "RowPlan", found: "Rehearsal") -> list[str]:
+def _used_gpu(done: "Sequence[tuple[RowPlan, Rehearsal]]") -> bool:
+    measured = [found.measured for _, found in done]
+    return any(one is not None and one.device_mb is not None for one in measured)
+
+
+def _cells(plan: "RowPlan", found: "Rehearsal") -> dict[str, str]:
+    """Return the cells of a row by heading."""
     from switch_ema.bench.plan.cells import make_plan
     from switch_ema.paper.reproduce.full_size import full_size
     from switch_ema.paper.reproduce.rehearsals import estimated_hours
 
-    data = "none" if found.missing else "found"
-    one, size = found.measured, full_size(found.task)
+    cells = {"data": "no" if found.missing else "yes"}
+    one = found.measured
     if one is None:
-        return [data, "failed", *[""] * (len(_HEADINGS) - 1)]
+        return cells | {"batch": "failed"}
     hours = estimated_hours(found, make_plan(plan.config))
-    return [
-        data,
-        f"{one.batch}/{size.batch}",
-        _short(one.step_seconds),
-        f"{one.process_mb / 1e3:.1f}",
-        "-" if one.device_mb is None else f"{one.device_mb / 1e3:.1f}",
-        _short(one.input_rate),
-        _short(one.batch / one.step_seconds),
-        "-" if hours is None else _short(hours),
-    ]
+    gigabytes = "-" if one.device_mb is None else f"{one.device_mb / 1e3:.1f}"
+    return cells | {
+        "batch": f"{one.batch}/{_short(full_size(found.task).batch)}",
+        "step s": _short(one.step_seconds),
+        "RAM GB": f"{one.process_mb / 1e3:.1f}",
+        _GPU: gigabytes,
+        "input /s": _short(one.input_rate),
+        "step /s": _short(one.batch / one.step_seconds),
+        "hours": "-" if hours is None else _short(hours),
+    }
 
 
 def _short(value: float) -> str:
-    """Format a number with about three digits.
+    """Format a number in five characters or less.
 
-    >>> [_short(value) for value in (0.01234, 1.234, 1234.5, 123456.7)]
-    ['0.012', '1.23', '1234', '123k']
+    >>> [_short(value) for value in (0.01234, 1.234, 12.34, 4096, 123456.7, 3294000)]
+    ['0.012', '1.23', '12.3', '4096', '123k', '3.3M']
     """
+    if value >= 1e6:
+        return f"{value / 1e6:.1f}M" if value < 1e7 else f"{value / 1e6:.0f}M"
     if value >= 100:
         return f"{value:.0f}" if value < 1e4 else f"{value / 1e3:.0f}k"
+    if value >= 10:
+        return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
-
-
-def print_data_check(plans: "Sequence[RowPlan]", console: Console) -> None:
-    """Print which data of each row is there, and where."""
-    from switch_ema.paper.reproduce.rehearse import check_data
-
-    table = Table(title="Data")
-    for name in ("row", "found", "missing"):
-        table.add_column(name, overflow="fold")
-    lacking: list[str] = []
-    for plan in plans:
-        check = check_data(plan)
-        lacking += (*check.missing, *check.weights)
-        table.add_row(
-            escape(f"{plan.table.name} {plan.row.name}"),
-            escape(", ".join(f"{k}: {v}" for k, v in check.found.items())),
-            escape(", ".join((*check.missing, *check.weights))),
-        )
-    console.print(table)
-    if lacking:
-        names = " ".join(dict.fromkeys(lacking))
-        console.print(f"`switch-ema data {escape(names)}` says how to get the rest.")
-
-
-def planned_cost(plan: "RowPlan", out: Path) -> tuple[float | None, str]:
-    """Return the remaining GPU-hours of a row, if known, and a text.
-
-    They come from finished trainings on GPUs, else from a rehearsal on one. After a
-    rehearsal without a GPU the text gives the hours on this machine.
-    """
-    from switch_ema.paper.reproduce.estimate import gpu_hours
-    from switch_ema.paper.reproduce.rehearsals import load_rehearsal, rehearsed_hours
-
-    known = gpu_hours(plan)
-    if known is not None:
-        return known, f"{known:.1f}"
-    hours = rehearsed_hours(plan, out)
-    if hours is None:
-        return None, "unknown; --rehearse"
-    found = load_rehearsal(out, plan.table.name, plan.row.name)
-    assert found is not None and found.measured is not None
-    if found.measured.device == "cpu":
-        return None, f"{hours:,.0f} h on this CPU"
-    return hours, f"{hours:,.0f}, rehearsed"

@@ -17,7 +17,8 @@ from switch_ema.bench.report.sections import load_sections, save_section
 from switch_ema.bench.results.folder import REPORT
 from switch_ema.bench.text import counted, read_duration
 from switch_ema.commands.progress import TwoBars
-from switch_ema.commands.reproduce import ALL, write_part
+from switch_ema.commands.reproduce import ALL
+from switch_ema.commands.reproduce_tables import write_part
 from switch_ema.commands.show_section import print_sheet
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.collect import StoredRows

@@ -248,6 +248,7 @@ def test_torchrun_has_chosen_the_workers(monkeypatch):
     ("options", "message"),
     [
         ({"workers_per_training": 0}, r"workers_per_training must be in \[1, 4096\]"),
+        ({"readers": -1}, r"readers must be in \[0, 4096\], got -1"),
         ({"slurm": ("a=b",)}, "slurm needs --executor slurm"),
         ({"executor": "slurm", "slurm": ("gpu",)}, "options as name=value"),
     ],

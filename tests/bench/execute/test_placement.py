@@ -1,5 +1,6 @@
 """Trainings on GPUs, with a fake number of them, and the cores that they use."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ def test_slurm_asks_for_the_cores_of_threads_and_loaders(seeing, tmp_path, monke
     [cell] = make_plan(CompareConfig(tasks=(task,), methods=("plain",), seeds=1))
     context = RunContext(tmp_path, "cpu", threads=2)
     assert cores_of(cell, context) == 8
+    assert cores_of(cell, replace(context, readers=3)) == 5
     asked = {}
 
     class Executor:

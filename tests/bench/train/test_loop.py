@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from switch_ema.bench.task import Recipe
 from switch_ema.bench.train import loop
 from switch_ema.bench.train.checkpoints import checkpoint_path
 from switch_ema.bench.train.context import RunContext
-from switch_ema.bench.train.loop import train_cell
+from switch_ema.bench.train.loop import Training, train_cell
 
 
 def run(cell, folder):
@@ -30,6 +31,21 @@ def test_passive_methods_share_one_training_and_active_ones_train_alone(config):
         ("lookahead:k=3",),
         ("switch-ema",),
     ]
+
+
+def test_a_task_gets_the_processes_that_read_if_it_has_the_option(tiny, tmp_path):
+    path = Path(tiny.partition(":")[0])
+    reading = "self.workers = workers\n        super().__init__(seed)"
+    text = path.read_text().replace('split="test"):', 'split="test", workers=1):')
+    path.write_text(text.replace("super().__init__(seed)", reading))
+    config = CompareConfig(tasks=(tiny,), methods=("plain",), seeds=1)
+    [cell] = make_plan(config)
+    for readers, found in ((None, 1), (0, 0), (4, 4)):
+        context = RunContext(tmp_path, "cpu", readers=readers)
+        assert Training(cell, context).task.workers == found
+    path.write_text(path.read_text().replace("workers=1):", "others=1):"))
+    path.write_text(path.read_text().replace("workers = workers", "others = others"))
+    assert Training(cell, RunContext(tmp_path, "cpu", readers=4)).task.others == 1
 
 
 def test_riding_along_changes_nothing(tiny, tmp_path):

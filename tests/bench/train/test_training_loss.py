@@ -13,6 +13,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import TRAINING_LOSS
 from switch_ema.bench.task import Metric
 from switch_ema.bench.train.context import RunContext
+from switch_ema.bench.train.evaluation import showing
 from switch_ema.bench.train.loop import Training
 from switch_ema.bench.train.training_loss import has_training_loss, training_losses
 
@@ -30,7 +31,7 @@ def test_it_is_the_loss_of_the_weights_that_a_method_returns(tiny, tmp_path):
     training, result = trained(tiny, tmp_path)
     loader = list(training.task.train_loader(0))
     for label in METHODS[:2]:
-        with training._averaged(label, 0), torch.no_grad():
+        with showing(training, label, 0), torch.no_grad():
             losses = [training.task.loss(training.model, batch) for batch in loader]
         (found,) = result.training_losses[label]
         assert found == pytest.approx(float(torch.stack(losses).mean()), rel=1e-6)

@@ -11,6 +11,7 @@ from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.spec import parse_spec
 from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.plan import plan_row
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
 from switch_ema.paper.show.figures.figure import PaperFigure
 from switch_ema.paper.tables.table import (
@@ -298,14 +299,33 @@ def test_bf16_is_the_default_at_the_papers_scale_only():
 
 def test_set_replaces_options_of_the_task():
     row = find("table-3", "resnet18")
-    config = config_of(row, scale="paper", set="workers=16,batch=64")
+    config = config_of(row, scale="paper", set="noise=0.5,batch=64")
     options = parse_spec(config.tasks[0]).options
-    assert (options["workers"], options["batch"]) == (16, 64)
+    assert (options["noise"], options["batch"]) == (0.5, 64)
     assert options["network"] == "resnet18"
     with pytest.raises(UsageError, match="has no option 'wrong'"):
         make_plan(config_of(row, set="wrong=1"))
     with pytest.raises(UsageError, match="--set: options are written as key=value"):
         config_of(row, set="workers")
+
+
+def test_processes_that_read_are_not_part_of_a_row(tmp_path):
+    def plan(table, row, given):
+        settings = RowSettings(scale="paper", set=given)
+        return plan_row(TABLES[table], find(table, row), settings, tmp_path)
+
+    first = plan("table-3", "resnet18", "workers=16,batch=50")
+    assert first.readers == 16 and "workers" not in first.config.tasks[0]
+    first.folder.mkdir(parents=True)
+    (first.folder / "config.json").write_text(first.config.to_json())
+    again = plan("table-3", "resnet18", "workers=2,batch=50")
+    assert again.readers == 2 and again.config == first.config
+    with pytest.raises(UsageError, match="holds this row with other settings"):
+        plan("table-3", "resnet18", "workers=16,batch=25")
+    with pytest.raises(UsageError, match="awd-lstm has no option 'workers'"):
+        plan("table-11", "lstm-sgd", "workers=2")
+    with pytest.raises(UsageError, match="workers must be a whole number"):
+        plan("table-3", "vgg13-bn", "workers=two")
 
 
 def test_bad_settings_are_told():

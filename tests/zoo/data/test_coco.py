@@ -1,5 +1,6 @@
 import json
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,35 @@ def test_the_layout_of_coco_itself(tmp_path: Path) -> None:
     assert len(train) == len(test) == 2
 
 
+def _cut(path: Path, count: int) -> None:
+    path.write_text(path.read_text()[:-count])
+
+
+def write_lists(folder: Path, **changes: Any) -> None:
+    content = json.loads((folder / "val.json").read_text())
+    (folder / "val.json").write_text(json.dumps({**content, **changes}))
+
+
+def test_annotations_are_never_all_in_memory_as_objects(tmp_path: Path) -> None:
+    outline = [[round(2 + 0.37 * n % 20, 2) for n in range(200)]]
+    many = [
+        annotation(number, image_id=1 + number % 2, segmentation=outline)
+        for number in range(2000)
+    ]
+    folder = write(tmp_path / "coco", many)
+    del many
+    size = (folder / "train.json").stat().st_size
+    for masks, copies in ((True, 4.5), (False, 2.5)):
+        tracemalloc.start()
+        train, _ = open_folder(folder, masks=masks)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert train.count(0) == 1000
+        # The text, and what is kept of it and of the other file; objects take more.
+        assert peak < copies * size
+        del train
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -176,6 +206,11 @@ def test_the_layout_of_coco_itself(tmp_path: Path) -> None:
             "cannot be read as JSON",
         ),
         (lambda folder: (folder / "val.json").write_text("[]"), "must have the lists"),
+        (lambda folder: _cut(folder / "val.json", 9), "cannot be read as JSON"),
+        (lambda folder: write_lists(folder, images={}), "must have the lists"),
+        (lambda folder: write_lists(folder, images=[{}]), "must have id and file_name"),
+        (lambda folder: write_lists(folder, categories=[]), "has no categories"),
+        (lambda folder: write_lists(folder, annotations=[3]), "must be an object, got"),
     ],
 )
 def test_a_wrong_path_is_one_sentence(

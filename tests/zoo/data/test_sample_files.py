@@ -13,6 +13,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import catalogue, sources
 from switch_ema.zoo.data.celeba import load_celeba
 from switch_ema.zoo.data.detection import load_detection
+from switch_ema.zoo.data.encoded_texts import TextFile
 from switch_ema.zoo.data.faces import load_faces
 from switch_ema.zoo.data.images import load_images
 from switch_ema.zoo.data.labelled_texts import load_labelled_texts
@@ -54,6 +55,12 @@ def test_every_table_of_the_paper_has_samples():
 
     needed = {name for data in data_of_tables().values() for name in data}
     assert {name for name in needed if not name.startswith("weights-")} == set(SAMPLES)
+
+
+def test_a_sample_of_reviews_gives_a_tokenizer_of_berts_size(folder):
+    """So a rehearsed BERT without pre-trained weights has all of its parameters."""
+    train, _ = sample("yelp", folder)
+    assert TextFile(train, "yelp").tokenizer(30_522).get_vocab_size() == 30_522
 
 
 @pytest.mark.parametrize("kind", ["CIFAR10", "CIFAR100"])

@@ -19,9 +19,10 @@ from switch_ema.bench.loading import create_task
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.sharding import Shard
-from switch_ema.bench.train import loop
+from switch_ema.bench.train import evaluation, loop
 from switch_ema.bench.train.context import RunContext
 from switch_ema.bench.train.data_parallel import train_as_worker
+from tests.zoo.tasks.regression_files import write_faces
 
 pytestmark = pytest.mark.zoo
 
@@ -132,6 +133,53 @@ def test_workers_measure_average_precision_of_parts_of_the_images(by_two):
     assert (read, all_read) == (40, 47)  # of three batches, two and one
 
 
+EVALUATED = {
+    "bert-text": "bert-text:dataset=pydoc,size=60,test_size=250",
+    "bert-lm": "bert-lm:dataset=pydoc,size=3000,test_size=1300,vocabulary=200",
+    "ddpm": "ddpm:size=64,samples=25,sampling_steps=2",
+    "moving-mnist": "moving-mnist:clips=8,tested=7,side=16",
+    "rcf-mnist": "rcf-mnist:dataset=digits,version=c-mixup,size=40,test_size=350",
+    "age": "age:folder=FACES,network=resnet18,batch=4",
+    "simclr": "simclr:size=301,batch=20",
+    "simclr from files": f"simclr:{FILES.replace('deit-t', 'resnet18')},batch=9",
+}
+
+
+@torch.no_grad()
+def evaluated(name, shard, folder):
+    """Evaluate an untrained network; return its values and the examples it computed."""
+    text = EVALUATED[name].replace("FACES", str(folder / "faces"))
+    task = create_task(text.replace("IMAGES", str(folder / "images")), (0,))
+    task.shard = shard
+    if name == "ddpm":
+        task.part = 10  # images at once, for more than one part
+    if name == "moving-mnist":
+        task.evaluated_at_once = 2
+    torch.manual_seed(0)
+    model, computed = task.model().eval(), []
+    for index, weights in enumerate(model.parameters()):  # some networks begin at 0
+        weights.add_(0.01 * torch.randn(weights.shape, generator=seeded(index)))
+    network = task.encoder_of(model) if "simclr" in name else model
+    network.register_forward_pre_hook(lambda _, inputs: computed.append(len(inputs[0])))
+    return task.evaluate(model), sum(computed)
+
+
+def seeded(number):
+    return torch.Generator().manual_seed(number)
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_two_workers_evaluate_as_one_process(name, by_two):
+    folder, ranks = by_two
+    alone, examples = evaluated(name, Shard(), folder)
+    (first, by_first), (second, by_second) = (rank["evaluated"][name] for rank in ranks)
+    assert first == second
+    close = 1e-6 if name == "ddpm" else 1e-12  # sums of features are rounded
+    assert first == pytest.approx(alone, rel=close)
+    assert by_first + by_second == examples
+    assert 0 < by_second <= examples / 2
+
+
 @contextmanager
 def opened_files():
     """Count how often each image file is opened by this process."""
@@ -162,6 +210,9 @@ def _work(rank, folder, port):
         trained = result and (result.values, result.trained)
         values[name] = trained, dict(opened)
     values["detections"] = detected(Shard(rank, 2))
+    values["evaluated"] = {
+        name: evaluated(name, Shard(rank, 2), folder) for name in EVALUATED
+    }
     torch.save(values, folder / f"values {rank}")
 
 
@@ -177,6 +228,7 @@ def by_two(tmp_path_factory):
             for index in range(count):
                 pixels = draw.integers(0, 255, (20, 24, 3)).astype(np.uint8)
                 Image.fromarray(pixels).save(place / f"{index}.png")
+    write_faces(folder / "faces")
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -189,7 +241,7 @@ def by_two(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_two_workers_train_as_one_process(name, by_two, tmp_path, monkeypatch):
     # Workers do not measure it, and it would open files again.
-    monkeypatch.setattr(loop, "has_training_loss", lambda task: False)
+    monkeypatch.setattr(evaluation, "has_training_loss", lambda task: False)
     folder, ranks = by_two
     case, ((values, trained), _) = CASES[name], ranks[0][name]
     with opened_files() as opened:

@@ -28,6 +28,9 @@ class RunOptions:
     """Cells to train at once; 0: one per GPU, or else per core; one for a script."""
     threads: int | None = None
     """Threads per training; None: the run's setting, which is 1 for a new run."""
+    readers: int | None = None
+    """Processes per training that read and augment its data, for tasks with the option
+    workers; None: the task's own choice. Results do not depend on it."""
     executor: str = "local"
     """Where to train cells: local (worker processes), ray or slurm (a cluster), or
     inline (this process)."""
@@ -77,6 +80,10 @@ class RunOptions:
             raise UsageError(f"skip_broken must be at least 0, got {self.skip_broken}.")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"threads must be in [1, 1024], got {self.threads}.")
+        if self.readers is not None and not 0 <= self.readers <= _MOST_WORKERS:
+            raise UsageError(
+                f"readers must be in [0, {_MOST_WORKERS}], got {self.readers}."
+            )
         if not 1 <= self.workers_per_training <= _MOST_WORKERS:
             raise UsageError(
                 f"workers_per_training must be in [1, {_MOST_WORKERS}], "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.loading import load_task_class
+from switch_ema.bench.loading import load_task_class, with_readers
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.train.context import RunContext
 
@@ -15,7 +15,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def cores_of(cell: Cell, context: RunContext) -> int:
     """Return the cores of one worker: its threads, and its processes that read data."""
-    task, spec = load_task_class(cell.task)
+    spec = with_readers(cell.task, context.readers)
+    task, _ = load_task_class(spec)
     return context.threads + task.reading_processes(spec.options)
 
 

@@ -40,6 +40,8 @@ class RunContext:
     """Torch threads; they affect the last bits of the results."""
     kernels: str | None = None
     """Kernels that the run started with, c or torch; None skips the check."""
+    readers: int | None = None
+    """Processes that read the data; None: the task's own choice."""
     skip_broken: int = 0
     """Broken files of the data that a training may leave out."""
     workers: int = 1

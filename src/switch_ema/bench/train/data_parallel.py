@@ -293,11 +293,12 @@ class SharedTraining(Training):
             super()._evaluate()
         elif self.cell.recipe.is_evaluated(self.epoch + 1):
             set_mode(self.optimizer, training=False)  # as on rank 0
-            self._fit_statistics()
+            self.fit_statistics()
 
-    def _fit_statistics(self) -> None:
+    def fit_statistics(self) -> None:
+        """Recompute batch-norm statistics, of whole batches."""
         with self._synchronised():  # needs every worker
-            super()._fit_statistics()
+            super().fit_statistics()
 
     def _finish_epoch(self, progress: OnProgress) -> None:
         broken = self.task.broken

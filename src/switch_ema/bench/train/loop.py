@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,36 +13,19 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import send_to_device, set_seed
 from torch import Tensor, nn
 
-from switch_ema.averaging.averager import Averager
 from switch_ema.bench.broken_files import LEFT_OUT
 from switch_ema.bench.loaders import feed, is_placed
-from switch_ema.bench.loading import check_unchanged, create_task
+from switch_ema.bench.loading import check_unchanged, create_task, with_readers
 from switch_ema.bench.method_names import CONTROL
-from switch_ema.bench.methods import (
-    Method,
-    as_teacher,
-    changed_epochs,
-    effective,
-    method_of,
-    of_optimizer,
-    parse_method,
-    surviving_share,
-    with_share,
-    with_share_as_alpha,
-)
-from switch_ema.bench.optimizers.overrides import change_optimizer
-from switch_ema.bench.optimizers.rates import rate_factor, scale_steps
 from switch_ema.bench.optimizers.schedules import create_schedule
 from switch_ema.bench.optimizers.step import set_mode, take_step
 from switch_ema.bench.plan.cells import Cell
-from switch_ema.bench.recipe import rounded_metric
-from switch_ema.bench.spec import SHARE, Change, parse_method_spec, task_slug
+from switch_ema.bench.spec import parse_method_spec, task_slug
 from switch_ema.bench.stacking.modules import clip_each_
 from switch_ema.bench.stacking.tasks import StackedTask
 from switch_ema.bench.task import (
     CONTROL_EPOCHS,
     CONTROL_PURPOSE,
-    EVALUATION_PURPOSE,
     JointLossTask,
     Loader,
     SeedBatchTask,
@@ -52,6 +34,7 @@ from switch_ema.bench.task import (
     epoch_seed,
 )
 from switch_ema.bench.train import task_checks
+from switch_ema.bench.train.cell_methods import CellMethods
 from switch_ema.bench.train.checkpoints import (
     Unreadable,
     load_checkpoint,
@@ -63,13 +46,19 @@ from switch_ema.bench.train.context import (
     check_kernels,
     using_threads,
 )
-from switch_ema.bench.train.deploy import rounded
 from switch_ema.bench.train.description import (
     batch_size,
     describe_batches,
     describe_model,
     describe_optimizer,
     describe_schedule,
+)
+from switch_ema.bench.train.evaluation import (
+    evaluate,
+    note_diverged,
+    note_samples,
+    note_training_losses,
+    rounded_metrics,
 )
 from switch_ema.bench.train.idle import why_idle
 from switch_ema.bench.train.joint_loss import back_propagate_jointly
@@ -83,19 +72,17 @@ from switch_ema.bench.train.precision import (
     to_channels_last,
     using_tf32,
 )
-from switch_ema.bench.train.result import CellResult, to_png
-from switch_ema.bench.train.selection import Selection
+from switch_ema.bench.train.result import CellResult, Clock
 from switch_ema.bench.train.signals import HeldSignals
 from switch_ema.bench.train.starts import Starts, batch_digests, weight_digests
 from switch_ema.bench.train.statistics import recompute_statistics
 from switch_ema.bench.train.step_log import StepLog, steps_path
-from switch_ema.bench.train.training_loss import has_training_loss, training_losses
 from switch_ema.bench.train.trajectory import save_point
 from switch_ema.bench.train.values import OnProgress, ValueLog, latest_of
 from switch_ema.bench.train.weights import save_weights
 
-_TRAINING, _SAMPLES = 0, 3 * 2**30
-"""Purposes of an epoch's random numbers: see ``epoch_seed``."""
+_TRAINING = 0
+"""Purpose of an epoch's random numbers: see ``epoch_seed``."""
 
 
 class Training:
@@ -137,10 +124,10 @@ class Training:
         )
         batches = len(self._make_loader(0))
         self.steps_per_epoch = math.ceil(batches / recipe.accumulate)
-        self.share = self._surviving_share()
-        self.cell = cell = self._with_share_of_epochs()
+        self.methods = CellMethods(cell, self.task, self.steps_per_epoch)
+        self.cell = cell = self.methods.cell
         recipe = cell.recipe
-        self._change_optimizer()
+        self.methods.change(self.optimizer)
         # Described here: the schedule changes the learning rate when it is created.
         trained = {
             "Network": describe_model(model, len(cell.networks)),
@@ -159,12 +146,13 @@ class Training:
             warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
             has_tail=recipe.extra_epochs > 0,
         )
-        if isinstance(self.task, StackedTask) and self._writes_weights():
+        if isinstance(self.task, StackedTask) and self.methods.write_weights:
             # Step hooks run in order of registration, so this precedes the averagers.
             self.task.watch_weights(model, self.optimizer)
-        self.shown = self._shown()
-        self.averagers = self._attach(model)
-        self.selections = self._select(model)
+        self.shown = self.methods.shown()
+        folder = context.folder / "cells" / cell.id
+        self.averagers = self.methods.attach(model, self.optimizer, folder)
+        self.selections = self.methods.select(model)
         if isinstance(self.task, SelfTeachingTask):
             (teacher,) = self.averagers.values()
             self.task.teach(teacher)
@@ -177,10 +165,10 @@ class Training:
         prepared = self.accelerator.prepare_optimizer(self.optimizer)
         self.stepper = prepared if scales else self.optimizer
         self.result = CellResult(
-            origin=origin, trained=trained, share=self.share, starts=starts
+            origin=origin, trained=trained, share=self.methods.share, starts=starts
         )
         for label in cell.methods:
-            method = self._method(label)
+            method = self.methods.find(label)
             self.result.options[label] = method.describe(recipe.scheduled_epochs)
         if self.accelerator.device.type == "cuda":
             trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
@@ -194,7 +182,8 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _make_task(self, split: str) -> Task:
-        return create_task(self.cell.task, self.cell.networks, split=split)
+        spec = with_readers(self.cell.task, self.context.readers)
+        return create_task(spec, self.cell.networks, split=split)
 
     def _accelerate(self, **more: Any) -> Accelerator:
         context = self.context
@@ -217,88 +206,6 @@ class Training:
         """Move the model to its device and set its precision."""
         prepared: nn.Module = self.accelerator.prepare_model(model)
         return prepared
-
-    def _surviving_share(self) -> float | None:
-        """Return the share f, if a method uses it."""
-        if not self.cell.control_of:
-            return None
-        return surviving_share(
-            self.cell.control_of, self.cell.recipe.methods, self.steps_per_epoch
-        )
-
-    def _with_share_of_epochs(self) -> Cell:
-        """Apply ``epochs*f``; planning has applied other changes of the epochs."""
-        changes = parse_method_spec(self.cell.methods[0]).changes
-        by_share = [change for change in changes if change.value == SHARE]
-        if self.share is None or by_share == of_optimizer(by_share):
-            return self.cell
-        epochs = self.cell.recipe.epochs
-        known = with_share(by_share, self.share)
-        return self.cell.lasting(changed_epochs(epochs, known))
-
-    def _change_optimizer(self) -> None:
-        """Apply the methods' optimizer settings."""
-        variants = self.cell.variants
-        if len(variants) > 1:
-            factors = [rate_factor(self.optimizer, changes) for changes in variants]
-            each = [factor for factor in factors for _ in self.cell.seeds]
-            scale_steps(self.optimizer, each)
-            return
-        changes: Iterable[Change] = parse_method_spec(self.cell.methods[0]).changes
-        if self.share is not None:
-            changes = with_share(changes, self.share)
-        change_optimizer(self.optimizer, of_optimizer(changes))
-
-    def _writes_weights(self) -> bool:
-        """Whether a method of the cell may overwrite the weights during a step."""
-        return not all(method_of(label).shares_training for label in self.cell.methods)
-
-    def _shown(self) -> dict[str, dict[str, slice]]:
-        """Map each attached method to its labels and their networks in the stack.
-
-        A method at several stacked learning rates is attached once.
-        """
-        variants, seeds = self.cell.variants, len(self.cell.seeds)
-        shown: dict[str, dict[str, slice]] = {}
-        first: dict[str, str] = {}
-        for label in self.cell.methods:
-            spec = method_of(label).spec
-            start = seeds * variants.index(tuple(effective(spec.changes)))
-            attached = first.setdefault(str(replace(spec, changes=())), label)
-            shown.setdefault(attached, {})[label] = slice(start, start + seeds)
-        return shown
-
-    def _attach(self, model: nn.Module) -> dict[str, Averager | None]:
-        folder = self.context.folder / "cells" / self.cell.id
-        averagers = {}
-        for label in self.shown:
-            averagers[label] = self._method(label).make(
-                model,
-                self.optimizer,
-                epochs=self.cell.recipe.scheduled_epochs,
-                folder=folder / label.replace("/", "-").replace(":", "-"),
-                probe=partial(task_checks.loss_and_error, self.task),
-            )
-        return averagers
-
-    def _select(self, model: nn.Module) -> dict[str, Selection]:
-        """Create the epoch selection of each ``+best`` method."""
-        chosen = [label for label in self.shown if self._method(label).keeps_best]
-        if not chosen:
-            return {}
-        examples = task_checks.count_examples(self.task, model)
-        metric = self.task.metrics[0]
-        return {label: Selection(metric, examples) for label in chosen}
-
-    def _method(self, label: str) -> Method:
-        method = parse_method(label, self.cell.recipe.methods)
-        if self.share is not None:
-            method = with_share_as_alpha(method, self.share, self.steps_per_epoch)
-        if not isinstance(self.task, SelfTeachingTask):
-            return method
-        steps = self.cell.recipe.epochs * self.steps_per_epoch
-        final, memory = self.task.final_decay, self.task.memory
-        return as_teacher(method, steps=steps, final_decay=final, exclude=memory)
 
     def run(self, progress: OnProgress = lambda epoch, latest: None) -> CellResult:
         """Train to the end; checkpoints make it resumable.
@@ -330,7 +237,7 @@ class Training:
                 self._save_within_epoch(None)
                 self._evaluate()
             except FloatingPointError as error:
-                self._diverged(str(error))
+                note_diverged(self, str(error))
             self.epoch += 1
             self._finish_epoch(progress)
         self._end_trackers()
@@ -340,9 +247,9 @@ class Training:
             self.result.message = "; ".join(filter(None, (restarted, missing)))
             self.result.starts.end = self._digest(self.model)
             self._note_idle()
-            self._note_training_losses()
+            note_training_losses(self)
             if self.context.makes_samples:
-                self._sample()
+                note_samples(self)
         if left_out := self.task.broken.describe():
             self.result.trained[LEFT_OUT] = left_out
         state = state_mb(self.model, [self.optimizer], self.averagers.values())
@@ -350,17 +257,18 @@ class Training:
         return self.result
 
     @property
-    def _is_stacked(self) -> bool:
+    def is_stacked(self) -> bool:
+        """Whether the cell trains several seeds as one model."""
         return isinstance(self.task, SeedBatchTask)
 
     def _digest(self, model: nn.Module) -> list[str]:
-        return weight_digests(model, len(self.cell.seeds), stacked=self._is_stacked)
+        return weight_digests(model, len(self.cell.seeds), stacked=self.is_stacked)
 
     def _note_idle(self) -> None:
         """Record the methods that did not act."""
         for attached, averager in self.averagers.items():
             length = self.cell.recipe.scheduled_epochs
-            why = why_idle(self._method(attached), averager, length)
+            why = why_idle(self.methods.find(attached), averager, length)
             if why:
                 self.result.idle |= dict.fromkeys(self.shown[attached], why)
 
@@ -407,17 +315,17 @@ class Training:
         self._count_training()
         device = self.accelerator.device
         save_checkpoint(self, self.position.state(loader, device))
-        self._clock = _Clock()
+        self._clock = Clock()
 
-    def _seed(self, purpose: int) -> None:
+    def seed_epoch(self, purpose: int) -> None:
         """Seed the random numbers of this epoch for one purpose."""
         set_seed(epoch_seed(self.task.seed, self.epoch, purpose))
 
     def _train_epoch(self) -> None:
-        self._clock = _Clock()
+        self._clock = Clock()
         names = [parse_method_spec(label).name for label in self.cell.methods]
         is_control = CONTROL in names
-        self._seed(CONTROL_PURPOSE if is_control else _TRAINING)
+        self.seed_epoch(CONTROL_PURPOSE if is_control else _TRAINING)
         self.model.train()
         set_mode(self.optimizer, training=True)
         # Offset epoch numbers give the control a different order of the data.
@@ -471,7 +379,7 @@ class Training:
 
     def _count_examples(self, batch: Any) -> int:
         """Count the examples of a batch, over all workers; 0 if unknown."""
-        return batch_size(batch, dimension=1 if self._is_stacked else 0) or 0
+        return batch_size(batch, dimension=1 if self.is_stacked else 0) or 0
 
     def _log_steps(self, total: Tensor, batches: int) -> None:
         self.step_log.write(
@@ -559,12 +467,12 @@ class Training:
             batch,
             self.steps_per_epoch,
             self.cell.recipe.accumulate,
-            stacked=self._is_stacked,
+            stacked=self.is_stacked,
             size=self._whole,
         )
         if self.epoch == 0 and not is_control:
             self.result.starts.batch = batch_digests(
-                batch, len(self.cell.seeds), stacked=self._is_stacked
+                batch, len(self.cell.seeds), stacked=self.is_stacked
             )
 
     def _of_all(self, total: Tensor) -> Tensor:
@@ -579,41 +487,17 @@ class Training:
         if task.has_stopped.all():
             raise FloatingPointError("the training loss is not finite")
 
-    @torch.no_grad()
     def _evaluate(self) -> None:
         """Evaluate every method; epochs without an evaluation get NaN."""
-        if not self.cell.recipe.is_evaluated(self.epoch + 1):
-            for label in self.averagers:
-                self._note(label, self._not_measured())
-            return
-        clock = _Clock()
-        if isinstance(self.task, StackedTask) and isinstance(self.tested, StackedTask):
-            self.tested.has_stopped = self.task.has_stopped
-        self._fit_statistics()
-        found, held_out = {}, {}
-        for label in self.averagers:
-            self._save_within_epoch(None)
-            found[label] = self._measure(self.tested, label)
-            found[label] |= self._measure_rounded(label)
-            if label in self.selections:
-                metric = self.selections[label].metric.name
-                held_out[label] = self._measure(self.task, label)[metric]
-        # Noted all at once: an epoch has the values of all methods or of none.
-        for label, measured in found.items():
-            if label in held_out:
-                measured = self.selections[label].add(held_out[label], measured)
-            self._note(label, measured)
-        seconds, processor = clock.lap()
-        self.result.evaluate_seconds += seconds
-        self.result.processor_seconds += processor * self.context.workers
+        evaluate(self, between=partial(self._save_within_epoch, None))
 
-    def _fit_statistics(self) -> None:
+    def fit_statistics(self) -> None:
         """Recompute the batch-norm statistics of averages with a budget, as SWA does.
 
         Their weights are far apart, so the mean of their statistics does not fit.
         """
         for label, averager in self.averagers.items():
-            has_budget = self._method(label).budget is not None
+            has_budget = self.methods.find(label).budget is not None
             if has_budget and averager is not None and averager.has_average:
                 recompute_statistics(
                     self.task,
@@ -621,101 +505,6 @@ class Training:
                     epoch=self.epoch,
                     device=self.accelerator.device,
                 )
-
-    def _measure(
-        self, task: Task, label: str, rounding: str = ""
-    ) -> dict[str, list[float]]:
-        """Evaluate a method's weights, rounded if a rounding is given."""
-        changed = (
-            rounded(self.model, rounding, stacked=self._is_stacked)
-            if rounding
-            else nullcontext()
-        )
-        with self._averaged(label, EVALUATION_PURPOSE), changed:
-            return task_checks.measure(task, self.model, len(self.cell.networks))
-
-    def _measure_rounded(self, label: str) -> dict[str, list[float]]:
-        """Evaluate a method's final weights after rounding; earlier epochs get NaN.
-
-        A method with a selection may end up with the weights of any epoch.
-        """
-        is_last = self.epoch + 1 == self.cell.recipe.epochs
-        if not is_last and label not in self.selections:
-            nothing = [math.nan] * len(self.cell.networks)
-            return dict.fromkeys(self._rounded_metrics.values(), nothing)
-        metric = self.task.metrics[0].name
-        return {
-            name: self._measure(self.tested, label, kind)[metric]
-            for kind, name in self._rounded_metrics.items()
-        }
-
-    @property
-    def _rounded_metrics(self) -> dict[str, str]:
-        """Map each requested rounding to the name of its metric."""
-        metric, kinds = self.task.metrics[0], self.cell.recipe.roundings
-        return {kind: rounded_metric(metric, kind).name for kind in kinds}
-
-    def _note_training_losses(self) -> None:
-        """Measure the final weights of every method on training batches.
-
-        Not of ``+best`` methods, which return the weights of an earlier epoch, nor of
-        data-parallel trainings, in which the loss of a batch is that of a part.
-        """
-        if not has_training_loss(self.task) or self.context.workers > 1:
-            return
-        clock = _Clock()
-        for label in self.averagers:
-            if label in self.selections:
-                continue
-            with self._averaged(label, EVALUATION_PURPOSE):
-                losses = training_losses(self.task, self.model, self.accelerator)
-            for own, networks in self.shown[label].items():
-                self.result.training_losses[own] = losses[networks]
-        seconds, processor = clock.lap()
-        self.result.evaluate_seconds += seconds
-        self.result.processor_seconds += processor
-
-    @torch.no_grad()
-    def _sample(self) -> None:
-        """Collect the task's sample images for every method."""
-        for label in self.averagers:
-            with self._averaged(label, _SAMPLES):
-                pictures = task_checks.sample_pictures(self.tested, self.model)
-            if pictures:
-                self.result.samples[label] = to_png(pictures)
-
-    @contextmanager
-    def _averaged(self, label: str, purpose: int) -> Iterator[None]:
-        """Put a method's average into the model, in evaluation mode.
-
-        Mode and seed are reset for each method: a task may change the mode, and no
-        method may depend on the random numbers that the previous one drew.
-        """
-        averager = self.averagers[label]
-        set_mode(self.optimizer, training=False)
-        self.model.eval()
-        self._seed(purpose)
-        with averager.averaged() if averager is not None else nullcontext():
-            yield
-
-    def _not_measured(self) -> dict[str, list[float]]:
-        nothing = [math.nan] * len(self.cell.networks)
-        names = [metric.name for metric in self.task.metrics]
-        return dict.fromkeys([*names, *self._rounded_metrics.values()], nothing)
-
-    def _note(self, label: str, measured: dict[str, list[float]]) -> None:
-        for own, networks in self.shown[label].items():
-            method = self.result.values.setdefault(own, {})
-            for metric, values in measured.items():
-                method.setdefault(metric, []).append(values[networks])
-
-    def _diverged(self, why: str) -> None:
-        """Fill the remaining epochs with NaN: the seed counts, but has no value."""
-        self.result.status, self.result.message = "diverged", why
-        for label in self.averagers:
-            done = self.result.values.get(label, {}).get(self.task.metrics[0].name, [])
-            for _ in range(self.cell.recipe.epochs - len(done)):
-                self._note(label, self._not_measured())
 
     def _keep_point(self) -> None:
         if self.context.keeps_trajectory:
@@ -746,7 +535,7 @@ class Training:
             return
         logged = self.step_log.for_trackers
         is_last = self.epoch == self.cell.recipe.epochs
-        unmeasured = () if is_last else self._rounded_metrics.values()
+        unmeasured = () if is_last else rounded_metrics(self).values()
         if self.cell.recipe.is_evaluated(self.epoch):
             logged |= {
                 f"{label}/{metric}": epochs[self.epoch - 1][0]
@@ -755,19 +544,6 @@ class Training:
                 if metric not in unmeasured
             }
         self.accelerator.log(logged, step=self.epoch)
-
-
-class _Clock:
-    """Counts seconds, and those of the processor."""
-
-    def __init__(self) -> None:
-        self._seconds, self._processor = time.perf_counter(), time.process_time()
-
-    def lap(self) -> tuple[float, float]:
-        """Return the times since the last lap."""
-        before = self._seconds, self._processor
-        self._seconds, self._processor = time.perf_counter(), time.process_time()
-        return self._seconds - before[0], self._processor - before[1]
 
 
 def train_cell(

@@ -2,6 +2,7 @@
 
 import math
 import struct
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,3 +102,16 @@ def _encoded(pixels: Tensor) -> bytes:
 
 def _checksum(data: bytes) -> bytes:
     return struct.pack(">I", zlib.crc32(data))
+
+
+class Clock:
+    """Counts seconds, and those of the processor."""
+
+    def __init__(self) -> None:
+        self._seconds, self._processor = time.perf_counter(), time.process_time()
+
+    def lap(self) -> tuple[float, float]:
+        """Return the times since the last lap."""
+        before = self._seconds, self._processor
+        self._seconds, self._processor = time.perf_counter(), time.process_time()
+        return self._seconds - before[0], self._processor - before[1]

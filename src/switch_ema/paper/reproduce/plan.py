@@ -8,6 +8,7 @@ from pathlib import Path
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.folder import CONFIG
+from switch_ema.bench.spec import READERS, parse_task
 from switch_ema.bench.text import read_utf8, unknown
 from switch_ema.paper import TABLES
 from switch_ema.paper.reproduce.presets import RowSettings, row_config
@@ -27,6 +28,8 @@ class RowPlan:
     folder: Path
     """Folder of its results."""
     scale: str = "small"
+    readers: int | None = None
+    """Processes that read the data, if ``--set`` gives them."""
 
 
 def select_tables(names: Sequence[str]) -> list[PaperTable]:
@@ -91,9 +94,26 @@ def plan_row(
 
         config = first_look(config)
     config = _with_stored(config, folder)
+    if settings.readers is not None:
+        _check_readers(config, settings.readers)
     return RowPlan(
-        table=table, row=row, config=config, folder=folder, scale=settings.scale
+        table=table,
+        row=row,
+        config=config,
+        folder=folder,
+        scale=settings.scale,
+        readers=settings.readers,
     )
+
+
+def _check_readers(config: CompareConfig, readers: object) -> None:
+    """Refuse a number of reading processes for tasks that have no such option."""
+    # Imports torch, which planning does not need otherwise.
+    from switch_ema.bench.loading import load_task_class
+
+    for task in config.tasks:
+        spec = parse_task(task)
+        load_task_class(replace(spec, options={**spec.options, READERS: readers}))
 
 
 def row_folder(out: Path, table: PaperTable, row: PaperRow, scale: str) -> Path:

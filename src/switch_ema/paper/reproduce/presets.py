@@ -7,7 +7,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.method_names import base_name
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.recipe import StepOptions
-from switch_ema.bench.spec import Spec, parse_method_spec, parse_options
+from switch_ema.bench.spec import READERS, Spec, parse_method_spec, parse_options
 from switch_ema.paper.tables.table import EPOCHS, PaperRow, RowSetting, TeacherDecays
 from switch_ema.zoo.decays import Decays
 
@@ -37,7 +37,7 @@ class RowSettings(StepOptions):
     """Dataset at the small scale, such as cifar10; None: the row's own."""
     set: str | None = None
     """Options of the rows' tasks, such as workers=16,weights=FILE; they replace the
-    rows' own."""
+    rows' own. A row can go on with other workers, not with other values of the rest."""
     from_scratch: bool = False
     """Train from random weights where the paper fine-tunes pre-trained ones."""
     equal_budget: bool = False
@@ -73,6 +73,16 @@ class RowSettings(StepOptions):
                 f"got {self.dataset!r}."
             )
 
+    @property
+    def task_options(self) -> dict[str, Any]:
+        """The options of ``set``."""
+        return parse_options(self.set or "", "--set")
+
+    @property
+    def readers(self) -> Any:
+        """Processes that read the data, as ``set`` gives them; None if it does not."""
+        return self.task_options.get(READERS)
+
 
 def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
     """Return the comparison of all methods of a row, its baseline first.
@@ -91,7 +101,8 @@ def row_config(row: PaperRow, settings: RowSettings) -> CompareConfig:
         options["dataset"] = settings.dataset or _first_found(setting.datasets)
     if settings.from_scratch and _WEIGHTS in options:
         options[_WEIGHTS] = "none"
-    given = parse_options(settings.set or "", "--set")
+    given = settings.task_options
+    given.pop(READERS, None)  # not part of the row: no result depends on it
     steps = {one.name: getattr(settings, one.name) for one in fields(StepOptions)}
     if settings.scale == "paper" and settings.precision is None:
         steps["precision"] = "auto"

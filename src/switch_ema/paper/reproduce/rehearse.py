@@ -5,6 +5,7 @@ that the system kills ends one row only.
 """
 
 import inspect
+import logging
 import os
 import signal
 import time
@@ -112,7 +113,10 @@ def rehearse_row(plan: RowPlan, options: RehearseOptions, run: RunOptions) -> Re
                 steps=options.max_steps, evaluated=options.max_eval
             )
             context = RunContext(
-                Path(folder), device=run.device, threads=run.threads or 1
+                Path(folder),
+                device=run.device,
+                threads=run.threads or 1,
+                readers=run.readers if plan.readers is None else plan.readers,
             )
             found = _in_process(_Work(cell, context, limits, data), run.timeout)
     except UsageError as error:
@@ -241,6 +245,8 @@ def _rehearse(connection: Connection, parent: int, work: _Work) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     die_with_parent(parent)
     allow_processes()
+    # Libraries log warnings about each other into the progress of the command.
+    logging.disable(logging.WARNING)
     if work.data is not None:
         os.environ[sources.FOLDER] = str(work.data)
     _rehearse_here(connection, work)

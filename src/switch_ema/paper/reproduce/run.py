@@ -42,6 +42,7 @@ def run_rows(
             name=plan.folder.name,
             keep=options.keep or ("last" if plan.scale == "paper" else "none"),
             keep_checkpoints=plan.table.keeps,
+            readers=options.readers if plan.readers is None else plan.readers,
         )
         started = time.perf_counter()
         summary, error = None, None

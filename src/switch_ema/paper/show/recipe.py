@@ -52,7 +52,10 @@ def row_recipe(plan: RowPlan) -> Lines:
         yield "Epochs", str(recipe.epochs)
         yield "Learning rate", describe_schedule(recipe)
         precision = resolved_precision(recipe.precision, None)
-        yield "Precision", describe_precision(recipe, precision) or "float32"
+        computed = describe_precision(recipe, precision) or "float32"
+        if recipe.precision == "auto":
+            computed += " here; autocast to bf16 on a GPU that computes in it"
+        yield "Precision", computed
         task, batches, source = _task(text, seed)
         yield "Data", source
         yield from _of_task(task, cells[0])
@@ -100,7 +103,9 @@ def _of_task(task: Task, cell: Cell) -> Lines:
             yield name.capitalize(), _fields(found)
     batch = getattr(task, "batch", None)
     if batch is not None:
-        yield "Batch", f"{batch:,}, {cell.recipe.accumulate} per step"
+        count = cell.recipe.accumulate
+        each = "1 batch" if count == 1 else f"gradients of {count} batches"
+        yield "Batch", f"{batch:,} examples; {each} per step"
     augmentation = getattr(task, "augmentation", "")
     if augmentation:
         yield "Augmentation", augmentation

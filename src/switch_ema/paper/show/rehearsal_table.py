@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from switch_ema._files import write_atomically
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.spec import parse_spec
@@ -78,13 +79,35 @@ def _assumed_hours(rehearsal: Rehearsal, epochs: float) -> float | None:
     return operations / _reference_of(rehearsal.task).tflops / 1e12 / 3600
 
 
-def rehearsal_page(plans: Sequence[RowPlan], out: Path, command: str) -> str:
+def write_rehearsals(
+    path: Path, plans: Sequence[RowPlan], out: Path, command: str
+) -> None:
+    """Write the table of stored rehearsals between the two marks of a page.
+
+    A row that is not among the plans, or whose rehearsal is not stored here, keeps the
+    line that the page has: rehearsals may come from several machines.
+    """
+    page = read_utf8(path) if path.is_file() else f"{BEGIN}\n{END}\n"
+    before, begin, rest = page.partition(BEGIN)
+    old, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UsageError(f"{path} must contain the lines {BEGIN} and {END}.")
+    lines = {_row_of(line): line for line in old.splitlines() if line.startswith("| `")}
+    for plan in plans:
+        found = load_rehearsal(out, *_names(plan))
+        if found is not None or _title(plan) not in lines:
+            lines[_title(plan)] = _line(plan, found)
+    text = _table(list(lines.values()), command)
+    write_atomically(path, f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def _table(rows: Sequence[str], command: str) -> str:
     """Return the Markdown table of rows, with the assumptions behind it."""
     lines = [
         "| row | data | network | batch | memory, GB | GFLOP | rehearsed | GPU-hours |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *rows,
     ]
-    lines += [_line(plan, load_rehearsal(out, *_names(plan))) for plan in plans]
     references = dict.fromkeys([_RESNET, *_REFERENCES.values()])
     speeds = ", ".join(
         f"{one.network} {one.images_per_second:,.0f} images/s x {one.gflops:g} GFLOP = "
@@ -109,16 +132,29 @@ def _legend(speeds: str) -> str:
     )
 
 
+def _title(plan: RowPlan) -> str:
+    """Return the first cell of a row, such as `3 resnet18`."""
+    return f"`{plan.table.name.removeprefix('table-')} {plan.row.name}`"
+
+
+def _row_of(line: str) -> str:
+    """Return the first cell of a line of the table.
+
+    >>> _row_of("| `3 resnet18` | cifar100 |")
+    '`3 resnet18`'
+    """
+    return line.split("|")[1].strip()
+
+
 def _names(plan: RowPlan) -> tuple[str, str]:
     return plan.table.name, plan.row.name
 
 
 def _line(plan: RowPlan, found: Rehearsal | None) -> str:
-    table, row = _names(plan)
     spec = parse_spec(plan.config.tasks[0])
     data = ", ".join(needed_data(spec.name, spec.options))
     size = full_size(plan.config.tasks[0])
-    start = [f"`{table} {row}`".replace("table-", "", 1), data]
+    start = [_title(plan), data]
     if found is None or found.measured is None:
         why = "no" if found is None else "failed"
         return _joined([*start, "", f"{size.batch:,} {size.unit}", "", "", why, ""])
@@ -159,13 +195,3 @@ def _short(value: float) -> str:
 
 def _joined(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def replaced(path: Path, text: str) -> str:
-    """Return a page whose part between the marks is a new text."""
-    page = read_utf8(path) if path.is_file() else f"{BEGIN}\n{END}\n"
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise UsageError(f"{path} must contain the lines {BEGIN} and {END}.")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"

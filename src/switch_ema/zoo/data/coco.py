@@ -14,7 +14,7 @@ import io
 import json
 import math
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor
 from switch_ema.bench.broken_files import BrokenFile
 from switch_ema.bench.errors import UsageError
 from switch_ema.zoo.data import sources
+from switch_ema.zoo.data.json_entries import elements, members
 
 _PARTS = {
     "training": ("annotations/instances_train*.json", "train.json", "*/train.json"),
@@ -47,55 +48,62 @@ class CocoImages:
     def __init__(
         self, annotations: Path, places: Sequence["ImageStore"], *, masks: bool = True
     ) -> None:
-        content = _read_json(annotations)
+        content = _AnnotationFile(annotations)
         problems = _Problems(annotations.name)
-        ids = sorted(int(entry["id"]) for entry in content["categories"])
-        names = {
-            int(entry["id"]): str(entry["name"]) for entry in content["categories"]
-        }
+        names = {int(e["id"]): str(e["name"]) for e in content["categories"]}
+        ids = sorted(names)
         self.categories = tuple(names[number] for number in ids)
         self._labels = {number: label for label, number in enumerate(ids, start=1)}
+        known = {entry["id"] for entry in content["images"]}
         self._images = list(_usable_images(content["images"], places, problems))
-        objects = self._sorted_in(content, problems)
-        self.has_masks = all(
-            entry.get("segmentation") for found in objects.values() for entry in found
-        )
+        sizes = {image.number: (image.height, image.width) for image in self._images}
+        # Packed one by one: as Python objects, those of COCO would take gigabytes.
+        objects: dict[int, list[bytes]] = {number: [] for number in sizes}
+        self.has_masks = True
+        for entry in content["annotations"]:
+            if not isinstance(entry, dict):
+                raise UsageError(
+                    f"{annotations}: every entry of annotations must be an object, got "
+                    f"{entry!r}."
+                )
+            if self._is_usable(entry, known, sizes, problems):
+                objects[entry["image_id"]].append(_packed(entry, masks=masks))
+                self.has_masks &= bool(entry.get("segmentation"))
+        del content  # its text
         self._decodes = masks and self.has_masks
-        used = ["bbox", "category_id", "iscrowd"]
-        used += ["segmentation"] if self._decodes else []
-        self._objects = _Packed(
-            [
-                {key: entry[key] for key in used if key in entry}
-                for entry in objects[image.number]
-            ]
-            for image in self._images
-        )
+        self._objects = _Packed([objects.pop(image.number) for image in self._images])
         self.problems = tuple(problems.sentences())
 
-    def _sorted_in(
-        self, content: Mapping[str, Any], problems: "_Problems"
-    ) -> dict[int, list[Mapping[str, Any]]]:
-        """Return the usable annotations of each image, in the order of the images."""
-        objects: dict[int, list[Mapping[str, Any]]] = {
-            image.number: [] for image in self._images
-        }
-        known = {entry["id"] for entry in content["images"]}
-        sizes = {image.number: (image.height, image.width) for image in self._images}
-        for entry in content["annotations"]:
-            image, name = entry.get("image_id"), f"annotation {entry.get('id')}"
-            if image not in known:
-                problems.add("{} of an unknown image", name)
-            elif image not in sizes:
-                continue  # its image was skipped, and counted there
-            elif entry.get("category_id") not in self._labels:
-                problems.add("{} of an unknown category", name)
-            elif _clipped(entry.get("bbox"), *sizes[image]) is None:
-                problems.add("{} with an empty or inverted box", name)
-            elif not _mask_fits(entry.get("segmentation"), sizes[image]):
-                problems.add("{} whose mask size differs from the image", name)
-            else:
-                objects[image].append(entry)
-        return objects
+    def _is_usable(
+        self,
+        entry: Mapping[str, Any],
+        known: Collection[int],
+        sizes: Mapping[int, tuple[int, int]],
+        problems: "_Problems",
+    ) -> bool:
+        """Whether an annotation can be used; if not, note why.
+
+        Args:
+            entry: The annotation.
+            known: Numbers of all images in the file.
+            sizes: Height and width of the usable ones.
+            problems: Takes the reason.
+        """
+        image: Any = entry.get("image_id")
+        name = f"annotation {entry.get('id')}"
+        if image not in known:
+            problems.add("{} of an unknown image", name)
+        elif image not in sizes:
+            pass  # its image was skipped, and counted there
+        elif entry.get("category_id") not in self._labels:
+            problems.add("{} of an unknown category", name)
+        elif _clipped(entry.get("bbox"), *sizes[image]) is None:
+            problems.add("{} with an empty or inverted box", name)
+        elif not _mask_fits(entry.get("segmentation"), sizes[image]):
+            problems.add("{} whose mask size differs from the image", name)
+        else:
+            return True
+        return False
 
     def __len__(self) -> int:
         return len(self._images)
@@ -150,14 +158,27 @@ class _Packed:
     they change.
     """
 
-    def __init__(self, items: Iterable[Any]) -> None:
-        packed = [json.dumps(item).encode() for item in items]
-        self._ends = np.cumsum([0, *map(len, packed)])
-        self._content = np.frombuffer(b"".join(packed), dtype=np.uint8)
+    def __init__(self, items: Sequence[list[bytes]]) -> None:
+        lengths = [sum(map(len, item)) + max(len(item) - 1, 0) for item in items]
+        self._ends = np.cumsum([0, *lengths])
+        self._content = np.empty(self._ends[-1], dtype=np.uint8)
+        for item, begin, end in zip(
+            items, self._ends[:-1], self._ends[1:], strict=True
+        ):
+            joined = b",".join(item)
+            self._content[begin:end] = np.frombuffer(joined, dtype=np.uint8)
+            item.clear()  # not in memory twice
 
     def __getitem__(self, index: int) -> Any:
         begin, end = self._ends[index], self._ends[index + 1]
-        return json.loads(self._content[begin:end].tobytes())
+        return json.loads(b"[" + self._content[begin:end].tobytes() + b"]")
+
+
+def _packed(entry: Mapping[str, Any], *, masks: bool) -> bytes:
+    """Return what is used of an annotation as JSON."""
+    used = ["bbox", "category_id", "iscrowd", *(["segmentation"] if masks else [])]
+    kept = {key: entry[key] for key in used if key in entry}
+    return json.dumps(kept, separators=(",", ":")).encode()
 
 
 def open_folder(folder: Path, *, masks: bool = True) -> tuple[CocoImages, CocoImages]:
@@ -267,36 +288,44 @@ def _open_tar(path: Path) -> ImageStore:
     return ImageStore(path, offsets)
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as JSON: {error}.") from None
-    wanted = ("images", "annotations", "categories")
-    lists = isinstance(content, dict) and all(
-        isinstance(content.get(key), list) for key in wanted
-    )
-    if not lists:
-        raise UsageError(
-            f"{path} must have the lists {', '.join(wanted)}, as COCO files do."
-        )
-    for key, fields in (
-        ("images", ("id", "file_name")),
-        ("categories", ("id", "name")),
-    ):
-        if not all(
-            isinstance(e, dict) and set(fields) <= e.keys() for e in content[key]
-        ):
+class _AnnotationFile:
+    """The lists of an annotation file; annotations are parsed one at a time.
+
+    Those of COCO take 0.4 GB as text and would take 3 GB as Python objects.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._text = path.read_text()
+            self._starts = dict(members(self._text))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} cannot be read as JSON: {error}.") from None
+        wanted = ("images", "annotations", "categories")
+        starts = (self._starts.get(key, len(self._text)) for key in wanted)
+        if not all(self._text.startswith("[", start) for start in starts):
             raise UsageError(
-                f"{path}: every entry of {key} must have {' and '.join(fields)}."
+                f"{path} must have the lists {', '.join(wanted)}, as COCO files do."
             )
-    if not content["categories"]:
-        raise UsageError(f"{path} has no categories.")
-    return dict(content)
+        for key, fields in (
+            ("images", ("id", "file_name")),
+            ("categories", ("id", "name")),
+        ):
+            if not all(
+                isinstance(e, dict) and set(fields) <= e.keys() for e in self[key]
+            ):
+                raise UsageError(
+                    f"{path}: every entry of {key} must have {' and '.join(fields)}."
+                )
+        if next(self["categories"], None) is None:
+            raise UsageError(f"{path} has no categories.")
+
+    def __getitem__(self, key: str) -> Iterator[Any]:
+        """Parse the entries of a list, one after the other."""
+        return elements(self._text, self._starts[key])
 
 
 def _usable_images(
-    entries: Sequence[Mapping[str, Any]],
+    entries: Iterable[Mapping[str, Any]],
     places: Sequence[ImageStore],
     problems: _Problems,
 ) -> Iterator[_Image]:

@@ -39,7 +39,7 @@ class ImageSet:
         # Histogram of the 256 values: avoids a float copy of all images.
         values = torch.arange(256, dtype=torch.double)
         counts = torch.zeros(self.x_train.shape[1], 256, dtype=torch.long)
-        for part in torch.split(self.x_train, 10_000):
+        for part in torch.split(self.x_train, 1000):
             for count, channel in zip(counts, part.transpose(0, 1), strict=True):
                 count += channel.flatten().bincount(minlength=256)
         shares = counts.double() / counts.sum(1, keepdim=True)

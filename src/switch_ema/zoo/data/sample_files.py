@@ -263,13 +263,17 @@ def _lines(words: Sequence[str], length: int) -> Iterator[Sequence[str]]:
 def _write_yelp(folder: Path, count: int, generator: np.random.Generator) -> None:
     target = folder / "yelp_review_full_csv"
     target.mkdir(exist_ok=True)
-    # Enough distinct words for a tokenizer with BERT's vocabulary.
-    words = [f"{first}{number}" for first in "abcdefgh" for number in range(500)]
+    # Each word at least once, enough for a tokenizer with BERT's vocabulary of 30,522.
+    words = [f"{first}{number}" for first in "abcdefgh" for number in range(4000)]
+    each = max(-(-len(words) // count), 120)
     for part in ("train", "test"):
         with (target / f"{part}.csv").open("w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
             for number in range(count):
-                text = " ".join(generator.choice(words, 120))
+                begin = number * each
+                text = " ".join(
+                    words[n % len(words)] for n in range(begin, begin + each)
+                )
                 rows.writerow([number % _FIVE_STARS + 1, f'{text}\\n"quoted", text'])
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from switch_ema.bench.broken_files import BrokenFiles
-from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart
+from switch_ema.bench.loaders import CPU, WHOLE, Batches, BatchPart, feed
 from switch_ema.bench.sharding import Shard
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.sample_loader import EpochOrder, SampleLoader
@@ -198,6 +198,14 @@ class EvaluationImages:
         order = read.argsort()
         return outputs[order], read[order]
 
+    def outputs(
+        self, model: nn.Module, shard: Shard
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the outputs for the worker's share of each batch, and its positions."""
+        device = next(model.parameters()).device
+        for images, positions in feed(_Numbered(self), device, part=shard):
+            yield model(images).float().cpu(), positions.cpu()
+
     def __len__(self) -> int:
         return -(-len(self._images) // self._size)
 
@@ -213,6 +221,14 @@ class EvaluationImages:
     ) -> Iterator[Tensor]:
         """Yield the readable images of each batch, unless it has none."""
         self.read = torch.empty(0, dtype=torch.int64)
+        for images, positions in self.numbered(start, part, device):
+            self.read = torch.cat([self.read, positions.cpu()])
+            yield images
+
+    def numbered(
+        self, start: int, part: BatchPart, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the images of each batch with their positions."""
         if isinstance(self._images, Tensor):
             found = self._in_memory(self._images, start, part)
         else:
@@ -220,8 +236,7 @@ class EvaluationImages:
         for chunks in found:
             if chunks:
                 images, positions = self._finish(chunks, seed=0, device=device)
-                self.read = torch.cat([self.read, positions.cpu()])
-                yield images
+                yield images, positions
 
     def _in_memory(
         self, images: Tensor, start: int, part: BatchPart
@@ -241,6 +256,29 @@ class EvaluationImages:
 
     def _crop_picture(self, image: Any) -> tuple[Tensor]:
         return (_to_bytes(self._crop(image)),)
+
+
+class _Numbered:
+    """Evaluation images with their positions, as a loader."""
+
+    def __init__(self, images: EvaluationImages) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches()
+
+    def examples(self, batch: int) -> int:
+        """Return the number of images in a batch, by its index."""
+        return self._images.examples(batch)
+
+    def batches(
+        self, *, start: int = 0, part: BatchPart = WHOLE, device: torch.device = CPU
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and their positions."""
+        return self._images.numbered(start, part, device)
 
 
 def _augmented(

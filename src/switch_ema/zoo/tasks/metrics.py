@@ -1,8 +1,8 @@
 """Shared metrics, and the base of classification tasks."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from switch_ema.bench import recipe
 from switch_ema.bench.loaders import WHOLE, BatchPart, feed
+from switch_ema.bench.sharding import Shard
 from switch_ema.bench.stacking.modules import Stacked
 from switch_ema.bench.task import Metric, Task
 
@@ -18,6 +19,7 @@ NLL = Metric(name="nll", higher_is_better=False)
 ECE = Metric(name="ece", higher_is_better=False, unit="%")
 TRAINING_LOSS = Metric(name=recipe.TRAINING_LOSS, higher_is_better=False)
 """Measured on training images without augmentation, in evaluation mode."""
+_T = TypeVar("_T")
 
 
 def predict(
@@ -27,6 +29,28 @@ def predict(
     device = next(model.parameters()).device
     placed = feed(batches, device, part=part)
     return torch.cat([model(batch).float().cpu() for batch in placed])
+
+
+def predict_shared(
+    model: nn.Module,
+    batches: Sequence[_T],
+    shard: Shard,
+    read: Callable[[_T], Tensor],
+) -> Tensor:
+    """Return the outputs of all batches, of which each worker computes its share.
+
+    Batches stay whole, so the outputs are the same for any number of workers.
+
+    Args:
+        model: The network.
+        batches: What to predict, in order.
+        shard: The worker's share of them.
+        read: Returns the inputs of a batch.
+    """
+    if len(batches) < shard.ranks:  # too few to divide
+        return predict(model, map(read, batches))
+    own = batches[shard.share(len(batches))]
+    return shard.gather(predict(model, map(read, own)))
 
 
 def percent_correct(predicted: Tensor, labels: Tensor) -> float:

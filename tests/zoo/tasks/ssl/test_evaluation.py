@@ -15,9 +15,9 @@ from switch_ema.zoo.data.vision import VisionSet
 from switch_ema.zoo.tasks.ssl import evaluation
 from switch_ema.zoo.tasks.ssl.evaluation import (
     Labelled,
+    LinearProbe,
     fine_tune,
     fine_tune_by_procedure,
-    linear_probe,
     nearest_neighbours,
 )
 from switch_ema.zoo.tasks.ssl.pretraining import create_encoder
@@ -29,6 +29,14 @@ def clusters(spread=0.5, count=300):
     y = torch.randint(3, (2 * count,), generator=generator)
     x = centres[y] + spread * torch.randn(2 * count, 10, generator=generator)
     return Labelled(x[:count], y[:count], x[count:], y[count:], 3)
+
+
+def linear_probe(data, at_once=100):
+    """Fit a probe part by part, and measure it."""
+    probe = LinearProbe(data.x.shape[1], data.classes)
+    for x, y in zip(data.x.split(at_once), data.y.split(at_once), strict=True):
+        probe.add(x, y)
+    return data.accuracy(probe.predict(data.x_test))
 
 
 def test_the_probe_is_scikit_learns_ridge_on_standardised_features():
@@ -67,9 +75,22 @@ def test_good_features_are_found_good_and_collapsed_ones_bad(measure):
 
 def test_many_features_are_treated_part_by_part(monkeypatch):
     data = clusters(spread=2.0)
+    whole = linear_probe(data, at_once=1000)
+    monkeypatch.setattr(evaluation, "AT_ONCE", 70)  # seven test examples at a time
+    assert linear_probe(data, at_once=7) == whole
+
+
+def test_a_probe_ignores_features_that_rounding_alone_changes():
+    data = clusters(spread=2.0)
     whole = linear_probe(data)
-    monkeypatch.setattr(evaluation, "AT_ONCE", 70)  # seven examples at a time
-    assert linear_probe(data) == whole
+
+    def constant(x):
+        return torch.cat([x, torch.full((len(x), 1), 1234.567)], 1)
+
+    more = Labelled(constant(data.x), data.y, constant(data.x_test), data.y_test, 3)
+    assert linear_probe(more) == whole
+    shifted = Labelled(data.x + 100, data.y, data.x_test + 100, data.y_test, 3)
+    assert linear_probe(shifted) == pytest.approx(whole, abs=0.4)
 
 
 def test_the_first_of_what_is_labelled():

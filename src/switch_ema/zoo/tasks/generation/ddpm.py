@@ -11,7 +11,7 @@ from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_count
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Task
+from switch_ema.bench.task import Batches, Loader, Metric, Recipe, Shard, Task
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.byte_images import ByteImages, FloatRows
 from switch_ema.zoo.data.celeba import load_celeba
@@ -67,6 +67,7 @@ class DDPM(Task):
         ),
         LOSS,
     )
+    divides_evaluation = True
 
     @classmethod
     def metrics_for(cls, options: Mapping[str, Any]) -> tuple[Metric, ...]:
@@ -190,8 +191,9 @@ class DDPM(Task):
         device = next(model.parameters()).device
         self.distance.to(device)
         distance, loss = self.metrics
+        images = self._generated(model, self.count, self.shard)
         return {
-            distance.name: self.distance(self._generated(model, self.count)),
+            distance.name: self.distance(images, self.shard),
             loss.name: self._held_out_loss(model, device),
         }
 
@@ -203,32 +205,47 @@ class DDPM(Task):
 
     def _held_out_loss(self, model: nn.Module, device: torch.device) -> float:
         """Return the loss on held-out images, with fixed noise."""
-        generator, total = stream(self.seed, "evaluated noise"), 0.0
-        for images in self.x_eval.parts(self.part):
+        generator, losses = stream(self.seed, "evaluated noise"), []
+        own = self._own_parts(len(self.x_eval), self.shard)
+        for index, images in enumerate(self.x_eval.parts(self.part)):
             noise = torch.randn(images.shape, generator=generator)
             steps = torch.randint(_TIMESTEPS, (len(images),), generator=generator)
-            moved = (tensor.to(device) for tensor in (images, noise, steps))
-            total += self._error(model, *moved).item() * len(images)
-        return total / len(self.x_eval)
+            if index in own:
+                moved = (tensor.to(device) for tensor in (images, noise, steps))
+                losses.append(self._error(model, *moved).item() * len(images))
+        return sum(self.shard.gather_items(losses)) / len(self.x_eval)
+
+    def _own_parts(self, count: int, shard: Shard) -> range:
+        """Return the numbers of the parts of ``count`` images that a worker takes."""
+        parts = range(-(-count // self.part))
+        return parts[shard.share(len(parts))]
 
     def generate(self, model: nn.Module, count: int) -> Tensor:
         """Generate images in [0, 1] with DDIM, from seeded noise.
 
         The first images do not depend on the count.
         """
-        return torch.cat(list(self._generated(model, count)))
+        return torch.cat(list(self._generated(model, count, Shard())))
 
-    def _generated(self, model: nn.Module, count: int) -> Iterator[Tensor]:
-        """Generate images part by part."""
+    def _generated(
+        self, model: nn.Module, count: int, shard: Shard
+    ) -> Iterator[Tensor]:
+        """Generate a worker's share of the images, part by part."""
         device = next(model.parameters()).device
         scheduler = sources.need("diffusers").DDIMScheduler(
             num_train_timesteps=_TIMESTEPS
         )
         scheduler.set_timesteps(self.steps)
         generator = stream(self.seed, "sampled noise")
-        for begin in range(0, count, self.part):
+        own = self._own_parts(count, shard)
+        for index, begin in enumerate(range(0, count, self.part)):
             size = (min(self.part, count - begin), *self.x.shape)
-            images = torch.randn(size, generator=generator).to(device)
+            noise = torch.randn(
+                size, generator=generator
+            )  # drawn for other workers, too
+            if index not in own:
+                continue
+            images = noise.to(device)
             for step in scheduler.timesteps:
                 predicted = model(images, step.to(device)).sample
                 images = scheduler.step(predicted, step, images).prev_sample

@@ -98,6 +98,8 @@ class BertLanguageModel(WordTask):
         vocabulary: Vocabulary size, likewise.
     """
 
+    divides_evaluation = True
+
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
         """Return the recipe of the scale."""
@@ -168,13 +170,17 @@ class BertLanguageModel(WordTask):
         words, following = (
             TextRows(self.test, self.scale.length, offset) for offset in (0, 1)
         )
-        return perplexity_of(
+        batches = torch.split(torch.arange(len(words)), 16)
+        losses = [
             (
-                model(words[which].to(device), following[which].to(device), "sum"),
+                float(
+                    model(words[which].to(device), following[which].to(device), "sum")
+                ),
                 self.scale.length * len(which),
             )
-            for which in torch.split(torch.arange(len(words)), 16)
-        )
+            for which in batches[self.shard.share(len(batches))]
+        ]
+        return perplexity_of(self.shard.gather_items(losses))
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first sequences of the evaluation text."""

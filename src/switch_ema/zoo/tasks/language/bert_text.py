@@ -1,7 +1,7 @@
 """Text classification with BERT: Yelp Review in the paper's Table 12."""
 
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from switch_ema.zoo.models.pretrained import (
     required_weights,
     weights_in,
 )
-from switch_ema.zoo.tasks.metrics import Classifier
+from switch_ema.zoo.tasks.metrics import Classifier, predict_shared
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -74,6 +74,8 @@ class BertTextScale:
     recipe: Recipe
     weights: str
     """Initial weights, as the option names them."""
+    evaluated: int = 100
+    """Texts per forward pass of an evaluation."""
 
 
 SCALES = {
@@ -114,6 +116,7 @@ SCALES = {
             methods=DECAYS[("yelp", "classification")].options(),
         ),
         weights=_BERT_BASE,
+        evaluated=16,  # of 512 tokens; 100 would take gigabytes of activations
     ),
 }
 
@@ -138,6 +141,8 @@ class BertText(Classifier):
         size: Training texts, instead of the scale's.
         test_size: Test texts, likewise.
     """
+
+    divides_evaluation = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -249,11 +254,21 @@ class BertText(Classifier):
 
     def evaluation_batches(self) -> Iterable[Tensor]:
         """Return the tokens of the evaluation texts."""
-        if isinstance(self.x_eval, EncodedTexts):
-            for begin in range(0, len(self.x_eval), 100):
-                yield self.x_eval[begin : begin + 100].rows()
-        else:
-            yield from torch.split(self.x_eval, 100)
+        return map(self._tokens, self._evaluated)
+
+    def predictions(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the logits and labels of the evaluation texts."""
+        outputs = predict_shared(model, self._evaluated, self.shard, self._tokens)
+        return outputs, self.y_eval
+
+    @property
+    def _evaluated(self) -> Sequence[Tensor]:
+        """Positions of the evaluation texts, batch by batch."""
+        return torch.split(torch.arange(len(self.x_eval)), self.scale.evaluated)
+
+    def _tokens(self, which: Tensor) -> Tensor:
+        found = self.x_eval[which]
+        return found.rows() if isinstance(found, EncodedTexts) else found
 
 
 @dataclass(frozen=True)

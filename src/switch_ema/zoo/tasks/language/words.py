@@ -83,18 +83,18 @@ def perplexity(predictions: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]
                 logits.flatten(0, -2),
                 following.to(logits.device).flatten(),
                 reduction="sum",
-            ),
+            ).item(),
             following.numel(),
         )
         for logits, following in predictions
     )
 
 
-def perplexity_of(losses: Iterable[tuple[Tensor, int]]) -> dict[str, float]:
+def perplexity_of(losses: Iterable[tuple[float, int]]) -> dict[str, float]:
     """Measure a perplexity from summed losses and the number of words of each."""
     total, count = 0.0, 0
     for loss, words in losses:
-        total, count = total + loss.item(), count + words
+        total, count = total + loss, count + words
     return {"perplexity": math.exp(min(total / count, LARGEST))}
 
 

@@ -156,7 +156,7 @@ class Age(ScalarRegression):
             ),
             replace(UNCHANGED, test_crop=_TESTED),
             resolution=self.side,
-            batch=100,
+            batch=100 * self.shard.ranks,
             workers=self.workers,
             broken=self.broken,
         )

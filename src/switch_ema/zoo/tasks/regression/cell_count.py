@@ -1,6 +1,6 @@
 """Counting red blood cells: a stand-in for age regression without faces."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class CellCount(ScalarRegression):
             x = torch.where(mirrored[:, None, None, None], x.flip(axis), x)
         return Batches((x, self.y), self.batch, self.seed, epoch=epoch, drop_last=True)
 
-    def evaluation_batches(self) -> Iterable[Tensor]:
+    def evaluation_batches(self) -> Sequence[Tensor]:
         """Return the evaluation quarters."""
         return torch.split(self.x_eval, 100)
 

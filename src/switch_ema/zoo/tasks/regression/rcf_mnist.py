@@ -1,6 +1,6 @@
 """RCF-MNIST, rotation angles of coloured clothes: the paper's Table 10."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from switch_ema.zoo.decays import DECAYS
 from switch_ema.zoo.tasks.regression.rotation import (
     coloured,
     over_photos,
+    photos_behind,
     turn,
     upright,
 )
@@ -31,6 +32,8 @@ _FULL = 360.0
 _SMALL_SIDE = 16
 HONEST = 0.8
 """Share of the images whose colour reveals the angle."""
+_AT_ONCE = 5000
+"""Images that are drawn at once."""
 
 
 @dataclass(frozen=True)
@@ -132,18 +135,17 @@ class RCFMNIST(ScalarRegression):
         )
         clothes = upright(images, check_count("size", size, 10), seed, tested=tested)
         y = self._angles(len(clothes))
-        x, red = turn(clothes, _FULL * y).expand(-1, 3, -1, -1), y
-        if self.version.coloured:
-            red = self._redness(y, size)
-            opaque, x = x[:, :1], coloured(x, red)
-            if self.version.photos:
-                photos = load_images("cifar10", seed, download=download)
-                x = over_photos(x, opaque, photos, size, seed)
-        if scale == "small" and x.shape[-1] > _SMALL_SIDE:
-            x = avg_pool2d(x, x.shape[-1] // _SMALL_SIDE)
+        red = self._redness(y, size) if self.version.coloured else y
+        behind = None
+        if self.version.photos:
+            photos = load_images("cifar10", seed, download=download)
+            behind = photos_behind(photos, size, len(clothes), seed)
+        largest = _SMALL_SIDE if scale == "small" else clothes.shape[-1]
+        x = self._draw(clothes, y, red, behind, min(clothes.shape[-1], largest))
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         # Without photos the green channel is all zero.
-        x, y = (x - mean) / deviation.clamp(min=1e-3), _FULL * y
+        x.sub_(mean).div_(deviation.clamp(min=1e-3))
+        y = _FULL * y
         (self.x, self.y, _), (self.x_eval, self.y_eval, self.red_eval) = choose_split(
             split,
             seed,
@@ -151,6 +153,27 @@ class RCFMNIST(ScalarRegression):
             (x[size:], y[size:], red[size:]),
         )
         self.choose_network(network, scale, x.shape[-1])
+
+    def _draw(
+        self, clothes: Tensor, y: Tensor, red: Tensor, behind: Tensor | None, side: int
+    ) -> Tensor:
+        """Turn the clothes, colour them and put them on photos.
+
+        Part by part: with all at once, intermediate results would take gigabytes.
+        """
+        x = torch.empty(len(clothes), 3, side, side)
+        for begin in range(0, len(x), _AT_ONCE):
+            part = slice(begin, begin + _AT_ONCE)
+            turned = turn(clothes[part], _FULL * y[part])
+            drawn = turned.expand(-1, 3, -1, -1)
+            if self.version.coloured:
+                drawn = coloured(drawn, red[part])
+            if behind is not None:
+                drawn = over_photos(drawn, turned, behind[part])
+            if drawn.shape[-1] > side:
+                drawn = avg_pool2d(drawn, drawn.shape[-1] // side)
+            x[part] = drawn
+        return x
 
     def _angles(self, count: int) -> Tensor:
         """Draw angles, as shares of a full turn."""
@@ -176,7 +199,7 @@ class RCFMNIST(ScalarRegression):
         data = (self.x, self.y)
         return Batches(data, self.batch, self.seed, epoch=epoch, drop_last=True)
 
-    def evaluation_batches(self) -> Iterable[Tensor]:
+    def evaluation_batches(self) -> Sequence[Tensor]:
         """Return the evaluation images."""
         return torch.split(self.x_eval, 250)
 

@@ -80,7 +80,8 @@ class Rotation(Task):
         if dataset == "rcf":
             photos = load_images("cifar10", seed, download=download)
             red = _redness(y, seed)
-            x = over_photos(coloured(x, red), x, photos, size, seed)
+            behind = photos_behind(photos, size, len(x), seed)
+            x = over_photos(coloured(x, red), x, behind)
         deviation, mean = torch.std_mean(x[:size], dim=(0, 2, 3), keepdim=True)
         x = (x - mean) / deviation
         (self.x, self.y), (self.x_eval, self.y_eval) = choose_split(
@@ -159,18 +160,27 @@ def coloured(clothes: Tensor, red: Tensor) -> Tensor:
     return clothes * colours[:, :, None, None]
 
 
-def over_photos(
-    clothes: Tensor, opaque: Tensor, photos: ImageSet, size: int, seed: int
-) -> Tensor:
-    """Put the clothes on photos; training images get training photos."""
+def photos_behind(photos: ImageSet, size: int, count: int, seed: int) -> Tensor:
+    """Draw a photo for each image, as bytes; training images get training photos.
+
+    Args:
+        photos: The photos.
+        size: Number of training images.
+        count: Number of all images.
+        seed: Seeds the choice.
+    """
     generator = stream(seed, "photos")
-    behind = torch.cat(
+    return torch.cat(
         [
-            source[torch.randint(len(source), (count,), generator=generator)]
-            for source, count in (
+            source[torch.randint(len(source), (drawn,), generator=generator)]
+            for source, drawn in (
                 (photos.x_train, size),
-                (photos.x_test, len(clothes) - size),
+                (photos.x_test, count - size),
             )
         ]
     )
+
+
+def over_photos(clothes: Tensor, opaque: Tensor, behind: Tensor) -> Tensor:
+    """Put the clothes on photos."""
     return clothes + (1 - opaque) * behind.float() / 255

@@ -1,7 +1,7 @@
 """The base of tasks that predict one number per image: the paper's Table 10."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from switch_ema.bench.recipe import Metric, Recipe
 from switch_ema.bench.task import Task
 from switch_ema.zoo.models import create_network
 from switch_ema.zoo.tasks.image_batches import EvaluationImages
-from switch_ema.zoo.tasks.metrics import predict
+from switch_ema.zoo.tasks.metrics import predict_shared
 
 NETWORKS = ("resnet18", "resnet50", "convnext-t")
 """The encoders of the paper's Table 10."""
@@ -68,6 +68,7 @@ class ScalarRegression(Task):
     ``evaluation_batches``.
     """
 
+    divides_evaluation = True
     small_lr: ClassVar[float] = 3e-3
     """Learning rate of AdamW at small scale."""
     y: Tensor
@@ -83,7 +84,7 @@ class ScalarRegression(Task):
         self.side = side
 
     @abstractmethod
-    def evaluation_batches(self) -> Iterable[Tensor]:
+    def evaluation_batches(self) -> Sequence[Tensor] | EvaluationImages:
         """Return the evaluation inputs, in the order of ``y_eval``."""
 
     def model(self) -> nn.Module:
@@ -117,10 +118,12 @@ class ScalarRegression(Task):
         """Measure the errors in the unit of the metrics."""
         centre, spread = self._units()
         images, truth = self.evaluation_batches(), self.y_eval
-        found = predict(model, images).squeeze(1)
         if isinstance(images, EvaluationImages):
-            truth = truth[images.read]
-        return errors(centre + spread * found, truth)
+            found, read = images.predict(model, self.shard)
+            truth = truth[read]
+        else:
+            found = predict_shared(model, images, self.shard, read=_as_it_is)
+        return errors(centre + spread * found.squeeze(1), truth)
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first evaluation images."""
@@ -135,3 +138,7 @@ class ScalarRegression(Task):
 
     def _units(self) -> tuple[Tensor, Tensor]:
         return self.y.median(), self.y.std().clamp(min=torch.finfo().eps)
+
+
+def _as_it_is(images: Tensor) -> Tensor:
+    return images

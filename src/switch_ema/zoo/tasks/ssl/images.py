@@ -54,13 +54,9 @@ def load_for_pretraining(
         split, seed, (data.x_train, data.y_train), (data.x_test, data.y_test)
     )
     labelled = torch.nonzero(y_test >= 0).flatten()
-    return replace(
-        data,
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test[labelled],
-        y_test=y_test[labelled],
-    )
+    if len(labelled) < len(y_test):  # otherwise without a copy
+        x_test, y_test = x_test[labelled], y_test[labelled]
+    return replace(data, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 
 
 def _load(

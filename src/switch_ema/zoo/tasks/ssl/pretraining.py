@@ -16,7 +16,7 @@ from switch_ema.averaging.methods.swa import swa_budget
 from switch_ema.averaging.model.names import unwrap
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.optimizers.groups import parameter_groups
-from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Shard, Task
 from switch_ema.zoo.data.sample_loader import count_workers, wanted_workers
 from switch_ema.zoo.data.vision import ImageFiles, Images
 from switch_ema.zoo.models.catalog import SCALES, create_network
@@ -26,9 +26,9 @@ from switch_ema.zoo.tasks.ssl.evaluation import (
     PROCEDURE,
     PROTOCOLS,
     Labelled,
+    LinearProbe,
     fine_tune,
     fine_tune_by_procedure,
-    linear_probe,
     nearest_neighbours,
 )
 from switch_ema.zoo.tasks.ssl.images import (
@@ -42,6 +42,8 @@ _SIDES = {"small": 32, "paper": 224}
 """Height and width of images read from files, by scale."""
 FINE_TUNED = {"small": 3, "paper": 100}
 """Epochs of fine-tuning, by scale."""
+_AT_ONCE = 250
+"""Images in memory that are encoded at once."""
 NEIGHBOURS, VOTED = 5000, 10_000
 """Maximum number of training and of test images for k-NN."""
 
@@ -229,24 +231,21 @@ class Pretraining(Task):
         """
         encoder, data = self.encoder_of(unwrap(model)), self.data
         shown, tested = self._labelled()
-        due = self._protocol_is_due()
-        if not (due and self.protocol == "linear"):
-            shown, tested = shown[:NEIGHBOURS], tested[:VOTED]
+        due, linear = self._protocol_is_due(), self.protocol == "linear"
+        few, tested = shown[:NEIGHBOURS], tested if due and linear else tested[:VOTED]
         features = Labelled(
-            *self._features(encoder, data.x_train[shown], data.y_train[shown]),
+            *self._features(encoder, data.x_train[few], data.y_train[few]),
             *self._features(encoder, data.x_test[tested], data.y_test[tested]),
             data.classes,
         )
         accuracy, first = math.nan, self.shard.from_first
-        if due:
-            linear = self.protocol == "linear"
-            accuracy = (
-                first(lambda: linear_probe(features))
-                if linear
-                else self._fine_tune(encoder)
-            )
-        few = features.first(NEIGHBOURS, VOTED)
-        return {"accuracy": accuracy, "knn": first(lambda: nearest_neighbours(few))}
+        if due and linear:
+            probe = self._probe(encoder, shown)
+            accuracy = first(lambda: features.accuracy(probe.predict(features.x_test)))
+        elif due:
+            accuracy = self._fine_tune(encoder)
+        near = features.first(NEIGHBOURS, VOTED)
+        return {"accuracy": accuracy, "knn": first(lambda: nearest_neighbours(near))}
 
     def shorten_evaluation(self, examples: int) -> int:
         """Measure features on a few images; fine-tune one epoch on as many."""
@@ -274,6 +273,30 @@ class Pretraining(Task):
             return predict(encoder, self._prepared(images)), labels
         own = images[shard.share(len(images))]
         return shard.collect(predict(encoder, self._prepared(own))), labels
+
+    def _probe(self, encoder: nn.Module, shown: Tensor) -> LinearProbe:
+        """Fit a linear probe on labelled training images, of which workers take parts.
+
+        Features are added up batch by batch, and never in memory all at once.
+        """
+        images, labels = self.data.x_train[shown], self.data.y_train[shown]
+        # Too few to divide: every worker takes all of them.
+        shard = Shard() if len(images) < self.shard.ranks else self.shard
+        probe = LinearProbe(width_of(encoder), self.data.classes)
+        if isinstance(images, ImageFiles):
+            for features, read in self._shown(images).outputs(encoder, shard):
+                probe.add(features, labels[read])
+        else:
+            own = shard.share(len(images))
+            pairs = zip(
+                self._prepared(images[own]),
+                torch.split(labels[own], _AT_ONCE),
+                strict=True,
+            )
+            for prepared, classes in pairs:
+                probe.add(predict(encoder, [prepared]), classes)
+        probe.join(shard)
+        return probe
 
     def _protocol_is_due(self) -> bool:
         """Whether the protocol is due after the last epoch; always before the first."""
@@ -320,7 +343,7 @@ class Pretraining(Task):
         return network
 
     def _prepared(self, images: Tensor) -> Iterable[Tensor]:
-        parts = torch.split(images, 250)
+        parts = torch.split(images, _AT_ONCE)
         return (self.prepare(part.float() / 255) for part in parts)
 
     def _shown(self, images: ImageFiles) -> EvaluationImages:

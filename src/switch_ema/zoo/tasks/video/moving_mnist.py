@@ -11,7 +11,7 @@ from torch.optim import Adam, Optimizer
 
 from switch_ema._checks import check_choice, check_count
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Task
+from switch_ema.bench.task import CONTROL_EPOCHS, Loader, Metric, Recipe, Shard, Task
 from switch_ema.zoo.data import sources
 from switch_ema.zoo.data.moving import (
     SOURCES,
@@ -32,6 +32,7 @@ SSIM = Metric(name="SSIM", higher_is_better=True)
 PSNR = Metric(name="PSNR", higher_is_better=True, unit="dB")
 _NAMES = tuple(metric.name for metric in (MSE, MAE, SSIM, PSNR))
 _TEST_CLIPS = ("drawn", "published")
+WHOLE = Shard()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,7 @@ class MovingMNIST(Task):
     """
 
     metrics = (MSE, MAE, SSIM, PSNR)
+    divides_evaluation = True
 
     @classmethod
     def recipe_for(cls, options: Mapping[str, Any]) -> Recipe:
@@ -163,6 +165,8 @@ class MovingMNIST(Task):
         self.settings = settings = find_settings(network, scale)
         self.network, self.scale = VIDEO_NETWORKS[network], scale
         self.side = check_count("side", side or settings.side, 16)
+        self.evaluated_at_once = max(100 * 32**2 // self.side**2, 1)
+        """Clips per forward pass: 100 of 32 by 32 pixels, and fewer larger ones."""
         if self.side % 4:
             raise ValueError(f"side must be a multiple of 4, got {self.side}.")
         self.clips = check_count("clips", clips or settings.clips)
@@ -217,26 +221,28 @@ class MovingMNIST(Task):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Compare the predicted frames with the true ones."""
-        return self._errors(lambda seen: self.predict(model, seen))
+        return self._errors(lambda seen: self.predict(model, seen), self.shard)
 
     def shorten_evaluation(self, examples: int) -> int:
         """Keep the first evaluation clips."""
         self.x_eval = self.x_eval[:examples]
         return len(self.x_eval)
 
-    def _errors(self, predict: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """Measure predictions part by part: all of them would take gigabytes."""
-        errors = FrameErrors()
-        for clips in torch.split(self.x_eval, self._evaluated):
+    def _errors(
+        self, predict: Callable[[Tensor], Tensor], shard: Shard = WHOLE
+    ) -> dict[str, float]:
+        """Measure predictions part by part: all of them would take gigabytes.
+
+        Args:
+            predict: Returns the frames that follow those seen.
+            shard: The worker's share of the parts.
+        """
+        errors, parts = FrameErrors(), torch.split(self.x_eval, self.evaluated_at_once)
+        for clips in parts[shard.share(len(parts))]:
             frames = clips.float() / 255
             seen, truth = frames[:, :_SEEN], frames[:, _SEEN:]
             errors.add(predict(seen).expand_as(truth), truth)
-        return errors.means()
-
-    @property
-    def _evaluated(self) -> int:
-        """Clips per forward pass: 100 of 32 by 32 pixels, and fewer larger ones."""
-        return max(100 * 32**2 // self.side**2, 1)
+        return errors.means(shard)
 
     def predict(self, model: nn.Module, seen: Tensor) -> Tensor:
         """Return the frames after the first ten, on the CPU."""
@@ -304,8 +310,8 @@ class FrameErrors:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(_NAMES, 0.0)
-        self._frames = 0
+        self._parts: list[tuple[int, dict[str, float]]] = []
+        """Frames of each part, and the sums of their errors."""
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
         """Add clips x frames x channels x height x width."""
@@ -323,10 +329,11 @@ class FrameErrors:
             # PSNR is infinite for a frame without error.
             PSNR: (-10 * squares.clamp(min=1e-10).log10()).sum(),
         }
-        for metric, value in sums.items():
-            self._sums[metric.name] += float(value)
-        self._frames += len(truth)
+        named = {metric.name: float(value) for metric, value in sums.items()}
+        self._parts.append((len(truth), named))
 
-    def means(self) -> dict[str, float]:
-        """Return the means over all frames so far."""
-        return {name: value / self._frames for name, value in self._sums.items()}
+    def means(self, shard: Shard = WHOLE) -> dict[str, float]:
+        """Return the means over all frames so far, of all workers of a shard."""
+        parts = shard.gather_items(self._parts)
+        frames = sum(count for count, _ in parts)
+        return {name: sum(sums[name] for _, sums in parts) / frames for name in _NAMES}
