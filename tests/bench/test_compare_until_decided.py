@@ -68,9 +68,9 @@ def test_a_task_stops_when_it_is_settled_and_the_others_go_on(trained, tmp_path)
     assert done.error is None
     noisy, digits = done.summary.tasks
     # Two methods are decided by no fewer than 13 seeds, so by 16 in rounds of 4.
-    assert noisy.looks == (16,) and noisy.undecided == []
+    assert noisy.looks == (16,) and noisy.unsettled() == []
     assert digits.looks == tuple(range(16, digits.looks[-1] + 1, 4))
-    assert 16 < digits.looks[-1] < 64 and digits.undecided == []
+    assert 16 < digits.looks[-1] < 64 and digits.unsettled() == []
     for task in done.summary.tasks:
         assert task.sequential and task.missing == 0
         for result in task.results["accuracy"]:
@@ -107,11 +107,11 @@ def test_it_stops_undecided_at_the_maximum_which_can_be_raised(trained, tmp_path
     config = dataclasses.replace(CLEAR, tasks=("digits",), max_seeds=18)
     done = trained_until(config, tmp_path)
     assert looks_of(done) == {"digits": (16, 18)}
-    assert "ema" in done.summary.tasks[0].undecided
+    assert "ema" in done.summary.tasks[0].unsettled()
     trained.clear()
     more = trained_until(dataclasses.replace(config, max_seeds=64), tmp_path)
     (task,) = more.summary.tasks
-    assert task.looks[:3] == (16, 18, 22) and task.undecided == []
+    assert task.looks[:3] == (16, 18, 22) and task.unsettled() == []
     assert min(seed for cell in trained for seed in cell.seeds) == 18
 
 
@@ -169,7 +169,7 @@ def test_a_script_is_extended_round_by_round(trained, tmp_path, monkeypatch):
     config = dataclasses.replace(CLEAR, tasks=(f"script:python {script} {{seed}}",))
     done = run_comparison(config, RunOptions(out=tmp_path, executor="inline"))
     (task,) = done.summary.tasks
-    assert task.undecided == [] and task.looks[0] == 16 < task.looks[-1]
+    assert task.unsettled() == [] and task.looks[0] == 16 < task.looks[-1]
 
 
 def test_the_terminal_tells_every_look(trained, tmp_path):
@@ -233,7 +233,7 @@ def test_seeds_can_be_added_for_switch_ema_against_ema_alone(trained, tmp_path):
     config = dataclasses.replace(CLEAR, tasks=("digits",), settle="switch-ema")
     task = trained_until(config, tmp_path).summary.tasks[0]
     # One comparison is decided by no fewer than 12 seeds, and the others do not matter.
-    assert task.looks[0] == 12 and task.undecided_switches == []
+    assert task.looks[0] == 12 and task.unsettled("switch-ema") == []
     every = dataclasses.replace(config, settle="every")
     longer = trained_until(every, tmp_path / "every").summary.tasks[0]
     assert longer.looks[-1] >= task.looks[-1]
@@ -242,3 +242,9 @@ def test_seeds_can_be_added_for_switch_ema_against_ema_alone(trained, tmp_path):
 def test_settle_must_be_known():
     with pytest.raises(UsageError, match="settle must be every or switch-ema, got 'x'"):
         dataclasses.replace(CLEAR, settle="x")
+
+
+def test_what_settles_must_be_compared():
+    message = "settle switch-ema needs switch-ema among the methods, got plain, ema"
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(CLEAR, methods=("plain", "ema"), settle="switch-ema")

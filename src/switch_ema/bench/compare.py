@@ -251,11 +251,7 @@ class _Runner:
             going = []
             for task in summary.tasks:
                 seeds = looks[task.task][-1]
-                undecided = (
-                    task.undecided
-                    if config.settle == "every"
-                    else task.undecided_switches
-                )
+                undecided = task.unsettled(config.settle)
                 if task.task in trained_now:
                     self.watcher.looked(task.task, seeds, undecided)
                 if undecided and seeds < config.max_seeds:

@@ -18,7 +18,7 @@ from rich.text import Text
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.method_names import PLAIN
-from switch_ema.bench.plan.config import SCRIPT_METHODS, CompareConfig
+from switch_ema.bench.plan.config import SCRIPT_METHODS, WAITED_FOR, CompareConfig
 from switch_ema.bench.spec import SCRIPT, is_script
 from switch_ema.bench.text import listed, printable, read_utf8
 from switch_ema.commands.output import exit_unless
@@ -180,7 +180,7 @@ def _about_rounds(settings: CompareConfig, stored: CompareConfig | None) -> str:
     so_far = "" if stored is None else f"The run has {stored.seeds} seeds so far. "
     return (
         f"{so_far}Seeds are added in rounds of {settings.round} until "
-        f"{settings.settled} is settled, up to {settings.max_seeds}."
+        f"{WAITED_FOR[settings.settle]} is settled, up to {settings.max_seeds}."
     )
 
 

@@ -237,7 +237,7 @@ def test_rows_get_seeds_until_they_are_decided(tiny, tmp_path, monkeypatch):
     ((_, task),) = [
         (found.row, found.task) for found in collect_rows(TABLE_3, tmp_path, "small")
     ]
-    assert task.sequential and task.looks == (12,) and task.undecided == []
+    assert task.sequential and task.looks == (12,) and task.unsettled() == []
     assert plan(tmp_path, "resnet18")[0].config.until_decided  # and stays so
 
 

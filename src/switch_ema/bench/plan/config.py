@@ -29,6 +29,7 @@ from switch_ema.bench.spec import (
     SEED,
     command_of,
     is_script,
+    parse_method_spec,
     parse_spec,
     parse_variation,
     task_slug,
@@ -60,7 +61,7 @@ WAITED_FOR = {
     "every": "every verdict",
     "switch-ema": "the verdict on Switch EMA against EMA",
 }
-"""What seeds can be added for, by the values of ``CompareConfig.settle``."""
+"""What seeds can be added for, as the subject of "settled", by ``settle``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +174,12 @@ class CompareConfig(StepOptions):
         if self.settle not in WAITED_FOR:
             raise UsageError(
                 f"settle must be {' or '.join(WAITED_FOR)}, got {self.settle!r}."
+            )
+        names = {parse_method_spec(label).name for label in self.methods}
+        if self.until_decided and self.settle not in ("every", *names):
+            raise UsageError(
+                f"settle {self.settle} needs {self.settle} among the methods, got "
+                f"{', '.join(self.methods)}."
             )
         self._check_script()
         if self.deploy is not None and not roundings_of(self.deploy):
@@ -330,11 +337,6 @@ class CompareConfig(StepOptions):
             return stored
         rounds = (*stored.rounds, stored.seeds)
         return dataclasses.replace(stored, seeds=self.seeds, rounds=rounds)
-
-    @property
-    def settled(self) -> str:
-        """What until_decided waits for, as the subject of "settled"."""
-        return WAITED_FOR[self.settle]
 
     @property
     def seeds_by_round(self) -> list[range]:

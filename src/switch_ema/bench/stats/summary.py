@@ -118,16 +118,21 @@ class TaskSummary:
         )
         return None if difference is None else (first, second, difference)
 
-    @property
-    def undecided(self) -> list[str]:
-        """What is not settled: methods, and Switch EMA against EMA."""
+    def unsettled(self, settle: str = "every") -> list[str]:
+        """Return what is undecided: methods, and Switch EMA against EMA.
+
+        Args:
+            settle: ``every``, or ``switch-ema`` for Switch EMA against EMA alone.
+        """
+        if settle == "switch-ema":
+            return self._undecided_switches
         results = self.results[self.metrics[0].name]
         methods = [r.method for r in results if r.verdict == "undecided"]
-        direct = [name for name in self.undecided_switches if name not in methods]
+        direct = [name for name in self._undecided_switches if name not in methods]
         return [*methods, *direct]
 
     @property
-    def undecided_switches(self) -> list[str]:
+    def _undecided_switches(self) -> list[str]:
         """Switch EMA against EMA, if that is not settled.
 
         If EMA is not compared, or is the baseline, Switch EMA against the baseline.
