@@ -9,6 +9,7 @@ from switch_ema.bench.spec import (
     parse_method_spec,
     parse_spec,
     parse_variation,
+    parse_variations,
 )
 
 
@@ -88,3 +89,18 @@ def test_changes_that_cannot_be_read(text):
 def test_variations_that_cannot_be_read(text):
     with pytest.raises(UsageError, match="at least two different values"):
         parse_variation(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at least two different values"),
+        ("speed", "at least two different values"),
+        ("0.1,lr", "at least two different values"),
+        ("lr,epochs=3", "at least two different values"),
+        ("lr,lr=0.1,0.2", "lr is given twice"),
+    ],
+)
+def test_lists_of_variations_that_cannot_be_read(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_variations(text)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from switch_ema.bench.errors import UsageError
-from switch_ema.bench.plan.candidates import places_of
+from switch_ema.bench.plan.candidates import candidates_of, places_of
 from switch_ema.bench.plan.cells import make_plan
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import plan_points
@@ -164,17 +164,49 @@ def test_a_task_without_a_split_is_refused_beforehand(tiny):
         check(config)
 
 
+LR, EPOCHS, MAIN = "learning rate", "number of epochs", "value of its main option"
+
+
 @pytest.mark.parametrize(
     ("tuned", "chosen", "places"),
     [
-        ("lr", ("plain", "ema@lr*0.25"), {"plain": "as given", "ema": "smallest"}),
-        ("lr", ("plain@lr*4", "ema@lr*2"), {"plain": "largest"}),
-        ("lr=0.1,0.2,0.4", ("plain@lr=0.1", "ema@lr=0.2"), {"plain": "smallest"}),
-        ("decay=0.9,0.99", ("plain", "ema:decay=0.99"), {"ema": "largest"}),
-        (4, ("plain", "ema:decay=0.9"), {"ema": "smallest"}),
+        (
+            "lr",
+            ("plain", "ema@lr*0.25"),
+            {LR: {"plain": "as given", "ema": "smallest"}},
+        ),
+        ("lr", ("plain@lr*4", "ema@lr*2"), {LR: {"plain": "largest"}}),
+        ("lr=0.1,0.2,0.4", ("plain@lr=0.1", "ema@lr=0.2"), {LR: {"plain": "smallest"}}),
+        ("decay=0.9,0.99", ("plain", "ema:decay=0.99"), {"decay": {"ema": "largest"}}),
+        (4, ("plain", "ema:decay=0.9"), {MAIN: {"ema": "smallest"}}),
         (4, ("plain", "ema:decay=0.999"), {}),
+        (
+            "lr,epochs",
+            ("plain@epochs*0.25", "ema@epochs*0.5,lr*4"),
+            {
+                LR: {"plain": "as given", "ema": "largest"},
+                EPOCHS: {"plain": "smallest"},
+            },
+        ),
     ],
 )
 def test_the_ends_of_what_was_tried_are_known(tuned, chosen, places):
     config = CompareConfig(tasks=("digits",), methods=("plain", "ema"), tune=tuned)
     assert places_of(config, 30, chosen) == places
+
+
+def test_two_options_are_tuned_together(tmp_path, tiny):
+    scores = {"plain@epochs*0.5": 0.3, "ema@epochs*0.25,lr*2": 0.2, "plain": 0.4}
+    found = chosen(tmp_path, tiny, scores, tune="lr,epochs")
+    assert found == ("plain@epochs*0.5", "ema@epochs*0.25,lr*2")
+    scores = {"ema@epochs=2:decay=0.9": 0.1}
+    found = chosen(tmp_path / "given", tiny, scores, tune="decay=0.9,0.99,epochs=1,2")
+    assert found == ("plain@epochs=1", "ema@epochs=2:decay=0.9")
+
+
+def test_a_method_keeps_the_options_that_it_sets(tiny):
+    methods = ("plain", "ema@epochs=2")
+    config = CompareConfig(tasks=(tiny,), methods=methods, tune="lr,epochs", seeds=1)
+    plain, ema = candidates_of(config, 4)
+    assert len(plain) == 15 and len(ema) == 5
+    assert "ema@lr*4,epochs=2" in ema

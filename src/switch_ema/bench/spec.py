@@ -34,6 +34,8 @@ SHARE = "f"
 """Factor that stands for the share of progress that a switch keeps."""
 EPOCHS = "epochs"
 """A method's change of the length of its training, next to those of its optimizer."""
+SCALED = ("lr", EPOCHS)
+"""Settings that can be varied by factors."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,8 @@ def _change(text: str, part: str) -> Change:
         raise _wrong_change(text, part)
     option, is_factor = found["option"], found["sign"] == "*"
     value = read_value(found["value"].strip())
-    is_share = is_factor and option in ("lr", EPOCHS) and value == SHARE
-    must_be_positive = is_factor or option in ("lr", EPOCHS)
+    is_share = is_factor and option in SCALED and value == SHARE
+    must_be_positive = is_factor or option in SCALED
     kinds = (int,) if option == EPOCHS and not is_factor else (int, float)
     is_positive = type(value) in kinds and 0 < value < math.inf
     if must_be_positive and not (is_positive or is_share):
@@ -154,6 +156,32 @@ def parse_variation(text: str) -> tuple[str, tuple[Any, ...]]:
             "lr=0.0125,0.05,0.2."
         )
     return option.strip(), values
+
+
+def parse_variations(text: str) -> dict[str, tuple[Any, ...]]:
+    """Parse several options with their values; none for a setting without values.
+
+    >>> parse_variations("lr=0.1,0.2,epochs=15,30")
+    {'lr': (0.1, 0.2), 'epochs': (15, 30)}
+    >>> parse_variations("lr,epochs")
+    {'lr': (), 'epochs': ()}
+    """
+    groups: list[list[str]] = []
+    for part in _split(text):
+        starts = "=" in part or part.strip() in SCALED
+        if starts or not groups:
+            groups.append([])
+        groups[-1].append(part)
+    found: dict[str, tuple[Any, ...]] = {}
+    for group in groups or [[text]]:
+        is_bare = len(group) == 1 and group[0].strip() in SCALED
+        option, values = (
+            (group[0].strip(), ()) if is_bare else parse_variation(",".join(group))
+        )
+        if option in found:
+            raise UsageError(f"{text!r}: {option} is given twice.")
+        found[option] = values
+    return found
 
 
 def _wrong_change(text: str, part: str) -> UsageError:

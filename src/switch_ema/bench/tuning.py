@@ -9,7 +9,7 @@ from switch_ema.bench.errors import UsageError
 from switch_ema.bench.loading import load_task_class, takes_split
 from switch_ema.bench.plan.candidates import candidates_of
 from switch_ema.bench.plan.cells import Cell, in_order, make_plan
-from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
+from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
     TUNED,
     UNTUNED,
@@ -18,7 +18,7 @@ from switch_ema.bench.plan.sweep_points import (
 )
 from switch_ema.bench.recipe import is_usable
 from switch_ema.bench.results.store import Results
-from switch_ema.bench.spec import parse_method_spec, parse_variation
+from switch_ema.bench.spec import parse_method_spec, parse_variations
 
 SEEDS, STACKED_SEEDS = 3, 8
 """Seeds used for tuning; stacked seeds are cheap, so there are more of them."""
@@ -94,8 +94,10 @@ def plan_trials(config: CompareConfig, plan: list[Cell]) -> list[Cell]:
 
 def check_tuning(config: CompareConfig, plan: list[Cell]) -> None:
     """Refuse settings that cannot be tuned, before anything is trained."""
-    if isinstance(config.tune, str) and config.tune != LEARNING_RATE:
-        check_varied(config, parse_variation(config.tune)[0])
+    if isinstance(config.tune, str):
+        for option, values in parse_variations(config.tune).items():
+            if values:
+                check_varied(config, option)
     for task in config.tasks:
         task_class, spec = load_task_class(task)
         if not takes_split(task_class):

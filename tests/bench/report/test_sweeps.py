@@ -32,7 +32,7 @@ def test_the_number_after_a_mean_is_the_standard_deviation(is_tuned):
 
 def test_tuning_that_ends_at_an_end_of_its_values_says_so():
     places = {"plain": "smallest", "ema": "as given", "switch-ema": "largest"}
-    own = sweep(is_tuned=True, tuned_option="learning rate", places=places)
+    own = sweep(is_tuned=True, places={"learning rate": places})
     told = [text for _, text in sweep_sentences(own)][-3:]
     assert told == [
         "Tuning kept the given learning rate of ema.",

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.plan.config import LEARNING_RATE, CompareConfig
 from switch_ema.bench.plan.sweep_points import with_factor, with_value
-from switch_ema.bench.spec import parse_method_spec, parse_variation
+from switch_ema.bench.spec import EPOCHS, parse_method_spec, parse_variations
+
+Values = dict[str, Any]
+"""Values of the options that are tuned."""
 
 _KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ema": ("decay", (0.99, 0.999, 0.9, 0.9999)),
@@ -22,43 +26,40 @@ _KNOBS: dict[str, tuple[str, tuple[Any, ...]]] = {
 SWA's values are shares of the training, converted to epochs.
 """
 
-FACTORS = (1, 0.5, 2, 0.25, 4)
-"""Learning rate factors to try if no rates are given."""
+FACTORS = {LEARNING_RATE: (1, 0.5, 2, 0.25, 4), EPOCHS: (1, 0.5, 0.25)}
+"""Factors to try for settings without given values; no training is lengthened."""
+
+_NAMES = {LEARNING_RATE: "learning rate", EPOCHS: "number of epochs"}
+_MAIN = "value of its main option"
 
 
-def candidates_of(config: CompareConfig, epochs: int) -> list[dict[str, Any]]:
+def candidates_of(config: CompareConfig, epochs: int) -> list[dict[str, Values]]:
     """Return each method's candidates, with the values that they stand for.
 
     Args:
         config: the comparison.
         epochs: length of a training.
     """
-    methods, tuned = config.methods, config.tune
-    if isinstance(tuned, int):
-        return [_main_candidates(text, tuned, epochs) for text in methods]
-    if tuned == LEARNING_RATE:
-        rows = {f: [with_factor(text, f) for text in methods] for f in FACTORS}
-    else:
-        option, values = parse_variation(tuned)
-        rows = {value: [*with_value(methods, option, value)] for value in values}
-    return [
-        {row[index]: value for value, row in rows.items()}
-        for index in range(len(methods))
-    ]
-
-
-def tuned_option(config: CompareConfig) -> str:
-    """Name the option that a comparison tunes."""
     if isinstance(config.tune, int):
-        return "value of its main option"
-    option = config.tune.partition("=")[0]
-    return "learning rate" if option == LEARNING_RATE else option
+        return [_main_candidates(m, config.tune, epochs) for m in config.methods]
+    varied = parse_variations(config.tune)
+    found: list[dict[str, Values]] = [{} for _ in config.methods]
+    for values in product(*(given or FACTORS[o] for o, given in varied.items())):
+        methods = config.methods
+        for option, value in zip(varied, values, strict=True):
+            if varied[option]:
+                methods = with_value(methods, option, value)
+            else:
+                methods = tuple(with_factor(m, option, value) for m in methods)
+        for own, method in zip(found, methods, strict=True):
+            own.setdefault(method, dict(zip(varied, values, strict=True)))
+    return found
 
 
 def places_of(
     config: CompareConfig, epochs: int, chosen: Sequence[str]
-) -> dict[str, str]:
-    """Say where each method's chosen value lies among its candidates.
+) -> dict[str, dict[str, str]]:
+    """Say where each method's chosen values lie among its candidates.
 
     Args:
         config: the comparison, with its methods as typed.
@@ -66,35 +67,39 @@ def places_of(
         chosen: the chosen methods, in the order of the typed ones.
 
     Returns:
-        By typed method: "as given" for an unchanged learning rate, "smallest" or
-        "largest" for an end of the candidates; others are left out.
+        By option, such as "learning rate", and typed method: "as given" for an
+        unchanged value, "smallest" or "largest" for an end of the candidates; others
+        are left out.
     """
-    places = {}
+    places: dict[str, dict[str, str]] = {}
     for method, found, choice in zip(
         config.methods, candidates_of(config, epochs), chosen, strict=False
     ):
-        values = [value for value in found.values() if type(value) in (int, float)]
-        own = found.get(choice)
-        if own is None or len(values) < max(2, len(found)):
-            continue  # set by the user, or not a number
-        if own in (min(values), max(values)):
-            places[method] = "smallest" if own == min(values) else "largest"
-        elif choice == method:
-            places[method] = "as given"
+        for option, own in found.get(choice, {}).items():
+            values = {values[option] for values in found.values()}
+            if len(values) < 2 or not all(type(v) in (int, float) for v in values):
+                continue  # set by the user, or not numbers
+            if own in (min(values), max(values)):
+                place = "smallest" if own == min(values) else "largest"
+            elif own == 1 and values == {*FACTORS.get(option, ())}:
+                place = "as given"
+            else:
+                continue
+            places.setdefault(_NAMES.get(option, option), {})[method] = place
     return places
 
 
-def _main_candidates(text: str, budget: int, epochs: int) -> dict[str, Any]:
+def _main_candidates(text: str, budget: int, epochs: int) -> dict[str, Values]:
     """List candidates for a method's main option."""
     spec = parse_method_spec(text)
     option, values = _KNOBS.get(spec.name, ("", ()))
     if not values or option in spec.options:
-        return {text: None}
+        return {text: {}}
     if budget > len(values):
         raise UsageError(f"tune must be at most {len(values)}, got {budget}.")
     if spec.name == "swa":
         values = tuple(int(share * epochs) for share in values)
     return {
-        str(replace(spec, options={**spec.options, option: v})): v
+        str(replace(spec, options={**spec.options, option: v})): {_MAIN: v}
         for v in values[:budget]
     }

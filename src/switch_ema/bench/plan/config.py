@@ -32,6 +32,7 @@ from switch_ema.bench.spec import (
     parse_method_spec,
     parse_spec,
     parse_variation,
+    parse_variations,
     task_slug,
 )
 from switch_ema.bench.text import read_json
@@ -100,8 +101,8 @@ class CompareConfig(StepOptions):
     rates that are compared as well (all), or one by one (off)."""
     tune: int | str = 0
     """Tune each method on each task's validation split before the comparison, all from
-    the same candidates: lr, lr=0.01,0.1 (any option), or a number of values to try for
-    the method's main option."""
+    the same candidates: lr, lr=0.01,0.1 (any option), lr,epochs (every combination), or
+    a number of values to try for the method's main option."""
     sweep: str | None = dataclasses.field(default=None, metadata=LATER)
     """Repeat the comparison at each value of an option of the optimizer, the methods or
     the tasks, such as lr=0.0125,0.05,0.2 or decay=0.9,0.99."""
@@ -160,8 +161,8 @@ class CompareConfig(StepOptions):
                 f"rounds must increase from 1 to less than seeds, {self.seeds}, got "
                 f"{_shown(self.rounds)}."
             )
-        if isinstance(self.tune, str) and self.tune != LEARNING_RATE:
-            parse_variation(self.tune)
+        if isinstance(self.tune, str):
+            parse_variations(self.tune)
         if self.sweep is not None:
             parse_variation(self.sweep)
             if self.tune:

@@ -130,17 +130,17 @@ def _with_change(method: str, spec: Spec, option: str, value: Any) -> str:
     return str(replace(spec, changes=(Change(option, value), *spec.changes)))
 
 
-def with_factor(method: str, factor: float) -> str:
-    """Scale a method's learning rate, unless the method sets the rate itself.
+def with_factor(method: str, option: str, factor: float) -> str:
+    """Scale a method's learning rate or epochs, unless the method sets them itself.
 
-    >>> with_factor("ema:decay=0.9", 0.5), with_factor("ema", 1)
+    >>> with_factor("ema:decay=0.9", "lr", 0.5), with_factor("ema", "lr", 1)
     ('ema@lr*0.5:decay=0.9', 'ema')
     """
     spec = parse_method_spec(method)
-    is_fixed = any(c.option == "lr" and not c.is_factor for c in spec.changes)
+    is_fixed = any(c.option == option and not c.is_factor for c in spec.changes)
     if factor == 1 or is_fixed:
         return method
-    change = Change("lr", factor, is_factor=True)
+    change = Change(option, factor, is_factor=True)
     return str(replace(spec, changes=(change, *spec.changes)))
 
 

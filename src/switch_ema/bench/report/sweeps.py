@@ -257,10 +257,11 @@ def _places(sweep: Sweep, spell: Spell) -> list[str]:
             "larger one may be better.",
         ),
     ):
-        names = [spell(method) for method, own in sweep.places.items() if own == place]
-        if names:
-            text = words.format(option=sweep.tuned_option, names=listed(names))
-            sentences.append(printable(text))
+        for option, places in sweep.places.items():
+            names = [spell(method) for method, own in places.items() if own == place]
+            if names:
+                text = words.format(option=option, names=listed(names))
+                sentences.append(printable(text))
     return sentences
 
 

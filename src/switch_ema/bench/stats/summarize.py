@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from switch_ema.bench.optimizers.catalog import describe_optimizer
-from switch_ema.bench.plan.candidates import places_of, tuned_option
+from switch_ema.bench.plan.candidates import places_of
 from switch_ema.bench.plan.cells import Cell, labels_of
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.plan.sweep_points import (
@@ -98,11 +98,11 @@ def summarize(
             epochs = sweep.points[0].epochs
             typed = dict(zip(given.methods, labels_of(given), strict=False))
             places = places_of(given, epochs, settings[-1].methods)
-            sweep = replace(
-                sweep,
-                tuned_option=tuned_option(given),
-                places={typed[method]: place for method, place in places.items()},
-            )
+            by_label = {
+                option: {typed[method]: place for method, place in own.items()}
+                for option, own in places.items()
+            }
+            sweep = replace(sweep, places=by_label)
         sweeps.append(sweep)
     tasks = [task for sweep in sweeps for task in sweep.points]
     return ComparisonSummary(name, tasks, meta["config"], environment, sweeps)

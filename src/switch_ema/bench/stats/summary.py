@@ -177,10 +177,9 @@ class Sweep:
     """In the order of the values, without those whose baseline is unfinished."""
     is_tuned: bool = False
     """Whether the points are the untuned and the tuned comparison."""
-    tuned_option: str = ""
-    """What was tuned, such as "learning rate"."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """Methods whose tuned value is "as given", or the "smallest" or "largest" tried."""
+    places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By tuned option, such as "learning rate": the methods whose tuned value is "as
+    given", or the "smallest" or "largest" tried."""
 
     @property
     def varies_task(self) -> bool:
