@@ -34,7 +34,7 @@ SHARE = "f"
 """Factor that stands for the share of progress that a switch keeps."""
 EPOCHS = "epochs"
 """A method's change of the length of its training, next to those of its optimizer."""
-SCALED = ("lr", EPOCHS)
+_SCALED = ("lr", EPOCHS)
 """Settings that can be varied by factors."""
 
 
@@ -133,8 +133,8 @@ def _change(text: str, part: str) -> Change:
         raise _wrong_change(text, part)
     option, is_factor = found["option"], found["sign"] == "*"
     value = read_value(found["value"].strip())
-    is_share = is_factor and option in SCALED and value == SHARE
-    must_be_positive = is_factor or option in SCALED
+    is_share = is_factor and option in _SCALED and value == SHARE
+    must_be_positive = is_factor or option in _SCALED
     kinds = (int,) if option == EPOCHS and not is_factor else (int, float)
     is_positive = type(value) in kinds and 0 < value < math.inf
     if must_be_positive and not (is_positive or is_share):
@@ -168,13 +168,13 @@ def parse_variations(text: str) -> dict[str, tuple[Any, ...]]:
     """
     groups: list[list[str]] = []
     for part in _split(text):
-        starts = "=" in part or part.strip() in SCALED
+        starts = "=" in part or part.strip() in _SCALED
         if starts or not groups:
             groups.append([])
         groups[-1].append(part)
     found: dict[str, tuple[Any, ...]] = {}
     for group in groups or [[text]]:
-        is_bare = len(group) == 1 and group[0].strip() in SCALED
+        is_bare = len(group) == 1 and group[0].strip() in _SCALED
         option, values = (
             (group[0].strip(), ()) if is_bare else parse_variation(",".join(group))
         )
