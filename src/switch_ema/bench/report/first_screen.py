@@ -5,11 +5,16 @@ than EMA? What to do next? The verdicts themselves are in ``verdict_text.py``.
 """
 
 from dataclasses import replace
-from math import floor, inf, isfinite, log10
+from math import inf, isfinite
 
 from switch_ema.bench.method_names import BEST, DESCRIPTIONS
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.report.numbers import digits_of, fixed, size_of
+from switch_ema.bench.report.numbers import (
+    digits_of,
+    digits_within,
+    fixed,
+    size_of,
+)
 from switch_ema.bench.report.rows import baseline_of
 from switch_ema.bench.report.verdict_text import (
     Spell,
@@ -278,15 +283,9 @@ def _also(d: Difference, before: Difference, metric: Metric) -> str:
 
 def _size(change: Difference, metric: Metric) -> str:
     """Format the size of a change with its interval."""
-    digits = _digits(change)
+    digits = digits_within(change)
     unit = "points" if metric.unit == "%" else metric.unit
     ends = (fixed(end, digits) for end in (change.low, change.high))
     is_known = change.sd and isfinite(change.low + change.high)
     interval = f" [{', '.join(ends)}]" if is_known else ""
     return f"{fixed(change.mean, digits)}{f' {unit}' if unit else ''}{interval}"
-
-
-def _digits(d: Difference) -> int:
-    """Return the decimals that show two digits of the interval's half width."""
-    size = (d.high - d.low) / 2 if d.sd else abs(d.mean)
-    return max(0, 1 - floor(log10(size))) if size and isfinite(size) else 0

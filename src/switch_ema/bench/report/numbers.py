@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.stats.paired import MethodResult, Summary
+from switch_ema.bench.stats.paired import Difference, MethodResult, Summary
 
 NONE = "-"
 """Placeholder for a missing number."""
@@ -58,6 +58,14 @@ def digits_for(results: Iterable[MethodResult]) -> int:
 def digits_of(metric: Metric, results: Iterable[MethodResult]) -> int:
     """Return the decimals of a metric's table: declared by the metric, or computed."""
     return digits_for(results) if metric.decimals is None else metric.decimals
+
+
+def digits_within(difference: Difference) -> int:
+    """Return the decimals that show two digits of its own interval's half width."""
+    d = difference
+    size = (d.high - d.low) / 2 if d.sd else abs(d.mean)
+    is_known = size > 0 and math.isfinite(size)
+    return max(0, 1 - math.floor(math.log10(size))) if is_known else 0
 
 
 def mean_and_spread(summary: Summary, digits: int) -> str:

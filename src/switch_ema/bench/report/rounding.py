@@ -29,20 +29,16 @@ def rounding_sheets(task: TaskSummary) -> list[Sheet]:
 def _sheet(task: TaskSummary, kind: str) -> Sheet:
     metric, own = task.metrics[0], rounded_metric(task.metrics[0], kind)
     results, unit = task.results[own.name], difference_unit(metric)
-    changes = [rounding_change(task, result.method, kind) for result in results]
-    digits = digits_for(
-        replace(result, difference=change)
-        for result, change in zip(results, changes, strict=True)
-    )
+    changes, digits = rounding_changes(task, kind)
     rows = [
         [
             row.method,
             row.last,
             _joined(row.difference, row.interval),
-            change_text(change, digits),
+            change_text(changes[row.method], digits),
             row.n,
         ]
-        for row, change in zip(make_rows(task, own), changes, strict=True)
+        for row in make_rows(task, own)
     ]
     baseline = baseline_of(results) if results else ""
     return Sheet(
@@ -58,6 +54,15 @@ def _sheet(task: TaskSummary, kind: str) -> Sheet:
         ],
         rows=rows,
     )
+
+
+def rounding_changes(
+    task: TaskSummary, kind: str
+) -> tuple[dict[str, Difference | None], int]:
+    """Return the change of every method, and the decimals to show them with."""
+    results = task.results[rounded_metric(task.metrics[0], kind).name]
+    found = {r.method: rounding_change(task, r.method, kind) for r in results}
+    return found, digits_for(replace(r, difference=found[r.method]) for r in results)
 
 
 def rounding_change(task: TaskSummary, method: str, kind: str) -> Difference | None:
