@@ -10,14 +10,20 @@ from pathlib import Path
 
 from switch_ema.bench.report.quotes import refreshed
 from switch_ema.cli import main
-from tests.doctor.faults import figures
+from tests.analysis.boundary import published
+from tests.doctor import faults
 
 ROOT = Path(__file__).parents[1]
+FIGURES = {
+    "evidence/boundary.json": published.figures,
+    "evidence/doctor.json": faults.figures,
+}
+"""What computes the figures of the evidence that is no comparison."""
 _FIGURES = re.compile(
-    r"(?P<start><!-- (?P<file>evidence/doctor\.json) -->).*?(?P<end><!-- end -->)",
+    rf"(?P<start><!-- (?P<file>{'|'.join(map(re.escape, FIGURES))}) -->).*?"
+    r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
-"""The figures of the doctor's faults."""
 
 
 def pages() -> list[Path]:
@@ -32,7 +38,7 @@ def with_numbers(text: str) -> str:
 
 def _figures(found: re.Match[str]) -> str:
     results = json.loads((ROOT / found["file"]).read_text(encoding="utf-8"))
-    return f"{found['start']}\n\n{figures(results)}\n\n{found['end']}"
+    return f"{found['start']}\n\n{FIGURES[found['file']](results)}\n\n{found['end']}"
 
 
 def write() -> None:

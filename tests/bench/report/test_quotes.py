@@ -98,7 +98,8 @@ def test_a_table_of_tasks(folder):
         | plain = plain: value
         | EMA, % = ema: gain
         | itself = ema: gain over ema
-        | slope = switch-ema: value in slope"""
+        | slope = switch-ema: value in slope
+    """
     text = refreshed(quote(parts), folder)
     assert refreshed(text, folder) == text
     *_, header, rule, row = lines_of(text)

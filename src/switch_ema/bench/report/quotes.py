@@ -54,7 +54,7 @@ from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import ENDING
 
 _QUOTE = re.compile(
-    rf"<!-- (?P<file>[^|>]+{re.escape(ENDING)}) \| (?P<parts>[^>]+?) -->"
+    rf"<!-- (?P<source>[^|>]+{re.escape(ENDING)} \|[^>]+?)-->"
     r"(?P<text>.*?)<!-- end -->",
     re.DOTALL,
 )
@@ -76,7 +76,7 @@ def refreshed(text: str, folder: Path) -> str:
     read: dict[str, ComparisonSummary] = {}
 
     def quoted(found: re.Match[str]) -> str:
-        names, parts = found["file"], [p.strip() for p in found["parts"].split("|")]
+        names, *parts = (part.strip() for part in found["source"].split("|"))
         files = [name.strip() for name in names.split(",")]
         for name in files:
             if name not in read:
@@ -85,10 +85,10 @@ def refreshed(text: str, folder: Path) -> str:
             content = _content([read[name] for name in files], *parts)
         except (KeyError, TypeError, ValueError):
             raise UsageError(
-                f"the quote {names} | {found['parts']} names no task, method "
+                f"the quote {found['source'].strip()} names no task, method "
                 "and number of this file."
             ) from None
-        return f"<!-- {names} | {found['parts']} -->{content}<!-- end -->"
+        return f"<!-- {found['source']}-->{content}<!-- end -->"
 
     return _QUOTE.sub(quoted, text)
 
