@@ -1,5 +1,7 @@
 """Numbers of pages that are computed from evidence files."""
 
+import re
+
 import pytest
 
 from switch_ema.bench.compare import run_comparison, summarize_run
@@ -110,7 +112,10 @@ def test_a_table_of_tasks(folder):
     assert value in refreshed(quote(f"{TASK} | plain | value"), folder)
     is_bold = task.results["error"][1].verdict in ("helps", "hurts")
     assert gain.startswith("**") == is_bold
-    assert gain.strip("*") in refreshed(quote(f"{TASK} | ema | gain"), folder)
+    mean, low, high = map(float, re.findall(r"[-+][\d.]+", gain))
+    found = task.results["error"][1].difference
+    assert mean == pytest.approx(found.mean, abs=0.1 * (high - low))
+    assert low == pytest.approx(found.low, abs=0.1 * (high - low))
 
 
 def test_a_table_of_methods(folder):

@@ -33,6 +33,7 @@ test finds are bold.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from switch_ema.bench.compare import summarize_run
@@ -59,6 +60,8 @@ _QUOTE = re.compile(
     re.DOTALL,
 )
 _CHANGE = "change by "
+_ROUNDING = 1e-6
+"""Relative rounding error of float32 metrics, which is no difference."""
 _OVER = re.compile(r"(?P<what>gain|verdict|best gain)(?: over (?P<other>.+))?")
 _OF_TASK = re.compile(r"(?P<what>methods|first screen) of (?P<task>.+)")
 
@@ -159,7 +162,11 @@ def _quote(
     *,
     marks: bool = False,
 ) -> str:
-    """Compute one number; ``marks`` makes differences bold that the test finds."""
+    """Compute one number.
+
+    In a table, ``marks`` makes differences bold that the test finds, and shows two
+    digits of every interval's half width: methods may differ in it by a lot.
+    """
     measured = _metric(task, metric)
     results = {r.method: r for r in task.results[measured.name]}
     result, digits = results[method], digits_of(measured, results.values())
@@ -175,8 +182,10 @@ def _quote(
         return verdict
     if difference is None:
         raise KeyError("too few seeds")
-    if what.startswith("best"):
-        digits = digits_within(difference)
+    if difference.sd and (marks or what.startswith("best")):
+        digits = max(digits, digits_within(difference))
+    if abs(difference.mean) <= _ROUNDING * abs(result.last.mean):
+        difference = replace(difference, mean=0.0)
     gain = _gain(difference, digits)
     return f"**{gain}**" if marks and verdict in ("helps", "hurts") else gain
 
