@@ -1,6 +1,7 @@
 """Numbers of pages that are computed from evidence files."""
 
 import re
+from statistics import fmean
 
 import pytest
 
@@ -11,7 +12,7 @@ from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.numbers import digits_within, fixed
 from switch_ema.bench.report.quotes import refreshed
-from switch_ema.bench.report.rounding import rounding_sheets
+from switch_ema.bench.report.rounding import rounding_head_to_head, rounding_sheets
 from switch_ema.bench.results.evidence import publish
 from switch_ema.bench.stats.course import at_best_epochs
 from switch_ema.bench.stats.paired import head_to_head
@@ -90,6 +91,22 @@ def test_changes_by_rounding_are_those_of_the_report(folder):
             assert plain.startswith(row[3].partition(" near ties")[0])
 
 
+def test_changes_by_rounding_are_compared_seed_by_seed(folder):
+    (task,) = summarize_run(folder / "evidence/own.jsonl").tasks
+    before, after = task.curves["error"], task.curves["error (int4)"]
+    found = rounding_head_to_head(task, "ema", "plain", "int4")
+    assert found.mean == pytest.approx(  # lower is better
+        fmean(
+            (after["plain"][s][-1] - before["plain"][s][-1])
+            - (after["ema"][s][-1] - before["ema"][s][-1])
+            for s in before["ema"]
+        )
+    )
+    text = refreshed(quote(f"{TASK} | ema | change by int4 over plain"), folder)
+    mean = float(re.search(r"-->([-+][\d.]+)", text)[1])
+    assert mean == pytest.approx(found.mean, abs=0.2 * (found.high - found.low))
+
+
 def lines_of(text):
     return [line for line in text.splitlines() if line.startswith("|")]
 
@@ -145,6 +162,7 @@ def test_the_first_screen(folder):
     [
         f"{TASK} | ema | best gain",
         f"{TASK} | ema | change by bf16",
+        f"{TASK} | ema | change by int4 over swa",
         f"methods of {TASK} | n",
         f"methods of {TASK}",
         "methods of moons | n = n",

@@ -10,7 +10,8 @@ The parts are the file, the task, the method and what is quoted:
 - ``gain`` over the baseline or ``gain over METHOD`` with its interval, ``verdict`` or
   ``verdict over METHOD``; only those over the baseline are corrected over methods;
 - ``best gain over METHOD``: both at their best epoch;
-- ``change by ROUNDING`` of the final weights, such as ``change by int4``.
+- ``change by ROUNDING`` of the final weights, such as ``change by int4``, or
+  ``change by ROUNDING over METHOD``, the difference from another method's change.
 
 A fifth part names another metric than the one that decides. The sign of a gain is
 positive if the method is better.
@@ -46,7 +47,7 @@ from switch_ema.bench.report.numbers import (
     fixed,
     mean_and_spread,
 )
-from switch_ema.bench.report.rounding import rounding_changes
+from switch_ema.bench.report.rounding import rounding_changes, rounding_head_to_head
 from switch_ema.bench.report.tables import as_markdown
 from switch_ema.bench.stats.course import at_best_epochs
 from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
@@ -59,7 +60,7 @@ _QUOTE = re.compile(
     r"(?P<text>.*?)<!-- end -->",
     re.DOTALL,
 )
-_CHANGE = "change by "
+_CHANGE = re.compile(r"change by (?P<kind>\S+)(?: over (?P<other>.+))?")
 _ROUNDING = 1e-6
 """Relative rounding error of float32 metrics, which is no difference."""
 _OVER = re.compile(r"(?P<what>gain|verdict|best gain)(?: over (?P<other>.+))?")
@@ -174,8 +175,8 @@ def _quote(
         return mean_and_spread(result.last, digits)
     if what == "n":
         return str(result.last.n)
-    if what.startswith(_CHANGE):
-        digits = rounding_changes(task, what.removeprefix(_CHANGE))[1]
+    if change := _CHANGE.fullmatch(what):
+        digits = rounding_changes(task, change["kind"])[1]
     difference = _difference(task, method, what, measured)
     verdict = verdict_of(difference)
     if what.startswith("verdict"):
@@ -198,8 +199,11 @@ def _difference(
     task: TaskSummary, method: str, what: str, metric: Metric
 ) -> Difference | None:
     results = {r.method: r for r in task.results[metric.name]}
-    if what.startswith(_CHANGE):
-        return rounding_changes(task, what.removeprefix(_CHANGE))[0][method]
+    if change := _CHANGE.fullmatch(what):
+        kind, other = change["kind"], change["other"]
+        if other:
+            return rounding_head_to_head(task, method, other, kind)
+        return rounding_changes(task, kind)[0][method]
     asked = _OVER.fullmatch(what)
     if asked is None or (asked["other"] and asked["other"] not in results):
         raise KeyError(what)

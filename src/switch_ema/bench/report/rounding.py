@@ -82,6 +82,34 @@ def rounding_change(task: TaskSummary, method: str, kind: str) -> Difference | N
     )
 
 
+def rounding_head_to_head(
+    task: TaskSummary, method: str, other: str, kind: str
+) -> Difference | None:
+    """Compare the changes of two methods by rounding, positive if the first loses less.
+
+    Paired by seed; p is not corrected. None with fewer than two seeds.
+    """
+    metric = task.metrics[0]
+    before, after = (
+        task.curves[name] for name in (metric.name, rounded_metric(metric, kind).name)
+    )
+    changes = {
+        one: {
+            seed: [after[one][seed][-1] - curve[-1]]
+            for seed, curve in before[one].items()
+            if curve and after[one].get(seed)
+        }
+        for one in (method, other)
+    }
+    return head_to_head(
+        changes,
+        method,
+        other,
+        higher_is_better=metric.higher_is_better,
+        sequential=task.sequential,
+    )
+
+
 def change_text(change: Difference | None, digits: int) -> str:
     """Write a change with its interval."""
     if change is None:
