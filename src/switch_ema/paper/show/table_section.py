@@ -105,7 +105,7 @@ def markdown_pages(
             found = [text for text in section.paragraphs if text.startswith(FOUND)]
             entries.append(": ".join([link, *found]))
             page += [f"## {section.title}", f"`{section.command}`", *section.paragraphs]
-            page += [_markdown_table(sheet) for sheet in section.sheets]
+            page += [markdown_table(sheet) for sheet in section.sheets]
         overview += [f"## {family.capitalize()}", "\n".join(entries)]
         pages[path] = "\n\n".join(page) + "\n"
     return {f"{name}.md": "\n\n".join(overview) + "\n"} | pages
@@ -304,7 +304,7 @@ def _missing_rows(table: PaperTable, rows: Sequence[ReproducedRow]) -> str:
     return f"Not run with the current recipes: {listed(missing)}." if missing else ""
 
 
-def _markdown_table(sheet: Sheet) -> str:
+def markdown_table(sheet: Sheet) -> str:
     """Format a Markdown table, escaping bars inside cells."""
     rule = ["---", *("---:" for _ in sheet.header[1:])]
     lines = [sheet.header, rule, *sheet.rows]
