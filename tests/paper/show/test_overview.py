@@ -5,7 +5,11 @@ from functools import partial
 
 import pytest
 
-from switch_ema.paper.show.overview import overview_rows, overview_sheet
+from switch_ema.paper.show.overview import (
+    overview_counts,
+    overview_rows,
+    overview_sheet,
+)
 from switch_ema.paper.show.overview_figure import write_overview
 from switch_ema.paper.tables.table import PaperTable
 from tests.paper.show.made_up import found, paper_row
@@ -62,6 +66,10 @@ def test_gain_that_stopping_in_time_also_gives():
     assert row["5"].startswith("-1.0"), "both at their best epoch"
     assert (row["6"], row["7"]) == ("-", "-"), "there is no control"
     assert row["8"] == "+0.3", "77.3 - 77.0 in the paper"
+    rows = [*overview_rows([TABLE], Stored(over_trained))]
+    assert overview_counts(rows, "ema").startswith("helps in 1, hurts in 0")
+    assert overview_counts(rows, "best").startswith("helps in 0, hurts in 1")
+    assert overview_counts(rows, "ema@lr*f").endswith("of 0 rows")
 
 
 @pytest.mark.parametrize(

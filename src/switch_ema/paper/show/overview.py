@@ -24,7 +24,7 @@ from switch_ema.bench.stats.paired import (
 from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.paper.reproduce.collect import ReproducedRow, StoredRows
 from switch_ema.paper.show.gains import MeasuredMetric, measured_metrics
-from switch_ema.paper.show.table_section import digits_in
+from switch_ema.paper.show.table_section import count_verdicts, digits_in
 from switch_ema.paper.tables.table import PaperTable
 
 RIVALS = {
@@ -109,6 +109,14 @@ def overview_rows(
             row = OverviewRow(table, found, measured, labels)
             if any(row.over(rival) for rival in RIVALS):
                 yield row
+
+
+def overview_counts(rows: Sequence[OverviewRow], rival: str) -> str:
+    """Count the verdicts on Switch EMA over a rival; "best": both at best epochs."""
+    differences = [
+        row.at_best_epochs() if rival == "best" else row.over(rival) for row in rows
+    ]
+    return count_verdicts([verdict_of(d) for d in differences if d is not None])
 
 
 def overview_sheet(rows: Sequence[OverviewRow]) -> Sheet:

@@ -17,7 +17,13 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.stats.verdicts import DECIDED, JUDGED, OF_BASELINE, POINTS
+from switch_ema.bench.stats.verdicts import (
+    DECIDED,
+    JUDGED,
+    OF_BASELINE,
+    POINTS,
+    Verdict,
+)
 from switch_ema.bench.text import counted, listed, printable
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import (
@@ -265,11 +271,19 @@ def headline(contrasts: Sequence[Contrast]) -> str:
         wanted = ("switch-ema", over)
         chosen = [c for c in contrasts if (c.method, c.over) == wanted and c.decides]
         if chosen:
-            verdicts = [contrast.verdict for contrast in chosen]
-            counts = listed(f"{v} in {verdicts.count(v)}" for v in JUDGED)
-            rows = counted(len(chosen), "row")
-            parts.append(f"{FOUND} {name}, ours: {counts} of {rows}.")
+            counts = count_verdicts([contrast.verdict for contrast in chosen])
+            parts.append(f"{FOUND} {name}, ours: {counts}.")
     return " ".join(parts)
+
+
+def count_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """Count each verdict.
+
+    >>> count_verdicts(["helps", "hurts", "helps"])
+    'helps in 2, hurts in 1, no difference in 0 and undecided in 0 of 3 rows'
+    """
+    counts = listed(f"{v} in {verdicts.count(v)}" for v in JUDGED)
+    return f"{counts} of {counted(len(verdicts), 'row')}"
 
 
 def expected_by_chance(rows: int) -> str:
