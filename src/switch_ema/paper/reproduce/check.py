@@ -83,7 +83,8 @@ class RowCheck:
     verdicts: list[CheckedVerdict]
     values: list[CheckedValue]
     notes: list[str]
-    """Differences between the machines that change the last digits."""
+    """Differences between the machines that change the last digits, and more seeds
+    than asked for."""
 
     @property
     def sentence(self) -> str:
@@ -113,7 +114,8 @@ def check_row(
     Args:
         found: the evidence file.
         options: how to run; the trainings go to a folder of their own in ``out``.
-        seeds: number of seeds, the first ones; None for all.
+        seeds: number of seeds, the first ones, and those that were trained as one model
+            with them; None for all.
         watcher: receives progress events.
 
     Raises:
@@ -124,7 +126,9 @@ def check_row(
             f"this version trains {listed(changed)} differently than when {found.path} "
             f"was published; check it with commit {found.meta['environment.git']}."
         )
-    config = _first_seeds(found.given, seeds)
+    number = found.given.seeds if seeds is None else min(seeds, found.given.seeds)
+    whole = _whole_stacks(found, number)
+    config = _first_seeds(found.given, whole)
     before = arithmetic_of(found.meta)
     place = replace(
         options,
@@ -153,6 +157,12 @@ def check_row(
         )
         if there != here
     ]
+    if whole != number:
+        last = config.first_seed + whole - 1
+        notes.append(
+            f"Seeds {config.first_seed} to {last} were published as one model, so all "
+            f"{whole} were trained again."
+        )
     published_config, published = open_results(found.path)
     with closing(published):
         stored = summarize(published_config, published, found.name)
@@ -165,9 +175,16 @@ def check_row(
     )
 
 
-def _first_seeds(config: CompareConfig, seeds: int | None) -> CompareConfig:
+def _whole_stacks(found: Evidence, number: int) -> int:
+    """Round up to all seeds of a stack, whose arithmetic depends on their number."""
+    first = found.given.first_seed
+    stacks = (cell.key[2] for cell in found.cells)
+    ends = (1 + max(seeds) - first for seeds in stacks if min(seeds) < first + number)
+    return max([number, *ends])
+
+
+def _first_seeds(config: CompareConfig, number: int) -> CompareConfig:
     """Limit a configuration to its first seeds, which are trained without looks."""
-    number = config.seeds if seeds is None else min(seeds, config.seeds)
     rounds = tuple(n for n in config.rounds if n < number)
     return replace(config, seeds=number, rounds=rounds, until_decided=False)
 
