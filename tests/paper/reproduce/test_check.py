@@ -6,7 +6,7 @@ from switch_ema.bench.compare import run_comparison
 from switch_ema.bench.execute.options import RunOptions
 from switch_ema.bench.plan.config import CompareConfig
 from switch_ema.bench.results.evidence import publish, read_evidence
-from switch_ema.paper.reproduce.check import check_row
+from switch_ema.paper.reproduce.check import check_row, differences
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_first_seeds_are_trained_in_their_stack(tmp_path, stack, trained):
     assert bool(checked.notes) == (trained > 1)
     if trained > 1:
         assert checked.notes[-1].startswith("Seeds 0 to 3 were published as one model")
+
+
+def test_machines_that_differ_are_named():
+    before = {"threads": "1", "environment.torch": "2.7", "environment.processor": "a"}
+    now = {"threads": "2", "environment.torch": "2.15", "environment.processor": "a"}
+    assert [*differences(before, now | {"environment.instructions": "AVX2"})] == [
+        "Threads 1 published, 2 now: the last digits may differ.",
+        "torch 2.7 published, 2.15 now: the last digits may differ.",
+    ]

@@ -1,6 +1,6 @@
 """Trains a published row again and compares it with the published values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import isnan
@@ -142,21 +142,14 @@ def check_row(
         raise run.error
     trained, results = open_run(run.folder)
     with closing(results):
-        now = arithmetic_of(results.meta())
+        meta = results.meta()
         judged = replace(
             trained,
             until_decided=found.given.until_decided,
             smallest_effect=found.given.smallest_effect,
         )
         again = summarize(judged, results, found.name)
-    notes = [
-        f"{name} {there} published, {here} now: the last digits may differ."
-        for name, there, here in (
-            ("Threads", before.threads, now.threads),
-            ("Averaging kernels", before.kernels, now.kernels),
-        )
-        if there != here
-    ]
+    notes = [*differences(found.meta, meta)]
     if whole != number:
         last = config.first_seed + whole - 1
         notes.append(
@@ -173,6 +166,23 @@ def check_row(
         [value for pair in pairs for value in _values(*pair)],
         notes,
     )
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """List what differs between the machines and changes the last digits."""
+    there, here = arithmetic_of(before), arithmetic_of(now)
+    pairs: dict[str, tuple[object, object]] = {
+        "Threads": (there.threads, here.threads),
+        "Averaging kernels": (there.kernels, here.kernels),
+    }
+    for name in ("torch", "processor", "instructions"):
+        key = f"environment.{name}"
+        if key in before and key in now:  # earlier versions did not store all
+            pairs[name if name == "torch" else name.title()] = before[key], now[key]
+    for name, (published, own) in pairs.items():
+        if published != own:
+            text = f"{name} {published} published, {own} now"
+            yield f"{text}: the last digits may differ."
 
 
 def _whole_stacks(found: Evidence, number: int) -> int:
