@@ -6,10 +6,20 @@ pages (``switch_ema.bench.report.quotes``). A test fails where a page differs.
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 from switch_ema.bench.report.quotes import refreshed
 from switch_ema.cli import main
+from switch_ema.paper import TABLES
+from switch_ema.paper.reproduce.collect import StoredRows
+from switch_ema.paper.show.overview import (
+    OverviewRow,
+    overview_counts,
+    overview_rows,
+    overview_sheet,
+)
+from switch_ema.paper.show.table_section import markdown_table
 from tests.analysis.boundary import published
 from tests.doctor import faults
 
@@ -24,6 +34,12 @@ _FIGURES = re.compile(
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
+_ROWS = re.compile(
+    r"(?P<start><!-- evidence/table-\* \| (?P<what>[^>]+?) -->).*?"
+    r"(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+"""All rows of the paper's tables: "rows" for their table, or "counts over RIVAL"."""
 
 
 def pages() -> list[Path]:
@@ -33,12 +49,26 @@ def pages() -> list[Path]:
 
 def with_numbers(text: str) -> str:
     """Return a page with all its numbers computed again."""
-    return _FIGURES.sub(_figures, refreshed(text, ROOT))
+    return _ROWS.sub(_about_rows, _FIGURES.sub(_figures, refreshed(text, ROOT)))
 
 
 def _figures(found: re.Match[str]) -> str:
     results = json.loads((ROOT / found["file"]).read_text(encoding="utf-8"))
     return f"{found['start']}\n\n{FIGURES[found['file']](results)}\n\n{found['end']}"
+
+
+@cache
+def _rows() -> list[OverviewRow]:
+    stored = StoredRows(ROOT / "runs", "small", ROOT / "evidence")
+    return [*overview_rows(TABLES.values(), stored)]
+
+
+def _about_rows(found: re.Match[str]) -> str:
+    if found["what"] == "rows":
+        text = f"\n\n{markdown_table(overview_sheet(_rows()))}\n\n"
+    else:
+        text = overview_counts(_rows(), found["what"].removeprefix("counts over "))
+    return f"{found['start']}{text}{found['end']}"
 
 
 def write() -> None:

@@ -15,7 +15,7 @@ LARGEST = 500_000
 CHECKED = re.compile(
     r"^\s*```.*?^\s*```"  # code
     r"|`[^`\n]*`"
-    r"|<!-- evidence/[^>|]+\.jsonl \|[^>]*-->.*?<!-- end -->"  # quotes
+    r"|<!-- evidence/[^>|]+(?:\.jsonl|\*) \|[^>]*-->.*?<!-- end -->"  # quotes
     rf"|<!-- ({'|'.join(FIGURES)}) -->.*?<!-- end -->"
     r"|<!-- results: .*?<!-- /results -->",  # of benchmarks/results/*.json
     re.DOTALL | re.MULTILINE,

@@ -62,8 +62,9 @@ def write_docs(
     """Write the published results as Markdown: a page, and one for each family."""
     from switch_ema.paper.reproduce.collect import StoredRows
     from switch_ema.paper.show.figures.figure import PaperFigure
+    from switch_ema.paper.show.overview import overview_rows, overview_sheet
     from switch_ema.paper.show.sections import overall
-    from switch_ema.paper.show.table_section import markdown_pages
+    from switch_ema.paper.show.table_section import markdown_pages, markdown_table
 
     if path.suffix != ".md":
         raise UsageError(f"--write-docs needs the path of a .md file, got {path}.")
@@ -77,10 +78,12 @@ def write_docs(
     found = overall(tables, stored)
     with needed(None, extra="analysis", user="--write-docs", error=UsageError):
         from switch_ema.paper.show.overview_figure import CAPTION, write_overview
-    picture = Path("figures") / f"{path.stem}.svg"
-    if write_overview(tables, stored, path.parent / picture):
+    if rows := [*overview_rows(tables, stored)]:
+        picture = Path("figures") / f"{path.stem}.svg"
+        write_overview(rows, path.parent / picture)
         link = f"![Differences by row]({picture.as_posix()})"
-        found = f"{link}\n\n{CAPTION}\n\n{found}"
+        sheet = markdown_table(overview_sheet(rows))
+        found = "\n\n".join([link, CAPTION, found, sheet])
     for page, text in markdown_pages(families, command, found, path.stem).items():
         target = path.parent / page
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 from switch_ema.averaging.offline.provenance import current_commit
 
 PACKAGES = ("switch-ema", "torch", "accelerate", "timm", "scikit-learn", "numpy")
@@ -19,6 +21,8 @@ def describe_environment() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     found["processor"] = _processor()
+    # torch and oneDNN choose their kernels by it, and so the last digits.
+    found["instructions"] = torch.backends.cpu.get_cpu_capability()
     found["cores"] = str(os.cpu_count())
     found["git"] = current_commit() or "not a git checkout"
     return found

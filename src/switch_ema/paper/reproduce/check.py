@@ -1,6 +1,6 @@
 """Trains a published row again and compares it with the published values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import isnan
@@ -83,7 +83,8 @@ class RowCheck:
     verdicts: list[CheckedVerdict]
     values: list[CheckedValue]
     notes: list[str]
-    """Differences between the machines that change the last digits."""
+    """Differences between the machines that change the last digits, and more seeds
+    than asked for."""
 
     @property
     def sentence(self) -> str:
@@ -113,7 +114,8 @@ def check_row(
     Args:
         found: the evidence file.
         options: how to run; the trainings go to a folder of their own in ``out``.
-        seeds: number of seeds, the first ones; None for all.
+        seeds: number of seeds, the first ones, and those that were trained as one model
+            with them; None for all.
         watcher: receives progress events.
 
     Raises:
@@ -124,7 +126,9 @@ def check_row(
             f"this version trains {listed(changed)} differently than when {found.path} "
             f"was published; check it with commit {found.meta['environment.git']}."
         )
-    config = _first_seeds(found.given, seeds)
+    number = found.given.seeds if seeds is None else min(seeds, found.given.seeds)
+    whole = _whole_stacks(found, number)
+    config = _first_seeds(found.given, whole)
     before = arithmetic_of(found.meta)
     place = replace(
         options,
@@ -138,21 +142,20 @@ def check_row(
         raise run.error
     trained, results = open_run(run.folder)
     with closing(results):
-        now = arithmetic_of(results.meta())
+        meta = results.meta()
         judged = replace(
             trained,
             until_decided=found.given.until_decided,
             smallest_effect=found.given.smallest_effect,
         )
         again = summarize(judged, results, found.name)
-    notes = [
-        f"{name} {there} published, {here} now: the last digits may differ."
-        for name, there, here in (
-            ("Threads", before.threads, now.threads),
-            ("Averaging kernels", before.kernels, now.kernels),
+    notes = [*differences(found.meta, meta)]
+    if whole != number:
+        last = config.first_seed + whole - 1
+        notes.append(
+            f"Seeds {config.first_seed} to {last} were published as one model, so all "
+            f"{whole} were trained again."
         )
-        if there != here
-    ]
     published_config, published = open_results(found.path)
     with closing(published):
         stored = summarize(published_config, published, found.name)
@@ -165,9 +168,33 @@ def check_row(
     )
 
 
-def _first_seeds(config: CompareConfig, seeds: int | None) -> CompareConfig:
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """List what differs between the machines and changes the last digits."""
+    there, here = arithmetic_of(before), arithmetic_of(now)
+    pairs: dict[str, tuple[object, object]] = {
+        "Threads": (there.threads, here.threads),
+        "Averaging kernels": (there.kernels, here.kernels),
+    }
+    for name in ("torch", "processor", "instructions"):
+        key = f"environment.{name}"
+        if key in before and key in now:  # earlier versions did not store all
+            pairs[name if name == "torch" else name.title()] = before[key], now[key]
+    for name, (published, own) in pairs.items():
+        if published != own:
+            text = f"{name} {published} published, {own} now"
+            yield f"{text}: the last digits may differ."
+
+
+def _whole_stacks(found: Evidence, number: int) -> int:
+    """Round up to all seeds of a stack, whose arithmetic depends on their number."""
+    first = found.given.first_seed
+    stacks = (cell.key[2] for cell in found.cells)
+    ends = (1 + max(seeds) - first for seeds in stacks if min(seeds) < first + number)
+    return max([number, *ends])
+
+
+def _first_seeds(config: CompareConfig, number: int) -> CompareConfig:
     """Limit a configuration to its first seeds, which are trained without looks."""
-    number = config.seeds if seeds is None else min(seeds, config.seeds)
     rounds = tuple(n for n in config.rounds if n < number)
     return replace(config, seeds=number, rounds=rounds, until_decided=False)
 

@@ -17,7 +17,13 @@ from switch_ema.bench.report.numbers import (
 from switch_ema.bench.report.sections import AnalysisSection, Sheet
 from switch_ema.bench.stats.paired import CONFIDENCE, LEVEL, MethodResult
 from switch_ema.bench.stats.summary import TaskSummary
-from switch_ema.bench.stats.verdicts import DECIDED, JUDGED, OF_BASELINE, POINTS
+from switch_ema.bench.stats.verdicts import (
+    DECIDED,
+    JUDGED,
+    OF_BASELINE,
+    POINTS,
+    Verdict,
+)
 from switch_ema.bench.text import counted, listed, printable
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.show.gains import (
@@ -105,7 +111,7 @@ def markdown_pages(
             found = [text for text in section.paragraphs if text.startswith(FOUND)]
             entries.append(": ".join([link, *found]))
             page += [f"## {section.title}", f"`{section.command}`", *section.paragraphs]
-            page += [_markdown_table(sheet) for sheet in section.sheets]
+            page += [markdown_table(sheet) for sheet in section.sheets]
         overview += [f"## {family.capitalize()}", "\n".join(entries)]
         pages[path] = "\n\n".join(page) + "\n"
     return {f"{name}.md": "\n\n".join(overview) + "\n"} | pages
@@ -265,11 +271,19 @@ def headline(contrasts: Sequence[Contrast]) -> str:
         wanted = ("switch-ema", over)
         chosen = [c for c in contrasts if (c.method, c.over) == wanted and c.decides]
         if chosen:
-            verdicts = [contrast.verdict for contrast in chosen]
-            counts = listed(f"{v} in {verdicts.count(v)}" for v in JUDGED)
-            rows = counted(len(chosen), "row")
-            parts.append(f"{FOUND} {name}, ours: {counts} of {rows}.")
+            counts = count_verdicts([contrast.verdict for contrast in chosen])
+            parts.append(f"{FOUND} {name}, ours: {counts}.")
     return " ".join(parts)
+
+
+def count_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """Count each verdict.
+
+    >>> count_verdicts(["helps", "hurts", "helps"])
+    'helps in 2, hurts in 1, no difference in 0 and undecided in 0 of 3 rows'
+    """
+    counts = listed(f"{v} in {verdicts.count(v)}" for v in JUDGED)
+    return f"{counts} of {counted(len(verdicts), 'row')}"
 
 
 def expected_by_chance(rows: int) -> str:
@@ -304,7 +318,7 @@ def _missing_rows(table: PaperTable, rows: Sequence[ReproducedRow]) -> str:
     return f"Not run with the current recipes: {listed(missing)}." if missing else ""
 
 
-def _markdown_table(sheet: Sheet) -> str:
+def markdown_table(sheet: Sheet) -> str:
     """Format a Markdown table, escaping bars inside cells."""
     rule = ["---", *("---:" for _ in sheet.header[1:])]
     lines = [sheet.header, rule, *sheet.rows]

@@ -47,11 +47,12 @@ _NETWORKS = {
 _METHODS = ("plain", "ema", "swa", "switch-ema")
 _FLATTENED = {
     "simclr": (50, Decays(0.93293, 0.93293)),
+    "barlow-twins": (50, Decays(0.93293, 0.93293)),
     "mae": (40, Decays(0.96187, 0.96187)),
 }
 """Epochs after which plain training of the small rows flattens, and decays. At a switch
 MAE keeps the paper's 26% of an epoch's progress (0.999 with 625 steps, here 15), SimCLR
-40%: the paper's 0.999 with 12 steps keeps 0.6%."""
+and Barlow Twins 40%: the paper's 0.999 with 12 steps keeps 0.6%."""
 
 
 def _teacher(pretraining: str, dataset: str) -> TeacherDecays:
