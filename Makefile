@@ -41,9 +41,9 @@ rehearse: setup
 		--threads $(CORES) --max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
 		$(if $(SIDE),--rehearse-side $(SIDE)) --out runs/rehearse
 
-# The rows of docs/protocol.md, 16 seeds each or until Switch EMA against EMA is decided:
-# some 20 minutes of a core per row, at low priority. Repeat it to continue; values go to
-# evidence/.
+# The rows of docs/protocol.md: 16 seeds, or until Switch EMA against EMA is decided, and 8
+# for ablations. Some 20 minutes of a core per row, at low priority. Repeat it to
+# continue; values go to evidence/.
 FIXED := resnet50-sgd deit-s-lamb deit-s-adamw convnext-t-adan resnet18 convnext-t deit-s \
 	moganet-s barlow-twins-cifar100 retinanet-r50-2x cifar10 simvp convlstm lstm-sgd \
 	lstm-adabelief
@@ -51,9 +51,12 @@ DECIDED := simclr-cifar100 mae mask-rcnn-2x rcf-mnist-resnet18 \
 	agedb-resnet50 lstm-adam bert-yelp bert-wikitext
 CAMPAIGN := nice -n 10 $(VENV)/bin/switch-ema reproduce $(foreach n,2 3 4 5 6 7 8 9 10 11 12,table-$(n)) \
 	--methods plain ema switch-ema 'ema@lr*f' --publish --rows
+ABLATE := nice -n 10 $(VENV)/bin/switch-ema reproduce --publish --seeds 8
 
 campaign: setup
 	$(CAMPAIGN) $(FIXED) --seeds 16
+	$(ABLATE) table-13 --rows wrn28-10 deit-s-adamw agedb-resnet50 bert-yelp
+	$(ABLATE) figure-decay --rows wrn28-10 deit-s-adamw simclr-cifar100 bert-yelp
 	$(CAMPAIGN) $(DECIDED) --until-decided --settle switch-ema --max-seeds 32
 
 lint: setup
