@@ -39,7 +39,8 @@ _ROWS = re.compile(
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
-"""All rows of the paper's tables: "rows" for their table, or "counts over RIVAL"."""
+"""All rows of the paper's tables: "rows" for their table, "counts over RIVAL"
+or "counts over RIVAL, COURSE"."""
 
 
 def pages() -> list[Path]:
@@ -67,7 +68,8 @@ def _about_rows(found: re.Match[str]) -> str:
     if found["what"] == "rows":
         text = f"\n\n{markdown_table(overview_sheet(_rows()))}\n\n"
     else:
-        text = overview_counts(_rows(), found["what"].removeprefix("counts over "))
+        rival, _, course = found["what"].removeprefix("counts over ").partition(", ")
+        text = overview_counts(_rows(), rival, course or None)
     return f"{found['start']}{text}{found['end']}"
 
 

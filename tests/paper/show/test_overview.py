@@ -70,6 +70,8 @@ def test_gain_that_stopping_in_time_also_gives():
     assert overview_counts(rows, "ema").startswith("helps in 1, hurts in 0")
     assert overview_counts(rows, "best").startswith("helps in 0, hurts in 1")
     assert overview_counts(rows, "ema@lr*f").endswith("of 0 rows")
+    assert overview_counts(rows, "ema", "over-trains").startswith("helps in 1")
+    assert overview_counts(rows, "ema", "flat").endswith("of 0 rows")
 
 
 @pytest.mark.parametrize(

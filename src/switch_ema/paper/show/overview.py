@@ -84,6 +84,15 @@ class OverviewRow:
         better = self.measured.ours.higher_is_better
         return self.over("ema", at_best_epochs(self.curves, higher_is_better=better))
 
+    @property
+    def course(self) -> str:
+        """How EMA's training went; empty if unknown."""
+        main = self.over("ema")
+        if main is None:
+            return ""
+        own = course_of(self.found.task, self.labels["ema"], main.smallest_effect)
+        return "" if own is None else _COURSES[own.state]
+
     def published(self) -> float | None:
         """Return the paper's gain of Switch EMA over EMA."""
         printed = self.measured.printed
@@ -111,10 +120,20 @@ def overview_rows(
                 yield row
 
 
-def overview_counts(rows: Sequence[OverviewRow], rival: str) -> str:
-    """Count the verdicts on Switch EMA over a rival; "best": both at best epochs."""
+def overview_counts(
+    rows: Sequence[OverviewRow], rival: str, course: str | None = None
+) -> str:
+    """Count the verdicts on Switch EMA.
+
+    Args:
+        rows: the rows.
+        rival: the other method; "best" stands for EMA, both at their best epochs.
+        course: count only rows in which EMA's training went so, such as "over-trains".
+    """
     differences = [
-        row.at_best_epochs() if rival == "best" else row.over(rival) for row in rows
+        row.at_best_epochs() if rival == "best" else row.over(rival)
+        for row in rows
+        if course in (None, row.course)
     ]
     return count_verdicts([verdict_of(d) for d in differences if d is not None])
 
@@ -144,7 +163,7 @@ def _cells(row: OverviewRow) -> Iterator[str]:
     main, control = row.over("ema"), row.over(SMALLER_RATE)
     yield f"{row.title}, {metric.name}"
     yield NONE if main is None else str(main.n)
-    yield _course(row, main)
+    yield row.course or NONE
     yield _difference(main, digits)
     yield verdict_of(main)
     yield _difference(row.at_best_epochs(), digits)
@@ -152,13 +171,6 @@ def _cells(row: OverviewRow) -> Iterator[str]:
     yield NONE if control is None else verdict_of(control)
     paper = row.published()
     yield NONE if paper is None else fixed(paper, row.measured.printed.decimals, "+")
-
-
-def _course(row: OverviewRow, main: Difference | None) -> str:
-    if main is None:
-        return NONE
-    own = course_of(row.found.task, row.labels["ema"], main.smallest_effect)
-    return NONE if own is None else _COURSES[own.state]
 
 
 def _difference(difference: Difference | None, digits: int) -> str:
