@@ -40,7 +40,7 @@ _ROWS = re.compile(
     re.DOTALL,
 )
 """All rows of the paper's tables: "rows" for their table, "counts over RIVAL"
-or "counts over RIVAL, COURSE"."""
+for verdicts on Switch EMA; ", over-trains" behind it leaves out other rows."""
 
 
 def pages() -> list[Path]:
@@ -65,10 +65,12 @@ def _rows() -> list[OverviewRow]:
 
 
 def _about_rows(found: re.Match[str]) -> str:
-    if found["what"] == "rows":
-        text = f"\n\n{markdown_table(overview_sheet(_rows()))}\n\n"
+    what, _, course = found["what"].partition(", ")
+    if what == "rows":
+        rows = [row for row in _rows() if course in ("", row.course)]
+        text = f"\n\n{markdown_table(overview_sheet(rows))}\n\n"
     else:
-        rival, _, course = found["what"].removeprefix("counts over ").partition(", ")
+        rival = what.removeprefix("counts over ")
         text = overview_counts(_rows(), rival, course or None)
     return f"{found['start']}{text}{found['end']}"
 

@@ -48,7 +48,7 @@ wobbled = partial(curve, noise=(0.01, -0.01, 0.02, 0.0))
 
 def cells(*rows):
     sheet = overview_sheet([*overview_rows([TABLE], Stored(*rows))])
-    return [dict(zip(map(str, range(9)), row, strict=True)) for row in sheet.rows]
+    return [dict(zip(map(str, range(7)), row, strict=True)) for row in sheet.rows]
 
 
 def test_gain_that_stopping_in_time_also_gives():
@@ -62,10 +62,10 @@ def test_gain_that_stopping_in_time_also_gives():
     (row,) = cells(over_trained)
     assert row["0"] == "ROW (table 9), accuracy"
     assert (row["1"], row["2"]) == ("4", "over-trains")
-    assert row["3"].startswith("+4.0") and row["4"] == "helps"
-    assert row["5"].startswith("-1.0"), "both at their best epoch"
-    assert (row["6"], row["7"]) == ("-", "-"), "there is no control"
-    assert row["8"] == "+0.3", "77.3 - 77.0 in the paper"
+    assert row["3"].startswith("+4.0") and row["3"].endswith("], helps")
+    assert row["4"].startswith("-1.0"), "both at their best epoch"
+    assert row["5"] == "-", "there is no control"
+    assert row["6"] == "+0.3", "77.3 - 77.0 in the paper"
     rows = [*overview_rows([TABLE], Stored(over_trained))]
     assert overview_counts(rows, "ema").startswith("helps in 1, hurts in 0")
     assert overview_counts(rows, "best").startswith("helps in 0, hurts in 1")
@@ -96,8 +96,8 @@ def test_control_has_a_difference_of_its_own():
         }
     )
     (shown,) = cells(row)
-    assert shown["3"].startswith("-1.99 [") and shown["4"] == "hurts"
-    assert shown["6"].startswith("+1.01 [") and shown["7"] == "helps"
+    assert shown["3"].startswith("-1.99 [") and shown["3"].endswith("], hurts")
+    assert shown["5"].startswith("+1.01 [") and shown["5"].endswith("], helps")
 
 
 def test_rows_without_switch_ema_are_left_out(tmp_path):

@@ -141,17 +141,15 @@ def overview_counts(
 def overview_sheet(rows: Sequence[OverviewRow]) -> Sheet:
     """Tabulate the rows: how EMA's training went, and the differences."""
     return Sheet(
-        caption=f"All rows by their primary metric, with {CONFIDENCE} intervals; "
-        "positive is better. EMA's course: how its training went, by the same metric",
+        caption=f"By the primary metric, with {CONFIDENCE} intervals; positive is "
+        "better. EMA's course: how its training went, by the same metric",
         header=[
             "row",
             "n",
             "EMA's course",
             RIVALS["ema"],
-            "verdict",
             "both at their best epoch",
             RIVALS[SMALLER_RATE],
-            "verdict",
             "in the paper",
         ],
         rows=[[*_cells(row)] for row in rows],
@@ -164,11 +162,7 @@ def _cells(row: OverviewRow) -> Iterator[str]:
     yield f"{row.title}, {metric.name}"
     yield NONE if main is None else str(main.n)
     yield row.course or NONE
-    yield _difference(main, digits)
-    yield verdict_of(main)
-    yield _difference(row.at_best_epochs(), digits)
-    yield _difference(control, digits)
-    yield NONE if control is None else verdict_of(control)
+    yield from (_difference(d, digits) for d in (main, row.at_best_epochs(), control))
     paper = row.published()
     yield NONE if paper is None else fixed(paper, row.measured.printed.decimals, "+")
 
@@ -177,7 +171,7 @@ def _difference(difference: Difference | None, digits: int) -> str:
     if difference is None:
         return NONE
     mean = fixed(difference.mean, digits, "+")
-    if not difference.sd:
-        return mean
-    ends = (fixed(end, digits, "+") for end in (difference.low, difference.high))
-    return f"{mean} [{', '.join(ends)}]"
+    if difference.sd:
+        ends = (fixed(end, digits, "+") for end in (difference.low, difference.high))
+        mean += f" [{', '.join(ends)}]"
+    return f"{mean}, {difference.verdict}"
