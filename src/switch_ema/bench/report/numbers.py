@@ -68,6 +68,15 @@ def digits_within(difference: Difference) -> int:
     return max(0, 1 - math.floor(math.log10(size))) if is_known else 0
 
 
+def gain_and_interval(difference: Difference, digits: int) -> str:
+    """Format "+mean [low, high]"; without spread, the mean alone."""
+    mean = fixed(difference.mean, digits, "+")
+    if not difference.sd:
+        return mean
+    ends = (fixed(end, digits, "+") for end in (difference.low, difference.high))
+    return f"{mean} [{', '.join(ends)}]"
+
+
 def mean_and_spread(summary: Summary, digits: int) -> str:
     """Format "mean ± standard deviation"; the latter needs two seeds.
 

@@ -44,7 +44,7 @@ from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.numbers import (
     digits_of,
     digits_within,
-    fixed,
+    gain_and_interval,
     mean_and_spread,
 )
 from switch_ema.bench.report.rounding import rounding_changes, rounding_head_to_head
@@ -187,7 +187,7 @@ def _quote(
         digits = max(digits, digits_within(difference))
     if abs(difference.mean) <= _ROUNDING * abs(result.last.mean):
         difference = replace(difference, mean=0.0)
-    gain = _gain(difference, digits)
+    gain = gain_and_interval(difference, digits)
     return f"**{gain}**" if marks and verdict in ("helps", "hurts") else gain
 
 
@@ -229,11 +229,3 @@ def _against(
         smallest_effect=smallest_effect_of(metric),
         sequential=task.sequential,
     )
-
-
-def _gain(difference: Difference, digits: int) -> str:
-    mean = fixed(difference.mean, digits, "+")
-    if not difference.sd:
-        return mean
-    ends = (fixed(end, digits, "+") for end in (difference.low, difference.high))
-    return f"{mean} [{', '.join(ends)}]"

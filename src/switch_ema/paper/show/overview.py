@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from switch_ema.bench.report.first_screen import course_of
-from switch_ema.bench.report.numbers import NONE, fixed
+from switch_ema.bench.report.numbers import NONE, fixed, gain_and_interval
 from switch_ema.bench.report.sections import Sheet
 from switch_ema.bench.report.verdict_text import SMALLER_RATE
 from switch_ema.bench.stats.course import (
@@ -170,8 +170,4 @@ def _cells(row: OverviewRow) -> Iterator[str]:
 def _difference(difference: Difference | None, digits: int) -> str:
     if difference is None:
         return NONE
-    mean = fixed(difference.mean, digits, "+")
-    if difference.sd:
-        ends = (fixed(end, digits, "+") for end in (difference.low, difference.high))
-        mean += f" [{', '.join(ends)}]"
-    return f"{mean}, {difference.verdict}"
+    return f"{gain_and_interval(difference, digits)}, {difference.verdict}"
