@@ -37,6 +37,8 @@ DIFFERENCES: dict[str, Draw] = {
     "gamma, shape 0.5": lambda rng, shape: rng.gamma(0.5, size=shape) - 0.5,
     "lognormal, sigma 1": lambda rng, shape: rng.lognormal(size=shape) - exp(0.5),
 }
+GAIN = 1.8
+"""A true gain in standard deviations, with an exponential tail against it."""
 POWER = 0.9
 """Power of Student's t-test on normal differences, to measure the loss of power."""
 
@@ -95,6 +97,16 @@ def main() -> None:
         for seeds in arguments.seeds
     }
     table.add_row("normal with a gain", *map(_spelled, results["power"].values()))
+    results["power_skewed"] = {
+        seeds: verdicts(
+            1
+            + GAIN
+            - np.random.default_rng(seeds).exponential(size=(arguments.repeats, seeds))
+        )
+        for seeds in arguments.seeds
+    }
+    skewed = map(_spelled, results["power_skewed"].values())
+    table.add_row(f"exponential, tail against a gain of {GAIN} sd", *skewed)
     records.write(results, arguments.json)
     console = Console()
     console.print(table)

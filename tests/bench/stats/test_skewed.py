@@ -18,6 +18,17 @@ def test_hand_worked_p():
     assert skewed_p(0.001, 1.0, 16, -4.0) == 1.0
 
 
+def test_a_mean_far_from_zero_is_significant():
+    # g = -1.5 and w = 2: the cubic is flat there, with h = 2/3 - 1.5 / 96, so only the
+    # tangent at 1 + g w / 3 = 1/2 is left: h = (1/8 - 3/4 * 1/2 - 1) / -1.5 - 1.5 / 96.
+    expected = 2 * t.sf((1.25 / 1.5 - 1.5 / 96) * 4, 15)
+    assert skewed_p(2.0, 1.0, 16, -1.0) == pytest.approx(expected, abs=1e-8)
+    assert expected < 0.006  # 0.02 by the cubic
+    # On the tangent, two standard deviations more add as much of its slope, 1/4, to h.
+    expected = 2 * t.sf((1.25 / 1.5 - 1.5 / 96 + 2 / 4) * 4, 15)
+    assert skewed_p(4.0, 1.0, 16, -1.0) == pytest.approx(expected, abs=1e-8)
+
+
 @pytest.mark.parametrize("skew", [-3.0, -0.9, 0.9, 3.0])
 @pytest.mark.parametrize("n", [12, 32])
 def test_the_ends_of_the_interval_are_the_means_that_p_just_rejects(skew, n):
