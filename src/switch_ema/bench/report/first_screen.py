@@ -35,7 +35,6 @@ from switch_ema.bench.stats.paired import (
     Difference,
     MethodResult,
     compare,
-    head_to_head,
     verdict_of,
 )
 from switch_ema.bench.stats.sensitivity import MOST_SEEDS, seeds_to_decide
@@ -177,8 +176,6 @@ def _direct_lines(
     """Compare Switch EMA with EMA and its controls, also at their best epochs."""
     over_trains = own is not None and own.state not in (FLAT, IMPROVING)
     metric = task.metrics[0]
-    curves, better = task.curves[metric.name], metric.higher_is_better
-    best = at_best_epochs(curves, higher_is_better=better)
     lines: list[tuple[Verdict, str]] = []
     for first, second, difference in direct_pairs(task):
         verdict, name = verdict_of(difference), spell(first)
@@ -190,9 +187,7 @@ def _direct_lines(
             known = is_small if verdict == "no difference" else "undecided"
             text = f"{name} against {spell(second)}: {known}; {name} "
             text += _lead(difference, metric)
-        there = head_to_head(
-            best, first, second, higher_is_better=better, sequential=task.sequential
-        )
+        there = task.against(first, second, at_best=True)
         told = _lead(difference, metric)
         if over_trains and there is not None and _lead(there, metric) != told:
             also = _also(there, difference, metric)

@@ -49,10 +49,8 @@ from switch_ema.bench.report.numbers import (
 )
 from switch_ema.bench.report.rounding import rounding_changes, rounding_head_to_head
 from switch_ema.bench.report.tables import as_markdown
-from switch_ema.bench.stats.course import at_best_epochs
-from switch_ema.bench.stats.paired import Difference, head_to_head, verdict_of
+from switch_ema.bench.stats.paired import Difference, verdict_of
 from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
-from switch_ema.bench.stats.verdicts import smallest_effect_of
 from switch_ema.bench.text import ENDING
 
 _QUOTE = re.compile(
@@ -207,25 +205,9 @@ def _difference(
     asked = _OVER.fullmatch(what)
     if asked is None or (asked["other"] and asked["other"] not in results):
         raise KeyError(what)
+    is_best = asked["what"].startswith("best")
     if asked["other"]:
-        is_best = asked["what"].startswith("best")
-        return _against(task, metric, method, asked["other"], at_best=is_best)
-    if asked["what"].startswith("best"):
+        return task.against(method, asked["other"], metric, at_best=is_best)
+    if is_best:
         raise KeyError(what)
     return results[method].difference
-
-
-def _against(
-    task: TaskSummary, metric: Metric, method: str, other: str, *, at_best: bool
-) -> Difference | None:
-    curves, better = task.curves[metric.name], metric.higher_is_better
-    if at_best:
-        curves = at_best_epochs(curves, higher_is_better=better)
-    return head_to_head(
-        curves,
-        method,
-        other,
-        higher_is_better=better,
-        smallest_effect=smallest_effect_of(metric),
-        sequential=task.sequential,
-    )

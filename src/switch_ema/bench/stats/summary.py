@@ -6,12 +6,14 @@ from math import nan
 
 from switch_ema.bench.recipe import Metric
 from switch_ema.bench.results.samples import SamplePicture
+from switch_ema.bench.stats.course import at_best_epochs
 from switch_ema.bench.stats.paired import (
     Curves,
     Difference,
     MethodResult,
     head_to_head,
 )
+from switch_ema.bench.stats.verdicts import smallest_effect_of
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,38 @@ class TaskSummary:
         """The task, and the setting if there are several."""
         return f"{self.task}, {self.point}" if self.point else self.task
 
+    def against(
+        self,
+        method: str,
+        other: str,
+        metric: Metric | None = None,
+        *,
+        at_best: bool = False,
+    ) -> Difference | None:
+        """Compare two methods head to head, positive if the first is better.
+
+        Args:
+            method: the whole label of one.
+            other: that of the other.
+            metric: None for the one that decides.
+            at_best: compare both at the best epochs of their mean curves.
+
+        Returns:
+            The difference, not corrected over methods; None with fewer than two pairs.
+        """
+        metric = metric or self.metrics[0]
+        curves, better = self.curves[metric.name], metric.higher_is_better
+        if at_best:
+            curves = at_best_epochs(curves, higher_is_better=better)
+        return head_to_head(
+            curves,
+            method,
+            other,
+            higher_is_better=better,
+            smallest_effect=smallest_effect_of(metric),
+            sequential=self.sequential,
+        )
+
     def switch_ema_against(self, other: str) -> tuple[str, str, Difference] | None:
         """Compare Switch EMA with another method head to head, by the first metric.
 
@@ -98,8 +132,7 @@ class TaskSummary:
             The two methods and their difference; None if one is missing, did not act
             or is the baseline (which the other comparisons include), or without pairs.
         """
-        metric = self.metrics[0]
-        results = self.results[metric.name]
+        results = self.results[self.metrics[0].name]
         first, second = (
             next((r.method for r in results if _is_named(r.method, name)), "")
             for name in ("switch-ema", other)
@@ -107,15 +140,7 @@ class TaskSummary:
         left_out = {r.method for r in results if r.verdict == "baseline" or r.idle}
         if left_out & {first, second}:
             return None
-        known = [r.difference.smallest_effect for r in results if r.difference]
-        difference = head_to_head(
-            self.curves[metric.name],
-            first,
-            second,
-            higher_is_better=metric.higher_is_better,
-            smallest_effect=known[0] if known else None,
-            sequential=self.sequential,
-        )
+        difference = self.against(first, second)
         return None if difference is None else (first, second, difference)
 
     def unsettled(self, settle: str = "every") -> list[str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from switch_ema.bench.recipe import Metric
-from switch_ema.bench.stats.paired import FEWEST, Difference, head_to_head, verdict_of
+from switch_ema.bench.stats.paired import FEWEST, Difference, verdict_of
 from switch_ema.bench.stats.summary import TaskSummary
 from switch_ema.paper.tables.ablations import Ablation
 
@@ -40,20 +40,13 @@ def points_of(
         if setting is not None and result.last.n:
             families.setdefault(setting[0], []).append((setting[1], label))
     better = metric.higher_is_better
-    curves = task.curves[metric.name]
     points: dict[str, list[AblationPoint]] = {}
     for name, settings in families.items():
         choose = max if better else min
         best = choose(settings, key=lambda pair: results[pair[1]].last.mean)[1]
         for value, label in sorted(settings):
             last = results[label].last
-            to_best = head_to_head(
-                curves,
-                best,
-                label,
-                higher_is_better=better,
-                sequential=task.sequential,
-            )
+            to_best = task.against(best, label, metric)
             is_judged = to_best is not None and to_best.n >= FEWEST
             within = verdict_of(to_best) != "helps" if is_judged else None
             points.setdefault(name, []).append(

@@ -8,10 +8,9 @@ from switch_ema.bench.recipe import Metric
 from switch_ema.bench.stats.paired import (
     Difference,
     MethodResult,
-    head_to_head,
     verdict_of,
 )
-from switch_ema.bench.stats.verdicts import Verdict, smallest_effect_of
+from switch_ema.bench.stats.verdicts import Verdict
 from switch_ema.paper.reproduce.collect import ReproducedRow
 from switch_ema.paper.tables.table import PaperMetric
 
@@ -117,14 +116,7 @@ def _contrasts(
             method = row.method_of(result.method)
             yield contrast(method, row.baseline, result.verdict, difference)
     if row.baseline != "ema" and {"ema", "switch-ema"} <= labels.keys():
-        difference = head_to_head(
-            found.task.curves[metric.name],
-            labels["switch-ema"],
-            labels["ema"],
-            higher_is_better=metric.higher_is_better,
-            smallest_effect=smallest_effect_of(metric),
-            sequential=found.task.sequential,
-        )
+        difference = found.task.against(labels["switch-ema"], labels["ema"], metric)
         if difference is not None:
             verdict = verdict_of(difference)
             yield contrast("switch-ema", "ema", verdict, difference)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from switch_ema.bench.report.first_screen import course_of
 from switch_ema.bench.report.numbers import NONE, fixed, gain_and_interval
@@ -12,16 +13,8 @@ from switch_ema.bench.stats.course import (
     IMPROVING,
     PEAKED,
     UNCLEAR,
-    at_best_epochs,
 )
-from switch_ema.bench.stats.paired import (
-    CONFIDENCE,
-    Curves,
-    Difference,
-    head_to_head,
-    verdict_of,
-)
-from switch_ema.bench.stats.verdicts import smallest_effect_of
+from switch_ema.bench.stats.paired import CONFIDENCE, Difference, verdict_of
 from switch_ema.paper.reproduce.collect import ReproducedRow, StoredRows
 from switch_ema.paper.show.gains import MeasuredMetric, measured_metrics
 from switch_ema.paper.show.table_section import count_verdicts, digits_in
@@ -32,6 +25,8 @@ RIVALS = {
     SMALLER_RATE: "Switch EMA - EMA at lr x f",
 }
 """What Switch EMA is compared with, and the names of the differences."""
+BEST = "best"
+"""EMA, with both methods at the best epochs of their mean curves."""
 _COURSES = {
     PEAKED: "over-trains",
     IMPROVING: "still improving",
@@ -55,39 +50,28 @@ class OverviewRow:
         """The row and its table."""
         return f"{self.found.row.title} ({self.table.name.replace('-', ' ')})"
 
-    @property
-    def curves(self) -> Curves:
-        """Values by method and seed."""
-        return self.found.task.curves[self.measured.ours.name]
+    @cached_property
+    def over(self) -> Mapping[str, Difference | None]:
+        """Switch EMA over each of ``RIVALS`` and, as ``BEST``, both at their best.
 
-    def over(self, rival: str, curves: Curves | None = None) -> Difference | None:
-        """Compare Switch EMA with a rival; None if the row lacks one of the two.
-
-        Args:
-            rival: a key of ``RIVALS``.
-            curves: other values than the row's own, such as those at the best epochs.
+        None if the row lacks one of the two methods.
         """
-        if not {"switch-ema", rival} <= self.labels.keys():
-            return None
-        metric = self.measured.ours
-        return head_to_head(
-            self.curves if curves is None else curves,
-            self.labels["switch-ema"],
-            self.labels[rival],
-            higher_is_better=metric.higher_is_better,
-            smallest_effect=smallest_effect_of(metric),
-            sequential=self.found.task.sequential,
-        )
+        return {
+            **{rival: self._over(rival) for rival in RIVALS},
+            BEST: self._over("ema", at_best=True),
+        }
 
-    def at_best_epochs(self) -> Difference | None:
-        """Compare Switch EMA with EMA, both at the best epochs of their mean curves."""
-        better = self.measured.ours.higher_is_better
-        return self.over("ema", at_best_epochs(self.curves, higher_is_better=better))
+    def _over(self, rival: str, *, at_best: bool = False) -> Difference | None:
+        labels, metric = self.labels, self.measured.ours
+        if not {"switch-ema", rival} <= labels.keys():
+            return None
+        own, other = labels["switch-ema"], labels[rival]
+        return self.found.task.against(own, other, metric, at_best=at_best)
 
     @property
     def course(self) -> str:
         """How EMA's training went; empty if unknown."""
-        main = self.over("ema")
+        main = self.over["ema"]
         if main is None:
             return ""
         own = course_of(self.found.task, self.labels["ema"], main.smallest_effect)
@@ -116,7 +100,7 @@ def overview_rows(
                 for label in found.task.curves[measured.ours.name]
             }
             row = OverviewRow(table, found, measured, labels)
-            if any(row.over(rival) for rival in RIVALS):
+            if any(row.over.values()):
                 yield row
 
 
@@ -127,14 +111,10 @@ def overview_counts(
 
     Args:
         rows: the rows.
-        rival: the other method; "best" stands for EMA, both at their best epochs.
+        rival: a key of ``OverviewRow.over``.
         course: count only rows in which EMA's training went so, such as "over-trains".
     """
-    differences = [
-        row.at_best_epochs() if rival == "best" else row.over(rival)
-        for row in rows
-        if course in (None, row.course)
-    ]
+    differences = [row.over[rival] for row in rows if course in (None, row.course)]
     return count_verdicts([verdict_of(d) for d in differences if d is not None])
 
 
@@ -158,11 +138,11 @@ def overview_sheet(rows: Sequence[OverviewRow]) -> Sheet:
 
 def _cells(row: OverviewRow) -> Iterator[str]:
     digits, metric = digits_in(row.measured), row.measured.ours
-    main, control = row.over("ema"), row.over(SMALLER_RATE)
     yield f"{row.title}, {metric.name}"
-    yield NONE if main is None else str(main.n)
+    yield NONE if (main := row.over["ema"]) is None else str(main.n)
     yield row.course or NONE
-    yield from (_difference(d, digits) for d in (main, row.at_best_epochs(), control))
+    for rival in ("ema", BEST, SMALLER_RATE):
+        yield _difference(row.over[rival], digits)
     paper = row.published()
     yield NONE if paper is None else fixed(paper, row.measured.printed.decimals, "+")
 

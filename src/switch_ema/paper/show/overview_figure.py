@@ -39,7 +39,7 @@ def write_overview(rows: Sequence[OverviewRow], path: Path) -> None:
 
 def _gains(row: OverviewRow) -> Iterator[tuple[str, Gain]]:
     for rival, name in RIVALS.items():
-        difference = row.over(rival)
+        difference = row.over[rival]
         if difference is not None and difference.smallest_effect:
             yield name, _in_smallest_effects(difference)
 

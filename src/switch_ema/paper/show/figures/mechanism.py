@@ -68,7 +68,6 @@ def _panel(
     from switch_ema.analysis.gains.figure import Gain
     from switch_ema.analysis.mechanism.figure import FittedMethod, MechanismPanel
     from switch_ema.bench.report.numbers import with_unit
-    from switch_ema.bench.stats.paired import head_to_head
 
     metric = task.metrics[0]
     curves, losses = task.curves[metric.name], task.training_losses
@@ -82,13 +81,7 @@ def _panel(
             continue
         gain = Gain(0.0, 0.0, 0.0)
         if method != reference:
-            difference = head_to_head(
-                curves,
-                method,
-                reference,
-                higher_is_better=metric.higher_is_better,
-                sequential=task.sequential,
-            )
+            difference = task.against(method, reference)
             if difference is None:
                 continue
             gain = Gain(difference.mean, *difference.bounds)
