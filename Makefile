@@ -45,7 +45,7 @@ rehearse: setup
 # for ablations. Some 20 minutes of a core per row, at low priority. Repeat it to
 # continue; values go to evidence/.
 FIXED := resnet50-sgd deit-s-lamb deit-s-adamw convnext-t-adan resnet18 convnext-t deit-s \
-	moganet-s simclr-stl10 barlow-twins-cifar100 barlow-twins-stl10 retinanet-r50-2x \
+	swin-t simclr-stl10 barlow-twins-cifar100 barlow-twins-stl10 retinanet-r50-2x \
 	cifar10 simvp convlstm lstm-sgd lstm-adabelief
 DECIDED := simclr-cifar100 mae mask-rcnn-2x rcf-mnist-resnet18 \
 	agedb-resnet50 lstm-adam bert-yelp bert-wikitext
