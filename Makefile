@@ -41,9 +41,9 @@ rehearse: setup
 		--threads $(CORES) --max-steps 1 --max-eval 2 --rows $(foreach row,$(ROWS),'$(row)') \
 		$(if $(SIDE),--rehearse-side $(SIDE)) --out runs/rehearse
 
-# The rows of docs/protocol.md: 16 seeds (RetinaNet 48), or until Switch EMA against EMA is decided, and 8
-# for ablations. Some 20 minutes of a core per row, at low priority. Repeat it to
-# continue; values go to evidence/.
+# The rows of docs/protocol.md: 16 seeds (RetinaNet 48), or until Switch EMA against EMA
+# is decided, and 8 for ablations. Some 20 minutes of a core per row, at low priority.
+# Repeat it to continue; values go to evidence/.
 FIXED := resnet50-sgd deit-s-lamb deit-s-adamw convnext-t-adan resnet18 convnext-t deit-s \
 	swin-t simclr-stl10 barlow-twins-cifar100 barlow-twins-stl10 \
 	cifar10 simvp convlstm lstm-sgd lstm-adabelief
