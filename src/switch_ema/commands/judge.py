@@ -128,7 +128,7 @@ class Judge:
 
 def _show(found: "ComparisonSummary", console: AnyConsole, *, verbose: bool) -> None:
     """Print the table, as a comparison does; without rich, as plain text."""
-    description = f"{printable(found.tasks[0].description)}."
+    description = f"{printable(found.tasks[0].description).rstrip('.')}."
     if isinstance(console, PlainConsole):
         _print_plain(found.tasks[0], console, verbose=verbose)
         print_line(console, description)
