@@ -20,13 +20,15 @@ from switch_ema.paper.show.overview import (
     overview_sheet,
 )
 from switch_ema.paper.show.table_section import markdown_table
-from tests.analysis.boundary import published
+from tests.analysis.boundary import published as boundary
+from tests.analysis.sharpness import published as sharpness
 from tests.doctor import faults
 
 ROOT = Path(__file__).parents[1]
 FIGURES = {
-    "evidence/boundary.json": published.figures,
+    "evidence/boundary.json": boundary.figures,
     "evidence/doctor.json": faults.figures,
+    "evidence/sharpness.json": sharpness.figures,
 }
 """What computes the figures of the evidence that is no comparison."""
 _FIGURES = re.compile(

@@ -1,5 +1,7 @@
 """`switch-ema judge` prints the tables of a comparison."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.bench.report.test_machine import parsed
@@ -21,6 +23,13 @@ def test_it_prints_table_and_pairing(logs, call):
     assert "6 logs with 2 values of acc each (higher is better), paired by the" in out
     code, out, _ = call("judge", "plain", "ema", "--metric", "loss", "--verbose")
     assert code == 0 and "lower is better" in out and "ema hurts" in out
+
+
+def test_evidence_ends_with_the_description_of_its_task(call):
+    file = Path(__file__).parents[2] / "evidence/table-3/resnet18.jsonl"
+    code, out, err = call("judge", str(file), "--baseline", "ema")
+    assert (code, err) == (0, "")
+    assert " ".join(out.split()).endswith("and procedures, small or full.")
 
 
 def test_logs_of_different_lengths_are_named_and_end_with_an_error(

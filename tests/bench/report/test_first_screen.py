@@ -42,6 +42,7 @@ def task_of(
     curves = curves_of(means, **options)
     results = compare(
         curves,
+        baseline=next(iter(means)),
         higher_is_better=metric.higher_is_better,
         smallest_effect=0.5,
     )
@@ -125,6 +126,8 @@ def test_a_flat_run_without_a_winner_keeps_the_baseline() -> None:
         "plain had flattened: it changed by less than 0.5 points in the last 6 epochs."
     )
     assert advice == "Next: keep plain; averaging gains nothing here."
+    advice = texts(task_of({"ema": FLAT, "switch-ema": FLAT}))[-1]
+    assert advice == "Next: keep ema; no other method gains anything here."
 
 
 def test_a_flat_run_with_a_winner_uses_it() -> None:

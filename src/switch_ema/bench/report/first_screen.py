@@ -209,7 +209,10 @@ def _next(task: TaskSummary, own: Course | None, spell: Spell) -> str:
     leaders = [spell(result.method) for result in leaders_of(task)]
     if leaders:
         return f"use {leaders[0]}{' or another of these' if leaders[1:] else ''}"
-    return f"keep {spell(baseline_of(results))}; averaging gains nothing here"
+    baseline = baseline_of(results)
+    if baseline.startswith("plain"):
+        return f"keep {spell(baseline)}; averaging gains nothing here"
+    return f"keep {spell(baseline)}; no other method gains anything here"
 
 
 def _more_seeds(task: TaskSummary, spell: Spell) -> list[str]:
