@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from switch_ema.bench.plan.task_snapshot import retrained
+from switch_ema.bench.results.evidence import read_evidence
 from tests.documented_numbers import FIGURES, ROOT, pages, with_numbers
 from tests.test_cli import call
 
@@ -87,6 +89,13 @@ def test_result_pages_are_made_from_the_evidence(tmp_path, monkeypatch, capsys):
         assert own.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), (
             f"{own} differs; run make numbers"
         )
+
+
+def test_this_version_trains_what_was_published():
+    for file in PUBLISHED:
+        found = read_evidence(file)
+        changed = retrained(found.meta, found.config.tasks)
+        assert not changed, f"{name(file)}: train {changed} again"
 
 
 def test_evidence_files_are_small_and_name_no_machine():
