@@ -146,15 +146,10 @@ def _show(found: "ComparisonSummary", console: AnyConsole, *, verbose: bool) -> 
 
 def _print_plain(task: "TaskSummary", console: AnyConsole, *, verbose: bool) -> None:
     from switch_ema.bench.report.first_screen import first_screen
+    from switch_ema.bench.report.notes import looks_sentence, skew_sentence
     from switch_ema.bench.report.numbers import NONE, with_unit
     from switch_ema.bench.report.rows import baseline_of, make_rows
-    from switch_ema.bench.report.verdict_text import (
-        RULE,
-        best_sentence,
-        looks_sentence,
-        skew_sentence,
-        verdicts,
-    )
+    from switch_ema.bench.report.verdict_text import RULE, best_sentence, verdicts
     from switch_ema.bench.stats.paired import CONFIDENCE
 
     metric = task.metrics[0]

@@ -24,6 +24,14 @@ from switch_ema.bench.report.differences import differences
 from switch_ema.bench.report.figures import Figure, PageStyles
 from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.forest import Forest, forests
+from switch_ema.bench.report.notes import (
+    looks_sentence,
+    missing_sentence,
+    price_sentence,
+    share_sentences,
+    shared_cost_sentence,
+    trivial_sentence,
+)
 from switch_ema.bench.report.numbers import (
     difference_unit,
     fixed,
@@ -51,13 +59,7 @@ from switch_ema.bench.report.sweeps import (
 from switch_ema.bench.report.verdict_text import (
     baseline_sentence,
     best_sentence,
-    looks_sentence,
-    missing_sentence,
-    price_sentence,
     rule_for,
-    share_sentences,
-    shared_cost_sentence,
-    trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.results.folder import CONFIG, REPORT

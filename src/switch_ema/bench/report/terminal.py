@@ -15,6 +15,15 @@ from switch_ema.bench.broken_files import LEFT_OUT
 from switch_ema.bench.plan.cells import Cell
 from switch_ema.bench.report.first_screen import first_screen
 from switch_ema.bench.report.narrow_tables import fits, print_block
+from switch_ema.bench.report.notes import (
+    looks_sentence,
+    missing_sentence,
+    price_sentence,
+    share_sentences,
+    shared_cost_sentence,
+    skew_sentence,
+    trivial_sentence,
+)
 from switch_ema.bench.report.numbers import (
     NONE,
     difference_unit,
@@ -31,14 +40,7 @@ from switch_ema.bench.report.verdict_text import (
     baseline_sentence,
     best_sentence,
     headline,
-    looks_sentence,
-    missing_sentence,
-    price_sentence,
     rule_for,
-    share_sentences,
-    shared_cost_sentence,
-    skew_sentence,
-    trivial_sentence,
     verdicts,
 )
 from switch_ema.bench.spec import is_script
