@@ -264,11 +264,16 @@ def test_help_lists_the_commands(capsys, arguments):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_line_of_help_is_wider_than_a_terminal(capsys, command):
+def test_help_fills_the_terminal(capsys, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = call(capsys, command, "--help")
     assert code == 0 and len(out.splitlines()) > 3
-    assert max(map(len, out.splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= width
+    # A line that was wrapped twice goes on at the left margin.
+    _, options = out.split(" options\n", maxsplit=1)
+    assert all(line.startswith(" ") for line in options.splitlines() if line)
 
 
 def test_a_comparison_is_told_in_few_lines(folder, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import codecs
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -152,11 +153,13 @@ def _wrapped() -> Iterator[None]:
         with redirect_stdout(text):
             yield
     finally:
+        # The width that tyro uses; a narrower one would divide its columns.
+        width = shutil.get_terminal_size().columns
         for line in re.sub(r"\n{3,}", "\n\n", text.getvalue()).splitlines():
             indent = "  " if line.startswith("- ") else ""
             print(
                 textwrap.fill(
-                    line, 80, subsequent_indent=indent, break_on_hyphens=False
+                    line, width, subsequent_indent=indent, break_on_hyphens=False
                 )
             )
 

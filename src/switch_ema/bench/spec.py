@@ -18,6 +18,8 @@ from switch_ema.bench.errors import UsageError
 
 _IN_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?::(?P<options>.*))?)?")
 _CHANGE = re.compile(r"(?P<option>[A-Za-z_]\w*)\s*(?P<sign>[=*])\s*(?P<value>.+)")
+_COMMA = re.compile(r",(?=[A-Za-z_]\w*=)")
+"""A comma before an option."""
 KINDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -72,6 +74,15 @@ class Spec:
     def with_defaults(self, defaults: Mapping[str, Any]) -> "Spec":
         """Add default values for options that are not given."""
         return replace(self, options={**defaults, **self.options})
+
+
+def wrappable(spec: str) -> str:
+    """Return a name with options that a terminal can wrap between options.
+
+    >>> wrappable("adamw:lr=1e-3,betas=(0.9,0.95)")
+    'adamw:lr=1e-3, betas=(0.9,0.95)'
+    """
+    return _COMMA.sub(", ", spec)
 
 
 def parse_spec(text: str) -> Spec:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from switch_ema.commands.tables import add_column, narrow_table, wrappable
+from switch_ema.bench.spec import wrappable
+from switch_ema.commands.tables import add_column, narrow_table
 
 if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from switch_ema.bench.errors import UsageError
 from switch_ema.bench.execute.options import RunOptions
-from switch_ema.commands.tables import narrow_table, wrappable
+from switch_ema.bench.spec import wrappable
+from switch_ema.commands.tables import narrow_table
 
 if TYPE_CHECKING:
     from switch_ema.commands.reproduce import Reproduce

@@ -1,15 +1,11 @@
 """Tables that fit a terminal of 80 columns."""
 
-import re
 import textwrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
-
-_COMMA = re.compile(r",(?=[A-Za-z_]\w*=)")
-"""A comma before an option."""
 
 
 def narrow_table(title: str) -> Table:
@@ -29,12 +25,3 @@ def add_column(table: Table, name: str, *, number: bool) -> None:
     heading = escape(textwrap.fill(name, 7, break_long_words=False) if number else name)
     justify: JustifyMethod = "right" if number else "left"
     table.add_column(heading, justify=justify, no_wrap=number)
-
-
-def wrappable(spec: str) -> str:
-    """Return a name with options that a terminal can wrap between options.
-
-    >>> wrappable("adamw:lr=1e-3,betas=(0.9,0.95)")
-    'adamw:lr=1e-3, betas=(0.9,0.95)'
-    """
-    return _COMMA.sub(", ", spec)

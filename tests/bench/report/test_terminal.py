@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from switch_ema.bench.plan.cells import Cell
+from switch_ema.bench.recipe import Recipe
 from switch_ema.bench.report.rows import make_rows
-from switch_ema.bench.report.terminal import print_comparison, print_findings
+from switch_ema.bench.report.terminal import (
+    print_comparison,
+    print_findings,
+    print_plan,
+)
 from switch_ema.bench.report.verdict_text import best_sentence
 from switch_ema.bench.stats.paired import compare
 from switch_ema.bench.stats.summary import ComparisonSummary
@@ -219,3 +225,18 @@ def test_verdicts_that_skew_makes_doubtful_are_named() -> None:
         "The differences of ema from plain are skewed; with an adjustment for skew, p "
         "is not below 0.03." in console.file.getvalue()
     )
+
+
+def test_a_plan_shows_the_whole_name_of_every_task_once() -> None:
+    tasks = [f"classification:dataset=cifar10,network=deit-s,seed={n}" for n in "12"]
+    cells = [
+        Cell(task, None, Recipe(epochs=3), (method,), (0,))
+        for task in tasks
+        for method in ("plain", "switch-ema")
+    ]
+    file = io.StringIO()
+    print_plan(cells, Console(file=file, width=60))
+    column = [
+        line.split("│")[1] for line in file.getvalue().splitlines() if "│" in line
+    ]
+    assert without_spaces("".join(column)) == "".join(tasks)

@@ -43,7 +43,7 @@ from switch_ema.bench.report.verdict_text import (
     rule_for,
     verdicts,
 )
-from switch_ema.bench.spec import is_script
+from switch_ema.bench.spec import is_script, wrappable
 from switch_ema.bench.stats.paired import CONFIDENCE
 from switch_ema.bench.stats.summary import (
     ComparisonSummary,
@@ -112,16 +112,21 @@ def print_comparison(summary: ComparisonSummary, console: Console) -> None:
 def print_plan(cells: Sequence[Cell], console: Console) -> None:
     """Print what will be trained."""
     table = Table("task", "one training each of", "seeds", "epochs", title="Plan")
+    for column in table.columns:
+        column.overflow = "fold"  # tasks may differ in the end of their names alone
     rows: dict[tuple[str, tuple[str, ...]], list[Cell]] = {}
     for cell in cells:
         rows.setdefault((cell.task, cell.methods), []).append(cell)
+    shown = ""
     for (task, methods), members in rows.items():
         seeds = str(sum(len(cell.seeds) for cell in members))
         if (most := max(len(cell.seeds) for cell in members)) > 1:
             seeds += f", {most} at once"
         names = escape(", ".join(methods))
         epochs = "its own" if is_script(task) else str(members[0].recipe.epochs)
-        table.add_row(escape(task), names, seeds, epochs)
+        title = "" if task == shown else escape(wrappable(task))
+        table.add_row(title, names, seeds, epochs)
+        shown = task
     console.print(table)
 
 
