@@ -129,16 +129,7 @@ class Training:
         recipe = cell.recipe
         self.methods.change(self.optimizer)
         # Described here: the schedule changes the learning rate when it is created.
-        trained = {
-            "Network": describe_model(model, len(cell.networks)),
-            "Optimizer": describe_optimizer(self.optimizer)
-            + (" times each method's factor" if len(cell.variants) > 1 else ""),
-            "Learning rate": describe_schedule(recipe),
-        }
-        if computed := describe_precision(recipe, self.accelerator.mixed_precision):
-            trained["Precision"] = computed
-        if recipe.precision == "auto":
-            check_same_precision(computed, context.precision)
+        trained = self._describe(model)
         self.schedule = create_schedule(
             recipe.schedule,
             self.optimizer,
@@ -170,8 +161,6 @@ class Training:
         for label in cell.methods:
             method = self.methods.find(label)
             self.result.options[label] = method.describe(recipe.scheduled_epochs)
-        if self.accelerator.device.type == "cuda":
-            trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
         self.log = ValueLog(values_path(context.folder, cell))
         self.step_log = StepLog(
             steps_path(context.folder, cell), self.accelerator.device
@@ -180,6 +169,23 @@ class Training:
         self.position = EpochPosition()
         self._signals = HeldSignals()
         self._saved_at = time.monotonic()
+
+    def _describe(self, model: nn.Module) -> dict[str, str]:
+        """Describe what is trained, and check the precision of a resumed run."""
+        cell, recipe = self.cell, self.cell.recipe
+        factors = " times each method's factor" if len(cell.variants) > 1 else ""
+        trained = {
+            "Network": describe_model(model, len(cell.networks)),
+            "Optimizer": f"{describe_optimizer(self.optimizer)}{factors}",
+            "Learning rate": describe_schedule(recipe),
+        }
+        if computed := describe_precision(recipe, self.accelerator.mixed_precision):
+            trained["Precision"] = computed
+        if recipe.precision == "auto":
+            check_same_precision(computed, self.context.precision)
+        if self.accelerator.device.type == "cuda":
+            trained["Device"] = torch.cuda.get_device_name(self.accelerator.device)
+        return trained
 
     def _make_task(self, split: str) -> Task:
         spec = with_readers(self.cell.task, self.context.readers)
