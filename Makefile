@@ -45,9 +45,9 @@ rehearse: setup
 # is decided, and 8 for ablations. Some 20 minutes of a core per row, at low priority.
 # Repeat it to continue; values go to evidence/.
 FIXED := resnet50-sgd deit-s-lamb deit-s-adamw convnext-t-adan resnet18 convnext-t deit-s \
-	swin-t simclr-stl10 barlow-twins-cifar100 barlow-twins-stl10 \
+	swin-t simclr-stl10 barlow-twins-cifar100 barlow-twins-stl10 mask-rcnn-2x \
 	cifar10 simvp convlstm lstm-sgd lstm-adabelief
-DECIDED := simclr-cifar100 mae mask-rcnn-2x rcf-mnist-resnet18 \
+DECIDED := simclr-cifar100 mae rcf-mnist-resnet18 \
 	agedb-resnet50 lstm-adam bert-yelp bert-wikitext
 CAMPAIGN := nice -n 10 $(VENV)/bin/switch-ema reproduce $(foreach n,2 3 4 5 6 7 8 9 10 11 12,table-$(n)) \
 	--methods plain ema switch-ema 'ema@lr*f' --publish --rows
