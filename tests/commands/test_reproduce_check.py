@@ -15,6 +15,9 @@ FILE = "evidence/table-5/mae.jsonl"
 def test_a_published_row_is_checked(folder, capsys):
     code, out, _ = call(capsys, *MAE, "--publish")
     assert code == 0 and f"Published: {FILE}" in out
+    code, out, _ = call(capsys, *MAE, "--check", "--dry-run")
+    assert code == 0 and "plain, ema" in out
+    assert not (folder / "runs/check").exists()
     code, out, err = call(capsys, *MAE, "--check")
     assert (code, err) == (0, "")
     # For each of two metrics: two methods over plain, and Switch EMA over EMA.

@@ -9,10 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from switch_ema.bench.errors import UsageError
+from switch_ema.bench.plan.cells import make_plan
+from switch_ema.bench.report.terminal import print_plan
 from switch_ema.bench.results.evidence import read_evidence
 from switch_ema.bench.text import counted
 from switch_ema.commands.progress import Bar
-from switch_ema.paper.reproduce.check import RowCheck, check_row
+from switch_ema.paper.reproduce.check import RowCheck, check_row, config_to_check
 from switch_ema.paper.reproduce.plan import row_evidence, select_rows
 
 if TYPE_CHECKING:
@@ -35,10 +37,14 @@ def check_rows(
             f"no published row of {', '.join(table.name for table in tables)} in "
             f"{evidence}; run this in a clone of the repository, or give --evidence."
         )
+    seeds = flags.settings.seeds
+    if flags.run.dry_run:
+        configs = [config_to_check(read_evidence(f), seeds)[0] for f in published]
+        print_plan([cell for c in configs for cell in make_plan(c)], console)
+        return
     different = 0
     for file, name in published.items():
         bar = Bar(console, f"{name} again")
-        seeds = flags.settings.seeds
         checked = check_row(read_evidence(file), flags.run, seeds, bar)
         different += sum(not verdict.is_same for verdict in checked.verdicts)
         _print(name, checked, console)

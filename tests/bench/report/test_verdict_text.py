@@ -133,6 +133,13 @@ def test_a_baseline_that_diverged_comes_first() -> None:
     assert headline(task) == best_sentence(task)
 
 
+def test_a_baseline_that_was_tuned_to_fewer_epochs_has_finished() -> None:
+    task = judged(ema=5.0)
+    curves = {m: dict(seeds) for m, seeds in task.curves["accuracy"].items()}
+    curves["plain"] = {seed: curve[-2:] for seed, curve in curves["plain"].items()}
+    assert best_sentence(replace(task, curves={"accuracy": curves})).startswith("ema")
+
+
 def test_differences_of_losses_say_which_sign_is_better() -> None:
     task = judged(ema=5.0, swa=-1.0)
     task = replace(task, metrics=task.metrics[1:])

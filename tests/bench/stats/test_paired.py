@@ -454,6 +454,16 @@ def test_ties_are_no_difference_once_a_step_cannot_hide_one(seeds, verdict):
     assert (found.difference.sd, found.verdict) == (0, verdict)
 
 
+@pytest.mark.parametrize(("smallest", "verdict"), [(0.5, SAME), (0.0, "helps")])
+def test_ties_far_below_the_smallest_effect_do_not_help(smallest, verdict):
+    """The sign test has p = 0.0002, and the gain is 2e-6 of the value."""
+    plain = [4.0 + seed / 100 for seed in range(13)]
+    ema = ends(*(value * (1 + 2e-6) for value in plain))
+    found = against_plain(ends(*plain), ema, smallest_effect=smallest)
+    assert (found.difference.sd, found.verdict) == (0, verdict)
+    assert found.difference.p < 0.001
+
+
 def test_two_seeds_are_undecided_even_if_they_agree():
     plain, ema = ends(90.0, 91.0), ends(90.001, 91.0015)
     assert against_plain(plain, ema, smallest_effect=5.0).verdict == OPEN

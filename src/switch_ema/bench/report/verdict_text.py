@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import floor, isnan, log10
 
-from switch_ema.bench.recipe import Metric, is_usable
+from switch_ema.bench.recipe import Metric
 from switch_ema.bench.report.numbers import (
     NONE,
     difference_unit,
@@ -26,6 +26,7 @@ from switch_ema.bench.stats.paired import (
     POWER,
     Difference,
     MethodResult,
+    finished_curves,
     leaders,
 )
 from switch_ema.bench.stats.skewed import ALLOWED_FROM
@@ -158,10 +159,10 @@ def troubles_of(task: TaskSummary, spell: Spell = str) -> list[tuple[str, str]]:
     results = task.results[metric.name]
     own = next(result for result in results if result.verdict == "baseline")
     name = spell(own.method)
-    curves = task.curves[metric.name]
-    trained = curves.get(own.method, {}).values()
-    longest = max(len(c) for seeds in curves.values() for c in seeds.values())
-    lost = sum(len(c) < longest or not is_usable(c[-1]) for c in trained)
+    # Other methods may train for more epochs, so only its own curves count.
+    trained = task.curves[metric.name].get(own.method, {})
+    finished = finished_curves({own.method: trained}, sign=1)[own.method]
+    lost = len(trained) - len(finished)
     found = []
     if lost:
         seeds = f"{lost} of {counted(len(trained), 'seed')}"

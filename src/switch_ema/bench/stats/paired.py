@@ -11,7 +11,7 @@ than another.
 Near ties are no evidence. If the differences vary by less than the metric can resolve
 (one test sample, or float32 rounding), their standard deviation is meaningless and an
 exact sign test replaces the t-test. Their interval, for "no difference", takes the
-resolution as the standard deviation.
+resolution as the standard deviation; where it is that small, signs decide nothing.
 
 Skew is accounted for. If the differences have a long tail opposite in sign to their
 mean, p and interval also satisfy Hall's test (``skewed.py``) if there are enough seeds;
@@ -108,10 +108,11 @@ class Difference:
         """The verdict, from the corrected p-value and the interval."""
         if self.n < FEWEST:
             return "undecided"
-        if self.p_holm < LEVEL:
-            return "helps" if self.mean > 0 else "hurts"
         low, high = self.bounds
         is_small = -self.smallest_effect <= low <= high <= self.smallest_effect
+        # The sign test finds differences in the last digit, which matter to nobody.
+        if self.p_holm < LEVEL and (self.sd or not is_small):
+            return "helps" if self.mean > 0 else "hurts"
         return "no difference" if is_small else "undecided"
 
     @property

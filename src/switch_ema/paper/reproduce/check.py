@@ -121,14 +121,7 @@ def check_row(
     Raises:
         UsageError: a training failed, or the recipe has changed since.
     """
-    if changed := retrained(found.meta, found.config.tasks):
-        raise UsageError(
-            f"this version trains {listed(changed)} differently than when {found.path} "
-            f"was published; check it with commit {found.meta['environment.git']}."
-        )
-    number = found.given.seeds if seeds is None else min(seeds, found.given.seeds)
-    whole = _whole_stacks(found, number)
-    config = _first_seeds(found.given, whole)
+    config, number = config_to_check(found, seeds)
     before = arithmetic_of(found.meta)
     place = replace(
         options,
@@ -150,11 +143,11 @@ def check_row(
         )
         again = summarize(judged, results, found.name)
     notes = [*differences(found.meta, meta)]
-    if whole != number:
-        last = config.first_seed + whole - 1
+    if config.seeds != number:
+        last = config.first_seed + config.seeds - 1
         notes.append(
             f"Seeds {config.first_seed} to {last} were published as one model, so all "
-            f"{whole} were trained again."
+            f"{config.seeds} were trained again."
         )
     published_config, published = open_results(found.path)
     with closing(published):
@@ -166,6 +159,21 @@ def check_row(
         [value for pair in pairs for value in _values(*pair)],
         notes,
     )
+
+
+def config_to_check(found: Evidence, seeds: int | None) -> tuple[CompareConfig, int]:
+    """Return what to train again, and for how many seeds it was asked.
+
+    Raises:
+        UsageError: the recipe has changed since.
+    """
+    if changed := retrained(found.meta, found.config.tasks):
+        raise UsageError(
+            f"this version trains {listed(changed)} differently than when {found.path} "
+            f"was published; check it with commit {found.meta['environment.git']}."
+        )
+    number = found.given.seeds if seeds is None else min(seeds, found.given.seeds)
+    return _first_seeds(found.given, _whole_stacks(found, number)), number
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
