@@ -62,8 +62,11 @@ def write_docs(
     """Write the published results as Markdown: a page, and one for each family."""
     from switch_ema.paper.reproduce.collect import StoredRows
     from switch_ema.paper.show.figures.figure import PaperFigure
-    from switch_ema.paper.show.overview import overview_rows, overview_sheet
-    from switch_ema.paper.show.sections import overall
+    from switch_ema.paper.show.overview import (
+        overview_findings,
+        overview_rows,
+        overview_sheet,
+    )
     from switch_ema.paper.show.table_section import markdown_pages, markdown_table
 
     if path.suffix != ".md":
@@ -75,7 +78,7 @@ def write_docs(
     for table in shown:
         families.setdefault(table.family, []).append(_section(table, stored))
     command = shlex.join(["switch-ema", "reproduce", "--write-docs", str(path)])
-    found = overall(tables, stored)
+    found = ""
     with needed(None, extra="analysis", user="--write-docs", error=UsageError):
         from switch_ema.paper.show.overview_figure import CAPTION, write_overview
     if rows := [*overview_rows(tables, stored)]:
@@ -83,7 +86,7 @@ def write_docs(
         write_overview(rows, path.parent / picture)
         link = f"![Differences by row]({picture.as_posix()})"
         sheet = markdown_table(overview_sheet(rows))
-        found = "\n\n".join([link, CAPTION, found, sheet])
+        found = "\n\n".join([link, CAPTION, overview_findings(rows), sheet])
     for page, text in markdown_pages(families, command, found, path.stem).items():
         target = path.parent / page
         target.parent.mkdir(parents=True, exist_ok=True)

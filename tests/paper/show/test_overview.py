@@ -7,6 +7,7 @@ import pytest
 
 from switch_ema.paper.show.overview import (
     overview_counts,
+    overview_findings,
     overview_rows,
     overview_sheet,
 )
@@ -46,32 +47,41 @@ wobbled = partial(curve, noise=(0.01, -0.01, 0.02, 0.0))
 """The same with noise that differs from the other method's."""
 
 
+COLUMNS = ["row", "n", "f", "averaging", "course", "ema", "best", "control", "paper"]
+
+
 def cells(*rows):
     sheet = overview_sheet([*overview_rows([TABLE], Stored(*rows))])
-    return [dict(zip(map(str, range(7)), row, strict=True)) for row in sheet.rows]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in sheet.rows]
 
 
 def test_gain_that_stopping_in_time_also_gives():
     # EMA falls from 95 to 90, Switch EMA stays at 94.
     over_trained = with_curves(
         {
+            "plain": wobbled(80, 94, 94, 90, 88, 87, 87, 87),
             "ema": curve(80, 95, 95, 92, 91, 90, 90, 90),
             "switch-ema": wobbled(80, 90, 94, 94, 94, 94, 94, 94),
         }
     )
     (row,) = cells(over_trained)
-    assert row["0"] == "ROW (table 9), accuracy"
-    assert (row["1"], row["2"]) == ("4", "over-trains")
-    assert row["3"].startswith("+4.0") and row["3"].endswith("], helps")
-    assert row["4"].startswith("-1.0"), "both at their best epoch"
-    assert row["5"] == "-", "there is no control"
-    assert row["6"] == "+0.3", "77.3 - 77.0 in the paper"
+    assert row["row"] == "ROW (table 9), accuracy"
+    assert (row["n"], row["course"]) == ("4", "over-trains")
+    assert row["averaging"].startswith("+2.99") and row["averaging"].endswith("helps")
+    assert row["ema"].startswith("+4.0") and row["ema"].endswith("], helps")
+    assert row["best"].startswith("-1.0")
+    assert row["control"] == row["f"] == "-", "there is no control"
+    assert row["paper"] == "+0.3", "77.3 - 77.0 in the paper"
     rows = [*overview_rows([TABLE], Stored(over_trained))]
     assert overview_counts(rows, "ema").startswith("helps in 1, hurts in 0")
     assert overview_counts(rows, "best").startswith("helps in 0, hurts in 1")
     assert overview_counts(rows, "ema@lr*f").endswith("of 0 rows")
     assert overview_counts(rows, "ema", "over-trains").startswith("helps in 1")
     assert overview_counts(rows, "ema", "flat").endswith("of 0 rows")
+    assert overview_counts(rows, "averaging").startswith("helps in 1")
+    told = overview_findings(rows).splitlines()
+    assert told[0].startswith("- EMA over plain training: helps in 1")
+    assert "over-trains" in told[2] and not any("flat" in line for line in told[:-1])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_gain_that_stopping_in_time_also_gives():
 )
 def test_course_is_that_of_ema(values, course):
     row = with_curves({"ema": curve(*values), "switch-ema": wobbled(*values[::-1])})
-    assert cells(row)[0]["2"] == course
+    assert cells(row)[0]["course"] == course
 
 
 def test_control_has_a_difference_of_its_own():
@@ -96,8 +106,10 @@ def test_control_has_a_difference_of_its_own():
         }
     )
     (shown,) = cells(row)
-    assert shown["3"].startswith("-1.99 [") and shown["3"].endswith("], hurts")
-    assert shown["5"].startswith("+1.01 [") and shown["5"].endswith("], helps")
+    assert shown["ema"].startswith("-1.99 [") and shown["ema"].endswith("], hurts")
+    assert shown["control"].startswith("+1.01 [") and shown["control"].endswith(
+        "], helps"
+    )
 
 
 def test_rows_without_switch_ema_are_left_out(tmp_path):

@@ -105,7 +105,8 @@ def test_wins_losses_and_signs_are_counted(section):
 def test_what_was_trained_and_its_cost(section):
     line = section.sheets[2].rows[0]
     assert line[1:] == [
-        *("classification:network=resnet18", "the task's", "7", "accuracy (%)", "9.50")
+        "classification:network=resnet18",
+        *("the task's", "-", "7", "-", "accuracy (%)", "9.50"),
     ]
 
 

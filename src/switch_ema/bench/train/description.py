@@ -116,7 +116,9 @@ def describe_schedule(recipe: Recipe) -> str:
 def _is_set(key: str, value: Any) -> bool:
     if isinstance(value, bool) or value is None or isinstance(value, Tensor):
         return False
-    if not isinstance(value, (int, float, tuple, list)):
+    # Some keep buffers among their settings: lists of tensors or of None.
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    if not all(isinstance(part, (int, float)) for part in parts):
         return False
     return key == "lr" or bool(value)
 

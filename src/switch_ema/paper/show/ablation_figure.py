@@ -87,7 +87,7 @@ def draw_curves(panels: Sequence[Panel]) -> Figure:
 
 def _marker_keys() -> list[Line2D]:
     """Explain filled and hollow markers."""
-    meanings = {"0.5": "best of its method, or no difference found", "white": "worse"}
+    meanings = {"0.5": "best of its method, or not distinguishable", "white": "worse"}
     style: dict[str, Any] = {"color": "0.5", "marker": "o", "markersize": 4, "ls": ""}
     return [
         Line2D([], [], markerfacecolor=face, label=text, **style)

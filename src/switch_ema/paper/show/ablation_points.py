@@ -32,12 +32,15 @@ class AblationPoint:
 def points_of(
     table: Ablation, task: TaskSummary, metric: Metric
 ) -> dict[str, list[AblationPoint]]:
-    """Return the settings of each method on one task, by the value of the option."""
+    """Return the settings of each method on one task, by the value of the option.
+
+    Settings that did not act, such as a switch after the last epoch, are left out.
+    """
     families: dict[str, list[tuple[float, str]]] = {}
     results = {result.method: result for result in task.results[metric.name]}
     for label, result in results.items():
         setting = table.setting_of(label)
-        if setting is not None and result.last.n:
+        if setting is not None and result.last.n and not result.idle:
             families.setdefault(setting[0], []).append((setting[1], label))
     better = metric.higher_is_better
     points: dict[str, list[AblationPoint]] = {}

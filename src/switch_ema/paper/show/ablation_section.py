@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _HEAT_MAP = (
     "Gains over the setting that the paper recommends, with their intervals, "
     "each in the unit of its metric. The colour is the gain in half widths: pale cells "
-    "are within noise. ~ best: no difference found from the best setting. The cell of "
+    "are within noise. ~ best: not distinguishable from the best setting. The cell of "
     "the recommended setting shows its mean."
 )
 CURVES = (
     "Lines: mean over seeds at the last epoch. Bands: one standard error to each side. "
-    "Filled markers: no difference found from the best setting of the method; hollow "
+    "Filled markers: not distinguishable from the best setting of the method; hollow "
     "ones are worse. Dotted: plain training."
 )
 
@@ -61,9 +61,9 @@ def ablation_section(
         for line in [_noise(table, row, measured, name, settings)]
     ]
     sheet = Sheet(
-        caption="Settings without a significant difference from the best (paired "
-        f"t-test at {LEVEL:g}, not corrected)",
-        header=["row, method", "best", "ours", "n", "within noise of it", "worse"],
+        caption="Settings that acted, compared with the best (paired t-test at "
+        f"{LEVEL:g}, not corrected)",
+        header=["row, method", "best", "ours", "n", "not distinguishable", "worse"],
         rows=lines,
     )
     first, *others = section.sheets
@@ -113,8 +113,8 @@ def _headline(table: Ablation, points: Sequence[dict[str, list[AblationPoint]]])
     ]
     curves = counted(len(families), "curve")
     return (
-        f"Best, or no difference found from the best, in the {curves} of a method "
-        f"on a task: {listed(parts)}."
+        f"Best or not distinguishable from the best, in the {curves} of a method on a "
+        f"task: {listed(parts)}."
     )
 
 

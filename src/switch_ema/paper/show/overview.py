@@ -1,4 +1,4 @@
-"""All rows at one glance: Switch EMA over EMA, and over EMA at a smaller rate."""
+"""All rows at one glance: EMA over plain training, and Switch EMA over its rivals."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ from switch_ema.bench.stats.course import (
 from switch_ema.bench.stats.paired import CONFIDENCE, Difference, verdict_of
 from switch_ema.paper.reproduce.collect import ReproducedRow, StoredRows
 from switch_ema.paper.show.gains import MeasuredMetric, measured_metrics
-from switch_ema.paper.show.table_section import count_verdicts, digits_in
+from switch_ema.paper.show.table_section import (
+    count_verdicts,
+    digits_in,
+    expected_by_chance,
+    surviving_share,
+)
 from switch_ema.paper.tables.table import PaperTable
 
 RIVALS = {
@@ -27,6 +32,8 @@ RIVALS = {
 """What Switch EMA is compared with, and the names of the differences."""
 BEST = "best"
 """EMA, with both methods at the best epochs of their mean curves."""
+AVERAGING = "averaging"
+"""EMA over plain training: what averaging does without switching."""
 _COURSES = {
     PEAKED: "over-trains",
     IMPROVING: "still improving",
@@ -52,21 +59,24 @@ class OverviewRow:
 
     @cached_property
     def over(self) -> Mapping[str, Difference | None]:
-        """Switch EMA over each of ``RIVALS`` and, as ``BEST``, both at their best.
+        """Switch EMA over each of ``RIVALS``, ``BEST`` and ``AVERAGING``.
 
         None if the row lacks one of the two methods.
         """
         return {
-            **{rival: self._over(rival) for rival in RIVALS},
-            BEST: self._over("ema", at_best=True),
+            **{rival: self._gain("switch-ema", rival) for rival in RIVALS},
+            BEST: self._gain("switch-ema", "ema", at_best=True),
+            AVERAGING: self._gain("ema", "plain"),
         }
 
-    def _over(self, rival: str, *, at_best: bool = False) -> Difference | None:
+    def _gain(
+        self, method: str, other: str, *, at_best: bool = False
+    ) -> Difference | None:
         labels, metric = self.labels, self.measured.ours
-        if not {"switch-ema", rival} <= labels.keys():
+        if not {method, other} <= labels.keys():
             return None
-        own, other = labels["switch-ema"], labels[rival]
-        return self.found.task.against(own, other, metric, at_best=at_best)
+        own, base = labels[method], labels[other]
+        return self.found.task.against(own, base, metric, at_best=at_best)
 
     @property
     def course(self) -> str:
@@ -100,14 +110,14 @@ def overview_rows(
                 for label in found.task.curves[measured.ours.name]
             }
             row = OverviewRow(table, found, measured, labels)
-            if any(row.over.values()):
+            if any(row.over[rival] for rival in RIVALS):
                 yield row
 
 
 def overview_counts(
     rows: Sequence[OverviewRow], rival: str, course: str | None = None
 ) -> str:
-    """Count the verdicts on Switch EMA.
+    """Count the verdicts on Switch EMA, or on EMA over plain training.
 
     Args:
         rows: the rows.
@@ -118,14 +128,45 @@ def overview_counts(
     return count_verdicts([verdict_of(d) for d in differences if d is not None])
 
 
+def overview_findings(rows: Sequence[OverviewRow]) -> str:
+    """Count the verdicts of all rows, and explain the terms, as Markdown."""
+    parts = [
+        f"EMA over plain training: {overview_counts(rows, AVERAGING)}.",
+        f"Switch EMA over EMA: {overview_counts(rows, 'ema')}.",
+        *(
+            f'Switch EMA over EMA, EMA\'s course "{course}": {counts}.'
+            for course in _COURSES.values()
+            if not (counts := overview_counts(rows, "ema", course)).endswith(" 0 rows")
+        ),
+        f"Both at their best epoch: {overview_counts(rows, BEST)}.",
+        f"Switch EMA over EMA at lr x f: {overview_counts(rows, SMALLER_RATE)}.",
+        expected_by_chance(len(rows)),
+    ]
+    return "\n".join([*(f"- {part}" for part in parts), "", _TERMS])
+
+
+_TERMS = (
+    "EMA's course: it **over-trains** if its mean curve falls from the best epoch to "
+    "the last by more than the smallest effect of interest, is **still improving** if "
+    "it rises by more in the last quarter, and **flat** if both changes are smaller; "
+    "**unclear** if the seeds cannot tell. Best epochs are those of the mean curves on "
+    "test data, among the epochs that were evaluated, each half of the seeds read at "
+    "that of the other half. Course and best epochs were not planned, and describe. "
+    "Networks of Tables 2 and 3 count twice, without and with augmentation. "
+    "Differences are single tests, not corrected over methods."
+)
+
+
 def overview_sheet(rows: Sequence[OverviewRow]) -> Sheet:
     """Tabulate the rows: how EMA's training went, and the differences."""
     return Sheet(
         caption=f"By the primary metric, with {CONFIDENCE} intervals; positive is "
-        "better. EMA's course: how its training went, by the same metric",
+        "better. f: the share of an epoch's progress that a switch keeps",
         header=[
             "row",
             "n",
+            "f",
+            "EMA - plain",
             "EMA's course",
             RIVALS["ema"],
             "both at their best epoch",
@@ -140,6 +181,8 @@ def _cells(row: OverviewRow) -> Iterator[str]:
     digits, metric = digits_in(row.measured), row.measured.ours
     yield f"{row.title}, {metric.name}"
     yield NONE if (main := row.over["ema"]) is None else str(main.n)
+    yield surviving_share(row.found.task)
+    yield _difference(row.over[AVERAGING], digits)
     yield row.course or NONE
     for rival in ("ema", BEST, SMALLER_RATE):
         yield _difference(row.over[rival], digits)

@@ -241,7 +241,7 @@ def _settings(rows: Sequence[ReproducedRow]) -> Sheet:
     return Sheet(
         caption="What was trained",
         header=[
-            *("row", "task", "optimizer", "epochs", "metric"),
+            *("row", "task", "optimizer", "schedule", "epochs", "f", "metric"),
             *(["initial weights"] if stated else []),
             "seconds per seed, all methods",
         ],
@@ -249,8 +249,10 @@ def _settings(rows: Sequence[ReproducedRow]) -> Sheet:
             [
                 found.row.title,
                 printable(found.task.task),
-                found.config.optimizer or "the task's",
+                printable(_optimizer(found)),
+                printable(found.task.trained.get("Learning rate", NONE)),
                 str(found.task.epochs),
+                surviving_share(found.task),
                 with_unit(found.task.metrics[0]),
                 *([printable(found.task.origin) or NONE] if stated else []),
                 seconds(_cost(found.task)),
@@ -258,6 +260,18 @@ def _settings(rows: Sequence[ReproducedRow]) -> Sheet:
             for found in rows
         ],
     )
+
+
+def _optimizer(found: ReproducedRow) -> str:
+    """Describe the optimizer of the row's baseline, with its settings."""
+    given = found.config.optimizer or "the task's"
+    methods = [label for label in found.task.optimizers if "@" not in label]
+    return found.task.optimizers[methods[0]] if methods else given
+
+
+def surviving_share(task: TaskSummary) -> str:
+    """Format f, the share of an epoch's progress that a switch keeps, if known."""
+    return next((f"{share:.2g}" for share in task.shares.values()), NONE)
 
 
 def _cost(task: TaskSummary) -> float:
