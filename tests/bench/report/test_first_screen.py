@@ -79,7 +79,7 @@ def test_every_seed_at_its_own_best_epoch_favours_noisy_curves() -> None:
     task = replace(task, curves={"accuracy": curves}, results={"accuracy": results})
     line = next(text for text in texts(task) if text.startswith("If both stop"))
     assert line.startswith("If both stop at their best epoch, ema ")
-    same, _, own = line.partition("; if every seed stops at its own, ")
+    same, _, own = line.partition("; if each seed stops at its own best epoch, ")
     assert "trails" in (own if own.startswith("it ") else same)
     assert float(own.partition("by ")[2].split()[0]) > 2
 

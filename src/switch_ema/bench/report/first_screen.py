@@ -151,7 +151,7 @@ def _best_epoch_line(
     name, baseline = spell(focus.method), spell(own.method)
     text = (
         f"If both stop at their best epoch, {name} {_lead(same, metric, baseline)}; "
-        f"if every seed stops at its own, {_also(each_own, same, metric)}."
+        f"if each seed stops at its own best epoch, {_also(each_own, same, metric)}."
     )
     return [(found[0].verdict, text)]
 
