@@ -1,6 +1,8 @@
 """Tuning: which candidate is chosen, and what is refused before it begins."""
 
+import json
 import math
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from switch_ema.bench.results.store import Results
 from switch_ema.bench.train.result import CellResult
 from switch_ema.bench.tuning import (
     SEEDS,
+    TRIALS,
     check_tuning,
     plan_trials,
     tune,
@@ -60,6 +63,9 @@ EMA = [f"ema:decay={decay}" for decay in (0.99, 0.999, 0.9, 0.9999)]
 def test_the_best_mean_is_chosen(tmp_path, tiny):
     scores = dict(zip(EMA, (0.5, 0.3, 0.4, 0.6), strict=True))
     assert chosen(tmp_path, tiny, scores) == ("plain", EMA[1])
+    with closing(Results(tmp_path / "results.sqlite")) as results:
+        tried = json.loads(results.meta()[TRIALS])[tiny]
+    assert tried[EMA[2]] == [0.4] * SEEDS and tried.keys() == {"plain", *EMA}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308])

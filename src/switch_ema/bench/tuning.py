@@ -1,5 +1,6 @@
 """Tunes methods on a validation split, each with the same budget."""
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -16,12 +17,14 @@ from switch_ema.bench.plan.sweep_points import (
     SweepPoint,
     check_varied,
 )
-from switch_ema.bench.recipe import is_usable
+from switch_ema.bench.recipe import Metric, is_usable
 from switch_ema.bench.results.store import Results
 from switch_ema.bench.spec import parse_method_spec, parse_variations
 
 SEEDS, STACKED_SEEDS = 3, 8
 """Seeds used for tuning; stacked seeds are cheap, so there are more of them."""
+TRIALS = "validation values"
+"""Metadata of a run: by task and candidate, the values that tuning chose by."""
 _OFFSET = 100_000
 """Offset of the tuning seeds, which must not overlap those of the comparison."""
 
@@ -44,16 +47,24 @@ def tune(
     """
     cells = plan_trials(config, plan)
     train(cells)
-    chosen = {}
+    chosen, tried = {}, {}
     for task in config.tasks:
         candidates = _all_candidates(config, plan, task)
-        losses = _losses(task, results, cells)
+        scores = _scores(task, results, cells)
+        tried[task] = {c: list(map(_storable, own)) for c, own in scores.items()}
+        losses = _losses(task, scores)
         # min() returns the first of equal candidates, which is the most promising.
         chosen[task] = tuple(
             min(found, key=lambda candidate: losses.get(candidate, math.inf))
             for found in candidates.values()
         )
+    results.set_meta(TRIALS, json.dumps(tried))
     return chosen
+
+
+def _storable(value: float) -> float | None:
+    """Return a value as JSON has it: seven digits, or null if it is not finite."""
+    return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
 def tuned_points(
@@ -128,16 +139,25 @@ def _all_candidates(
     return {text: [*own] for text, own in zip(config.methods, grids, strict=True)}
 
 
-def _losses(task: str, results: Results, cells: list[Cell]) -> dict[str, float]:
-    """Return the mean loss of each candidate on a task; lower is better."""
+def _deciding(task: str) -> Metric:
     task_class, spec = load_task_class(task)
-    metric = task_class.metrics_for(spec.options)[0]
+    return task_class.metrics_for(spec.options)[0]
+
+
+def _scores(task: str, results: Results, cells: list[Cell]) -> dict[str, list[float]]:
+    """Return the validation values of each candidate on a task, one for each seed."""
+    metric = _deciding(task)
     scores: dict[str, list[float]] = {}
     for cell in (cell for cell in cells if cell.task == task):
         for method, _, name, values in results.curves(cell):
             if name == metric.name:
                 scores.setdefault(method, []).append(values[-1])
-    sign = -1 if metric.higher_is_better else 1
+    return scores
+
+
+def _losses(task: str, scores: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return the mean loss of each candidate on a task; lower is better."""
+    sign = -1 if _deciding(task).higher_is_better else 1
     return {method: _loss(values, sign) for method, values in scores.items()}
 
 
