@@ -34,13 +34,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.mark.parametrize("main", ["averaged", "live"])
 @pytest.mark.parametrize(
-    "when", ["mid-epoch", "validation", "mid-epoch validation", "epoch-end"]
+    "when",
+    ["mid-epoch", "last step", "validation", "mid-epoch validation", "epoch-end"],
 )
 def test_resuming_is_bit_for_bit(tmp_path, main, when):
     options = {"val_check_interval": 2} if "mid-epoch v" in when else {}
     whole, module, _ = fit(tmp_path, **options)
     saving = {
         "mid-epoch": {"every_n_train_steps": STEPS + 2},
+        "last step": {"every_n_train_steps": STEPS},
         "validation": {"monitor": "loss", "save_on_train_epoch_end": False},
         "mid-epoch validation": {"monitor": "loss", "save_on_train_epoch_end": False},
         "epoch-end": {"save_on_train_epoch_end": True},

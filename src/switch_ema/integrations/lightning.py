@@ -144,17 +144,16 @@ class SwitchEMACallback(HasAverages, Callback):
     # Counting epochs.
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count from the current epoch if training began without averaging."""
+        """Count from the current epoch if training began without averaging.
+
+        End the previous epoch if the resumed checkpoint is from before its end, which
+        Lightning skips; it may skip the start of the next one, too.
+        """
         assert self.averager is not None
         self._load()  # some strategies restore only after setup
         self._load_foreign(trainer)
         if self.averager.steps == self.averager.epochs == 0:
             self._first_epoch = trainer.current_epoch
-
-    def on_train_epoch_start(
-        self, trainer: Trainer, pl_module: LightningModule
-    ) -> None:
-        """End the previous epoch if resuming skipped its end."""
         self._end_epochs(trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
