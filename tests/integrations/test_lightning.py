@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from switch_ema import create_averager, surviving_share
 from switch_ema.bench.logs.reading import read_log
 from tests.averaging.helpers import assert_same
 from tests.integrations.helpers import (
+    CURVES,
+    ENDS,
     EPOCHS,
     OPTIONS,
     SCORES,
@@ -396,6 +398,24 @@ def test_both_curves_are_those_of_each_alone(tmp_path):
     expected = (between / norm).sqrt().item()
     assert both["averaging/distance"][-1] == pytest.approx(expected, rel=1e-4)
     assert left[0] == left[1] == left[2]
+
+
+def test_both_curves_on_two_validation_sets(tmp_path):
+    class Two(Module):
+        def validation_step(self, batch, index, dataloader_idx=0):
+            super().validation_step(batch, index)
+
+    name = "loss/dataloader_idx_1"
+    by = BestBy(name, higher_is_better=False, error=0.01)
+    make = SwitchEMACallback("ema", evaluate="both", best=by, **CURVES)
+    run = trainer(tmp_path, make)
+    other = DataLoader(Subset(loader().dataset, range(40)), 16)
+    run.fit(Two(), loader(), [loader(), other])
+    logged = {key: float(value) for key, value in run.callback_metrics.items()}
+    assert make.best.scores[-1] == pytest.approx(logged[name])
+    assert logged[f"{name}_ema_constant(0.9)"] == pytest.approx(logged[name], rel=1e-5)
+    for end in ENDS:
+        assert logged[f"loss/dataloader_idx_0{end}"] != logged[f"{name}{end}"]
 
 
 def test_switches_and_what_they_keep_are_logged(tmp_path):

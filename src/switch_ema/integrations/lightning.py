@@ -187,7 +187,9 @@ class SwitchEMACallback(HasAverages, Callback):
     ) -> None:
         """Log the metrics of the other weights along with the main ones."""
         values, self._more = self._more, {}
-        pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
+        # With several loaders, the names hold the loader's index already.
+        sync = trainer.world_size > 1
+        pl_module.log_dict(values, sync_dist=sync, add_dataloader_idx=False)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the live weights, and record the score of a validation in ``fit``."""
