@@ -184,6 +184,14 @@ def test_the_best_average_is_shown_and_resumed(tmp_path):
         assert_same(resumed[1], whole[1])
 
 
+def test_an_evaluation_of_other_data_is_no_score():
+    by = BestBy("score", higher_is_better=True, n=100)
+    *_, averaging = prepared(method="ema", make=Averaging, best=by)
+    averaging.evaluate(lambda: {"score": 0.5})
+    assert averaging.evaluate(lambda: {"other": 0.1}) == {"other": 0.1}
+    assert averaging.best.scores == [0.5]
+
+
 def own_half(batch):
     """Two processes share a batch of 32, of which one process takes all."""
     return [part.chunk(2)[dist.get_rank()] for part in batch]

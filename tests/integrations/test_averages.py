@@ -178,3 +178,23 @@ def test_an_average_that_keeps_up_does_not_warn(scores):
 
 def test_a_switched_average_is_not_compared_with_the_live_weights():
     assert lags([BEHIND] * 3, method="switch-ema") == []
+
+
+def test_an_evaluation_of_other_data_is_no_score():
+    _, _, found = averages(best=BY)
+    for metrics in ({"other": 0.1}, {"score": 0.9}) * 2:
+        found.note_one_of_several(metrics)
+    assert found.best.scores == [0.9, 0.9]
+
+
+def test_a_metric_that_no_evaluation_reports_is_named_the_second_time():
+    _, _, found = averages(best=BY)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in ("a", "b"):
+            found.note_one_of_several({name: 0.1})
+        assert not caught
+        found.note_one_of_several({"a": 0.1})
+    (one,) = caught
+    assert "needs the metric 'score'" in str(one.message)
+    assert "only reported a, b." in str(one.message)

@@ -418,3 +418,14 @@ def test_an_average_may_begin_after_a_share_of_the_run(tmp_path):
     run.train()
     expected = run.state.max_steps / 2
     assert callback.averager.state_dict()["average_start"] == expected
+
+
+def test_the_best_average_by_one_of_two_evaluation_sets(tmp_path):
+    by = BestBy("eval_a_loss", higher_is_better=False, error=0.01)
+    callback = SwitchEMACallback("ema", best=by, **OPTIONS)
+    run = trainer(tmp_path, callback, eval_strategy="epoch")
+    run.eval_dataset = {"a": rows(), "b": rows()[:4]}
+    run.train()
+    logged = [row for row in run.state.log_history if "eval_a_loss" in row]
+    assert callback.best.scores == [row["eval_a_loss"] for row in logged]
+    assert len(logged) == EPOCHS

@@ -99,7 +99,7 @@ class Averaging:
         more = self._averages.measure_more(measure)
         with self._averages.evaluated_view():
             metrics = {**measure(), **more}
-        self._averages.note(metrics)
+        self._averages.note_one_of_several(metrics)
         self._log(metrics)
         return metrics
 

@@ -154,6 +154,7 @@ class Averages:
         """Whether training is under way, so that evaluations count for ``best``."""
         self._settings = settings
         self._behind = 0
+        self._unscored: set[frozenset[str]] = set()
         self._stage = stage_of(unwrap(model))
 
     def _all(self) -> Iterator[Averager]:
@@ -265,6 +266,23 @@ class Averages:
             score = self._settings.best.read(metrics)
             self.best.update(score)
             self._warn_of_lag(score, metrics)
+
+    def note_one_of_several(self, metrics: Mapping[str, Any]) -> None:
+        """Same as :meth:`note`, but skip an evaluation of other data, without a score.
+
+        Warn if such an evaluation comes a second time before the first score.
+        """
+        rule, names = self._settings.best, frozenset(metrics)
+        if self.best is None or rule is None or rule.metric in names:
+            self.note(metrics)
+            return
+        if names in self._unscored and self.is_training and not self.best.scores:
+            warnings.warn(
+                f"best needs the metric {rule.metric!r}, but evaluations have only "
+                f"reported {', '.join(sorted(frozenset().union(*self._unscored)))}.",
+                stacklevel=3,
+            )
+        self._unscored.add(names)
 
     def _warn_of_lag(self, score: float, metrics: Mapping[str, Any]) -> None:
         """Warn once if the live weights are clearly better twice in a row."""

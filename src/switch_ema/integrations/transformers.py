@@ -254,9 +254,9 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Record the score of an evaluation in ``train``."""
+        """Record the score of an evaluation in ``train``, once per data set."""
         if self._averages is not None:
-            self._averages.note(metrics or {})
+            self._averages.note_one_of_several(metrics or {})
 
     def on_train_end(
         self,
