@@ -1,5 +1,7 @@
 """The Ignite handler against the plain loop; evaluators, exceptions and resuming."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ from tests.integrations.helpers import (
 )
 
 pytest.importorskip("ignite")
-from ignite.engine import Engine, Events
+from ignite.engine import DeterministicEngine, Engine, Events
 from ignite.handlers import Checkpoint, DiskSaver
 from ignite.metrics import Average
 
@@ -32,7 +34,7 @@ from switch_ema.integrations.ignite import SwitchEMAHandler
 
 
 class Run:
-    def __init__(self, method="switch-ema", process=None, **options):
+    def __init__(self, method="switch-ema", process=None, make=Engine, **options):
         self.model = network()
         self.optimizer = adam(self.model)
 
@@ -42,7 +44,7 @@ class Run:
             self.optimizer.step()
 
         self.seen = []
-        self.trainer = Engine(step)
+        self.trainer = make(step)
         self.evaluator = Engine(process or self.look)
         self.handler = SwitchEMAHandler(
             self.model, self.optimizer, method, **(OPTIONS | options)
@@ -110,6 +112,32 @@ def test_resuming_is_bit_for_bit_also_if_saved_by_the_evaluator(tmp_path):
     first, last = whole.handler, second.handler
     assert_same(first.averaged.state_dict(), last.averaged.state_dict())
     assert_same(first.live.state_dict(), last.live.state_dict())
+
+
+@pytest.mark.parametrize("method", ["switch-ema", "ema"])
+@pytest.mark.parametrize("at", [STEPS - 1, STEPS, 2 * STEPS])
+def test_resuming_after_an_iteration_is_bit_for_bit(method, at):
+    """Also after the last one of an epoch, whose end is yet to come."""
+
+    def train(saved=None):
+        run = Run(method, make=DeterministicEngine)
+        for name, one in run.to_save().items() if saved else ():
+            one.load_state_dict(saved[name])
+        states = {}
+        run.trainer.add_event_handler(
+            Events.ITERATION_COMPLETED(once=at),
+            lambda: states.update(
+                {name: deepcopy(o.state_dict()) for name, o in run.to_save().items()}
+            ),
+        )
+        run.trainer.run(loader(), max_epochs=EPOCHS)
+        return run.handler.averager, states
+
+    whole, saved = train()
+    again, _ = train(saved)
+    assert_same(whole.averaged_state_dict(), again.averaged_state_dict())
+    assert_same(whole.live_state_dict(), again.live_state_dict())
+    assert repr(again) == repr(whole)
 
 
 def test_a_checkpoint_without_an_average_is_resumed_with_a_warning():

@@ -148,6 +148,14 @@ class SwitchEMAHandler:
             self.averager.steps or self.averager.epochs
         ):
             warn_without_state()
+        self._end_resumed_epoch(trainer)
+
+    def _end_resumed_epoch(self, trainer: Engine) -> None:
+        """End the previous epoch if the resumed checkpoint is from before its end."""
+        done, length = trainer.state.iteration, trainer.state.epoch_length
+        is_over = done > 0 and length is not None and done % length == 0
+        if is_over and self.averager.position.step_in_epoch > 0:
+            self._end_epoch(trainer)
 
     def _end_epoch(self, trainer: Engine) -> None:
         trainer.state.metrics.update(self._averages.end_epoch())
