@@ -250,6 +250,36 @@ def test_the_best_average_is_shown_after_training_and_resumed(tmp_path):
         assert_same(again.handler.live.state_dict(), whole.handler.live.state_dict())
 
 
+def scored_until(stop):
+    """Train with an evaluation after each epoch; ``stop`` in the second one."""
+    by = BestBy("loss", higher_is_better=False, error=1)
+    run = Measured(best=by, evaluate="both")
+    run.trainer.add_event_handler(
+        Events.ITERATION_COMPLETED(once=STEPS + 1), lambda: stop(run.trainer)
+    )
+    return run
+
+
+def test_an_exception_ends_the_training():
+    def stop(trainer):
+        raise Interrupted
+
+    run = scored_until(stop)
+    with pytest.raises(Interrupted):
+        run.trainer.run(loader(), max_epochs=EPOCHS)
+    assert "loss_live" not in run.evaluator.run(loader()).metrics
+    assert len(run.handler.best.scores) == 1
+
+
+def test_an_interrupted_training_goes_on():
+    run = scored_until(Engine.interrupt)
+    run.trainer.run(loader(), max_epochs=EPOCHS)
+    assert "loss_live" in run.evaluator.run(loader()).metrics
+    run.trainer.run(loader(), max_epochs=EPOCHS)
+    assert len(run.handler.best.scores) == 1 + EPOCHS
+    assert "loss_live" not in run.evaluator.run(loader()).metrics
+
+
 def test_data_that_can_be_read_once_is_refused_where_it_is_read_more_often():
     run = Run("ema", evaluate="both")
     run.trainer.add_event_handler(

@@ -139,6 +139,29 @@ def test_a_failing_evaluation_restores_the_live_weights():
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_exception_ends_the_training(again):
+    """Evaluations after it show the average, until ``fit`` is called again."""
+
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    x, y = data = tuple(tensor.numpy() for tensor in digits())
+    callback, model = SwitchEMACallback("ema", evaluate="live", **OPTIONS), network()
+    if again:
+        fit(model, callback, epochs=1)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, callback, Stops(), validation_data=data)
+    predicted = model.predict(x, verbose=0)
+    with callback.averager.averaged():
+        assert np.allclose(predicted, np.asarray(model(x).detach()), atol=1e-6)
+    fit(model, callback, epochs=1, validation_data=data)
+    measured = model.history.history["val_loss"]
+    assert measured == pytest.approx([model.loss(y, model(x)).item()], rel=1e-5)
+
+
 def test_resuming_is_bit_for_bit(tmp_path):
     whole, model = SwitchEMACallback(**OPTIONS), network()
     fit(model, whole)

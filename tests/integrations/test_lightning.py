@@ -151,6 +151,25 @@ def test_a_failing_validation_restores_the_live_weights(tmp_path):
     assert_close(module.net.state_dict(), reference)
 
 
+def test_an_exception_ends_the_training(tmp_path):
+    """Evaluations after it measure what is shown, and log nothing else."""
+
+    class Fails(Module):
+        def validation_step(self, batch, index):
+            if len(self.seen) == STEPS:  # when the live weights have been measured
+                raise Interrupted
+            super().validation_step(batch, index)
+
+    callback = SwitchEMACallback("ema", evaluate="both", **OPTIONS)
+    module, run = Fails(), trainer(tmp_path, callback)
+    with pytest.raises(Interrupted):
+        run.fit(module, loader(), loader())
+    module.seen.clear()
+    module.validation_step = Module.validation_step.__get__(module)
+    (found,) = run.validate(module, loader(), verbose=False)
+    assert set(found) == {"loss"}
+
+
 def test_early_stopping_watches_the_average(tmp_path):
     stop = EarlyStopping("loss", patience=1, min_delta=1e9)
     callback, module, run = fit(tmp_path, stop, make=SwitchEMACallback("ema"))

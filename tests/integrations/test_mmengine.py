@@ -63,6 +63,22 @@ def test_a_failing_validation_restores_the_live_weights(tmp_path):
     assert_close(model.net.state_dict(), live)
 
 
+def test_an_exception_ends_the_training(tmp_path):
+    class Stops(Hook):
+        def after_train_iter(self, runner, **kwargs):
+            if runner.iter == STEPS:
+                raise KeyboardInterrupt
+
+    by = {"metric": "nll", "higher_is_better": False, "error": 0.01}
+    hook, model = AveragerHook("ema", best=by, evaluate="both", **OPTIONS), Model()
+    run = runner(tmp_path, hook, model, validate=True)
+    run.register_hook(Stops())
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert set(run.val()) == {"nll"}
+    assert len(hook.best.scores) == 1
+
+
 def test_resuming_is_bit_for_bit_and_checkpoints_hold_the_average(
     tmp_path, monkeypatch
 ):

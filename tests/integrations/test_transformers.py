@@ -339,6 +339,24 @@ def test_a_failing_evaluation_restores_the_live_weights(tmp_path):
     assert_close(run.model.state_dict(), live)
 
 
+def test_an_exception_ends_the_training(tmp_path):
+    """Evaluations after it are not scored, and measure what is shown, once."""
+
+    class Stops(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == STEPS + 1:
+                raise KeyboardInterrupt
+
+    by = BestBy("eval_loss", higher_is_better=False, error=0.01)
+    callback = SwitchEMACallback("ema", best=by, evaluate="both", **OPTIONS)
+    run = trainer(tmp_path, callback, eval_strategy="epoch")
+    run.add_callback(Stops())
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert "eval_loss_live" not in run.evaluate()
+    assert len(callback.best.scores) == 1
+
+
 def test_attach_to_a_trainer_that_exists(tmp_path):
     run = trainer(tmp_path, transformers.DefaultFlowCallback)
     callback = SwitchEMACallback(**OPTIONS)

@@ -351,6 +351,14 @@ class HasAverages:
         """Averages at further decays, by name, such as "ema_0.99"."""
         return {} if self._averages is None else self._averages.further
 
+    def _training(self, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``train``; when it ends, even by an exception, training is over."""
+        try:
+            return train(*args, **kwargs)
+        finally:
+            if self._averages is not None:
+                self._averages.is_training = False
+
 
 def _check_decays(decays: Any) -> None:
     if decays is None:

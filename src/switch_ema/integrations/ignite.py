@@ -92,6 +92,7 @@ class SwitchEMAHandler:
         self._averages = Averages(settings, model, optimizer)
         self._averages.is_training = False
         self._held_out: Engine | None = None
+        self._more: set[str] = set()  # metrics of further weights, of all evaluators
         self.averager: Averager = self._averages.averager
         self.best, self.further = self._averages.best, self._averages.further
         self.live = Weights(model, self.averager.live_state_dict)
@@ -117,6 +118,8 @@ class SwitchEMAHandler:
             trainer.add_event_handler(Events.STARTED, self._start)
             trainer.add_event_handler(Events.EPOCH_COMPLETED, self._end_epoch)
             trainer.add_event_handler(Events.COMPLETED, self._complete)
+            run = functools.partial(self._training, trainer, trainer.run)
+            trainer.run = run  # type: ignore[method-assign]
         for evaluator in evaluators:
             # An EXCEPTION_RAISED handler would make the engine swallow exceptions.
             around = functools.partial(self._measure_all, evaluator)
@@ -139,6 +142,17 @@ class SwitchEMAHandler:
             self._held_out.remove_event_handler(self._note, Events.COMPLETED)
         watched.add_event_handler(Events.COMPLETED, self._note)
         self._held_out = watched
+
+    def _training(
+        self, trainer: Engine, run: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run the trainer; when it ends, even by an exception, training is over."""
+        try:
+            return run(*args, **kwargs)
+        finally:
+            # interrupt() only pauses: the next run() goes on, without STARTED.
+            if trainer.last_event_name != Events.INTERRUPT:
+                self._averages.is_training = False
 
     # Event handlers.
 
@@ -181,9 +195,12 @@ class SwitchEMAHandler:
             with _ends_for_metrics_alone(evaluator):
                 return dict(original(*args, **kwargs).metrics)
 
+        for name in self._more:
+            evaluator.state.metrics.pop(name, None)
         if self._averages.measures_more:
             _refuse_iterators(*args, **kwargs)
             evaluator.state.metrics = self._averages.measure_more(measure)
+            self._more |= evaluator.state.metrics.keys()
         return shown(*args, **kwargs)
 
     # Saving and resuming.

@@ -2,7 +2,9 @@
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from switch_ema._extras import needed
@@ -91,9 +93,12 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
             self._averaged = self.model
         averages = self._averages
         averages.is_training = True
-        around = functools.partial(_measure_all, averages)
-        run_on_average(self.model, "evaluate", averages.evaluated, around)
-        run_on_average(self.model, "predict", averages.evaluated)
+        fitting = functools.partial(_is_fitting, self.model)
+        if not fitting():  # a loop of the user's own, which cannot be looked for
+            fitting = functools.partial(bool, True)
+        around = functools.partial(_measure_all, averages, fitting)
+        for method in ("evaluate", "predict"):
+            run_on_average(self.model, method, averages.evaluated, around)
         if self._saved is not None:
             names = {key: name for name, key in self._positions().items()}
             averages.load_state_dict(_renamed(self._saved, names))
@@ -148,14 +153,28 @@ class SwitchEMACallback(HasAverages, keras.callbacks.Callback):  # type: ignore[
         return {names[id(one)]: f"weights.{i}" for i, one in enumerate(tracked)}
 
 
+def _is_fitting(model: Any) -> bool:
+    """Whether ``model.fit`` is running, that is, among the calling functions."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        is_fit = frame.f_code.co_name == "fit"
+        if is_fit and frame.f_locals.get("self") is model:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _measure_all(
     averages: Averages,
+    fitting: Callable[[], bool],
     original: Callable[..., Any],
     shown: Callable[..., Any],
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     """Measure further weights in a validation of ``fit``, without its callbacks."""
+    # No event reports that an exception has ended the training.
+    averages.is_training = averages.is_training and fitting()
     more = {}
     if kwargs.get("return_dict"):  # as fit() calls it
         quiet = kwargs | {"callbacks": None, "verbose": 0}

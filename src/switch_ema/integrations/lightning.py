@@ -214,6 +214,7 @@ class SwitchEMACallback(HasAverages, Callback):
     ) -> None:
         """Restore the live weights."""
         self._view.close()
+        self._more = {}
         if self._averages is not None:
             self._averages.is_training = False
         pl_module.__dict__.pop("on_save_checkpoint", None)

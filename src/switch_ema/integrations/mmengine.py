@@ -38,6 +38,7 @@ from switch_ema.integrations.averages import (
 from switch_ema.integrations.best import BestBy
 from switch_ema.integrations.wrapping import (
     check_alone,
+    run_inside,
     run_on_average,
     warn_without_state,
 )
@@ -110,6 +111,8 @@ class AveragerHook(HasAverages, Hook):  # type: ignore[misc]
     def before_run(self, runner: Runner) -> None:
         """Make the validation and test loops run on the average."""
         check_alone(self, runner.hooks, AveragerHook)
+        if hasattr(runner._train_loop, "run"):
+            run_inside(runner._train_loop, "run", self._training)
         around = functools.partial(self._measure_all, runner)
         for loop, of_loop in ((runner._val_loop, around), (runner._test_loop, None)):
             # A loop that was not built yet is still a config dict.

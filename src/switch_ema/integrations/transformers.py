@@ -118,7 +118,7 @@ class SwitchEMACallback(HasAverages, TrainerCallback):
             resume_from_checkpoint: Any = None, *args: Any, **kw: Any
         ) -> Any:
             self._resumed_from = _folder(trainer.args, resume_from_checkpoint)
-            return train(resume_from_checkpoint, *args, **kw)
+            return self._training(train, resume_from_checkpoint, *args, **kw)
 
         trainer.save_model = save_model  # type: ignore[method-assign]
         trainer.train = train_from  # type: ignore[method-assign]

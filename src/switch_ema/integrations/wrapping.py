@@ -20,8 +20,7 @@ def run_on_average(
 
     For trainers that notify callbacks when an evaluation begins and ends, but not when
     it fails: a ``with`` block around the call always restores the live weights. While
-    ``averager()`` is None, the method runs unchanged. Wrapping a method again replaces
-    the old averager with the new one.
+    ``averager()`` is None, the method runs unchanged.
 
     Args:
         owner: the object whose method is wrapped.
@@ -30,23 +29,35 @@ def run_on_average(
         around: called in place of the method; its first two arguments are the original
             method and the one that runs on the average.
     """
+
+    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def shown(*args: Any, **kwargs: Any) -> Any:
+            current = averager()
+            if current is None:
+                return original(*args, **kwargs)
+            with current.averaged():
+                return original(*args, **kwargs)
+
+        if around is None:
+            return shown(*args, **kwargs)
+        return around(original, shown, *args, **kwargs)
+
+    run_inside(owner, method, run)
+
+
+def run_inside(owner: Any, method: str, around: Callable[..., Any]) -> None:
+    """Replace ``owner.method``, on this object only, with ``around(original, ...)``.
+
+    Doing so again replaces the old ``around`` with the new one.
+    """
     present = getattr(owner, method)
     # functools.wraps copies attributes, so a third-party wrapper may carry ours too.
     is_ours = getattr(present, "wrapper", None) is present
     original = present.original if is_ours else present
 
-    def shown(*args: Any, **kwargs: Any) -> Any:
-        current = averager()
-        if current is None:
-            return original(*args, **kwargs)
-        with current.averaged():
-            return original(*args, **kwargs)
-
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if around is None:
-            return shown(*args, **kwargs)
-        return around(original, shown, *args, **kwargs)
+        return around(original, *args, **kwargs)
 
     vars(wrapped).update(wrapper=wrapped, original=original)
     setattr(owner, method, wrapped)
