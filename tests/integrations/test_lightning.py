@@ -91,6 +91,18 @@ def test_a_metric_that_is_not_measured_is_named(tmp_path):
         fit(tmp_path, make=SwitchEMACallback(best=by, **OPTIONS))
 
 
+def test_a_metric_of_an_earlier_validation_is_no_score(tmp_path):
+    class Seldom(Module):
+        def validation_step(self, batch, index):
+            if self.current_epoch != 1:
+                self.log("score", 0.5)
+
+    by = BestBy("score", higher_is_better=True, n=100)
+    callback = SwitchEMACallback("ema", best=by, **OPTIONS)
+    fit(tmp_path, make=callback, module=Seldom())
+    assert callback.best.scores == [0.5] * (EPOCHS - 1)
+
+
 def plain_without_decay(method):
     model = network()
     optimizer = adam(model)

@@ -84,6 +84,7 @@ class SwitchEMACallback(HasAverages, Callback):
         check_choice("main_weights", main_weights, ("averaged", "live"))
         self._main_weights = main_weights
         self._more: dict[str, float] = {}
+        self._old_score: Tensor | None = None
         self._view = ExitStack()
         self._saved: dict[str, Any] | None = None
         self._foreign: dict[str, Any] | None = None
@@ -177,6 +178,7 @@ class SwitchEMACallback(HasAverages, Callback):
         if self._averages is None or self._shows_loaded:
             return
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._old_score = self._score(trainer)
             self._more = self._averages.measure_more(
                 lambda: validate_again(trainer, pl_module)
             )
@@ -195,8 +197,16 @@ class SwitchEMACallback(HasAverages, Callback):
         """Restore the live weights, and record the score of a validation in ``fit``."""
         self._view.close()
         is_score = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
-        if self._averages is not None and is_score:
+        if self._averages is None or not is_score:
+            return
+        # Lightning keeps a metric until a validation logs it again.
+        score = self._score(trainer)
+        if score is None or score is not self._old_score:
             self._averages.note(trainer.callback_metrics)
+
+    def _score(self, trainer: Trainer) -> Tensor | None:
+        best = self._settings.best
+        return None if best is None else trainer.callback_metrics.get(best.metric)
 
     on_test_start = on_predict_start = on_validation_start
 
