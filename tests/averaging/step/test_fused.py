@@ -226,6 +226,104 @@ def test_gradients_of_another_order_are_put_in_order(arithmetic):
     assert_same_averages(averagers)
 
 
+def turned(models, optimizers, kinds):
+    for model in models:
+        model.to(memory_format=torch.channels_last)
+    return models, optimizers
+
+
+def resumed(models, optimizers, kinds):
+    """Copies in another memory format, with a loaded state."""
+    copies = [copy.deepcopy(m).to(memory_format=torch.channels_last) for m in models]
+    made = []
+    for kind, model, optimizer in zip(kinds, copies, optimizers, strict=True):
+        made.append(kind(model.parameters(), lr=0.1))
+        made[-1].load_state_dict(optimizer.state_dict())
+    return copies, made
+
+
+def step_on_ones(model, optimizer):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            count = torch.arange(parameter.numel(), dtype=parameter.dtype)
+            ordered = count.reshape(parameter.shape).sin()
+            parameter.grad = torch.empty_like(parameter).copy_(ordered)
+    optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:No working C compiler")
+@pytest.mark.parametrize("change", [turned, resumed])
+@pytest.mark.parametrize("every", [None, 1, 2])
+@pytest.mark.parametrize("kind", ["adamw", "momentum", "amsgrad"])
+def test_moments_follow_weights_into_another_order(kind, every, change, arithmetic):
+    """Which torch's fused kernels do not notice, so the slow ones are the reference."""
+    *kinds, options = KINDS[kind]
+    models = [nn.Conv2d(3, 4, 3) for _ in kinds]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [
+        one(model.parameters(), **options)
+        for one, model in zip(kinds, models, strict=True)
+    ]
+    averagers = []
+    for phase in range(2):
+        if phase:
+            models, optimizers = change(models, optimizers, kinds)
+        if every and not (phase and change is turned):
+            averagers = [
+                EMA(m, o, decay=constant(0.9), update_every=every)
+                for m, o in zip(models, optimizers, strict=True)
+            ]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for _ in range(3):
+                step_on_ones(model, optimizer)
+    torch.testing.assert_close(*(model.weight for model in models))
+    if averagers:
+        assert_same_averages(averagers)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "momentum"])
+@pytest.mark.parametrize("averages", [False, True])
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_weights_with_gaps_in_their_memory(kind, averages, has_gaps):
+    """Only their own elements change, whether or not their gradients have gaps."""
+    *kinds, options = KINDS[kind]
+    memories, averagers = [], []
+    for one in kinds:
+        memory, model = torch.ones(3, 6), nn.Module()
+        model.weight = nn.Parameter(memory[:, :3])
+        optimizer = one(model.parameters(), **options)
+        ema = EMA(model, optimizer, decay=constant(0.9)) if averages else None
+        for step in range(3):
+            gradient = torch.full((3, 6), 1.0 + step)[:, :3]
+            model.weight.grad = gradient if has_gaps else gradient.contiguous()
+            optimizer.step()
+        memories.append(memory)
+        averagers.append(ema)
+    torch.testing.assert_close(*memories)
+    if averages:
+        assert_same_averages(averagers)
+
+
+@pytest.mark.parametrize("every", [None, 1, 2])
+def test_a_layer_that_is_unfrozen_at_any_step_starts_its_momentum(every):
+    *kinds, options = KINDS["momentum"]
+    for at in (2, 3):
+        models = []
+        for one in kinds:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+            model[0].requires_grad_(False)
+            optimizer = one(model.parameters(), **options)
+            if every:
+                EMA(model, optimizer, update_every=every)
+            for step in range(5):
+                model[0].requires_grad_(step >= at)
+                step_on_ones(model, optimizer)
+            models.append(model)
+        for one, other in zip(*(m.parameters() for m in models), strict=True):
+            torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_state_dicts_are_torchs_both_ways(kind, ours_first):

@@ -221,8 +221,10 @@ def _are_finite(kinds: list[list[Tensor]]) -> bool:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill a block of memory without gaps, in any order."""
-    return tensor.is_contiguous() or bool(
-        torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    return (
+        tensor.is_contiguous()
+        or tensor.is_contiguous(memory_format=torch.channels_last)
+        or bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -99,19 +100,52 @@ class Work:
         return columns, [self.steps[i] for i in rows] if self.steps else []
 
 
-def in_order_of(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    """Return gradients with the strides of their parameters.
+def in_order(columns: Columns) -> Columns:
+    """Return weights, gradients and moments, all with the strides of the weights.
 
-    Autograd's gradients already have them. torch's fused kernels assume equal strides
-    without a check, so other gradients are copied.
+    torch's fused kernels assume equal strides without a check. Others are copied:
+    gradients that autograd did not make, and moments from before the weights got their
+    strides, by ``.to(memory_format=...)`` or in the run that saved them.
     """
+    if all(map(Tensor.is_contiguous, chain.from_iterable(columns))):
+        return columns
+    weights, *others = columns
+    strides = list(map(Tensor.stride, weights))
+    return [weights, *(_with(strides, weights, column) for column in others)]
+
+
+def _with(
+    strides: list[tuple[int, ...]], weights: list[Tensor], tensors: list[Tensor]
+) -> list[Tensor]:
+    if list(map(Tensor.stride, tensors)) == strides:
+        return tensors
     return [
-        gradient
-        if (gradient.is_contiguous() and parameter.is_contiguous())
-        or gradient.stride() == parameter.stride()
-        else torch.empty_like(parameter).copy_(gradient)
-        for parameter, gradient in zip(parameters, gradients, strict=True)
+        tensor
+        if (tensor.is_contiguous() and weight.is_contiguous())
+        or tensor.stride() == weight.stride()
+        else torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
+        for weight, tensor in zip(weights, tensors, strict=True)
     ]
+
+
+def step_only(work: Work) -> None:
+    """Update without an average."""
+    if work.columns[0]:
+        if work.steps:
+            torch_ops.count_(work.steps)
+        _call_kernel(work, work.columns, work.steps)
+
+
+def _call_kernel(work: Work, columns: Columns, steps: list[Tensor]) -> None:
+    """Call the kernel, with copies if weights have gaps in their memory."""
+    weights, *others = columns
+    if all(w.is_contiguous() or torch_ops.is_dense(w) for w in weights):
+        work.kernel(columns, steps)
+        return
+    # Moments were made like the weights, so they already have the strides of copies.
+    copies = [torch.empty_like(weight).copy_(weight) for weight in weights]
+    work.kernel(in_order([copies, *others]), steps)
+    torch_ops.copy_(weights, copies)
 
 
 def step_and_average(work: Work, average: StepAverage) -> None:
@@ -125,7 +159,7 @@ def step_and_average(work: Work, average: StepAverage) -> None:
     if work.steps:
         torch_ops.count_(work.steps)
     for columns, steps, targets in _blocks(work, shadows):
-        work.kernel(columns, steps)
+        _call_kernel(work, columns, steps)
         pairs = [
             (target, live)
             for target, live in zip(targets, columns[0], strict=True)

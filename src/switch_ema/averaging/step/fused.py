@@ -12,12 +12,14 @@ In everything else (arguments, state dicts, numbers) they are torch's optimizers
 """
 
 import functools
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,8 +36,9 @@ from switch_ema.averaging.kernels.torch_ops import (
 from switch_ema.averaging.step.blocks import (
     StepAverage,
     Work,
-    in_order_of,
+    in_order,
     step_and_average,
+    step_only,
 )
 from switch_ema.averaging.step.formulas import adam_formula, sgd_formula
 from switch_ema.averaging.step.hooks import outside_of_graphs, was_skipped
@@ -43,6 +46,8 @@ from switch_ema.averaging.step.native_step import NativeStep
 from switch_ema.averaging.step.one_pass import OnePass
 
 _Closure = Callable[[], Any]
+
+_IS_CPU = operator.attrgetter("is_cpu")
 
 
 class AveragesInStep(Optimizer, ABC):
@@ -56,6 +61,9 @@ class AveragesInStep(Optimizer, ABC):
         fused: False uses torch's step and averages afterwards.
         options: keyword arguments of torch's optimizer.
     """
+
+    _MOMENTS: ClassVar[tuple[str, ...]]
+    """Names of the moments in a parameter's state, in the order of the columns."""
 
     def __init__(
         self,
@@ -95,8 +103,8 @@ class AveragesInStep(Optimizer, ABC):
     def step(self, closure: _Closure | None = None) -> Any:
         """Update the weights and their average.
 
-        If nothing can be averaged in the step, this is torch's step. Inside a compiled
-        function it runs eagerly, which is faster.
+        Parameters that this cannot average, such as sharded ones, take torch's step.
+        Inside a compiled function it runs eagerly, which is faster.
         """
         return outside_of_graphs(self._step, closure)
 
@@ -105,41 +113,57 @@ class AveragesInStep(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        average = self._average()
-        if average is None:
+        if not all(map(self._is_simple, self.param_groups)):
             without_hooks(super().step)()
-            return loss
-        with torch.no_grad():
-            groups = map(self._work, self.param_groups)
-            for place, work in enumerate(chain.from_iterable(groups)):
-                self._do(work, average, place)
-            average.finish()
+        elif not was_skipped(self):
+            self._step_simply(self._average())
         return loss
+
+    @torch.no_grad()
+    def _step_simply(self, average: StepAverage | None) -> None:
+        groups = map(self._work, self.param_groups)
+        for place, work in enumerate(chain.from_iterable(groups)):
+            if average is None:
+                step_only(self._in_order(work))
+            else:
+                self._do(work, average, place)
+        if average is not None:
+            average.finish()
 
     def _do(self, work: Work, average: StepAverage, place: int) -> None:
         """Update each parameter by the fastest available implementation."""
+        work.columns[:2] = in_order(work.columns[:2])
         left = self._in_c.run(work, average, place)
         if left is not None:
             left = self._one_pass.run(left, average)
         if left is not None:
-            step_and_average(left, average)
+            step_and_average(self._in_order(left), average)
+
+    def _in_order(self, work: Work) -> Work:
+        """Give gradients and moments the strides of their weights; keep the moments."""
+        columns = in_order(work.columns)
+        if columns is work.columns:
+            return work
+        for name, moments in zip(self._MOMENTS, columns[2:], strict=False):
+            for parameter, moment in zip(columns[0], moments, strict=True):
+                self.state[parameter][name] = moment
+        return replace(work, columns=columns)
 
     def _average(self) -> StepAverage | None:
-        if self._next_average is None or was_skipped(self):
-            return None
-        if not all(map(self._is_simple, self.param_groups)):
+        if self._next_average is None:
             return None
         if not (native.is_available() or self._one_pass.was_asked_for):
             _say_that_there_is_no_compiler()
         return self._next_average()
 
     def _is_simple(self, group: dict[str, Any]) -> bool:
-        """Whether all parameters of the group can be averaged in the step."""
-        return bool(group["fused"]) and all(
-            type(parameter) in PLAIN_TYPES
-            and parameter.is_floating_point()
-            and (parameter.is_cpu or self._one_pass.compiles)
-            for parameter in group["params"]
+        """Whether our step can update all parameters of the group."""
+        params = group["params"]
+        return (
+            bool(group["fused"])
+            and set(map(type, params)).issubset(PLAIN_TYPES)
+            and all(map(Tensor.is_floating_point, params))
+            and (self._one_pass.compiles or all(map(_IS_CPU, params)))
         )
 
     def _scaling(self) -> dict[str, Any]:
@@ -175,20 +199,24 @@ class FusedSGD(AveragesInStep, SGD):
         options: further arguments of torch's optimizer.
     """
 
+    _MOMENTS = ("momentum_buffer",)
+
     def _work(self, group: dict[str, Any]) -> list[Work]:
         params: list[Tensor] = []
         grads: list[Tensor] = []
         momenta: list[Tensor | None] = []
         init_group(self, group, params, grads, momenta)
-        columns = [params, in_order_of(params, grads)]
-        known = [momentum for momentum in momenta if momentum is not None]
+        columns = [params, grads]
         if not group["momentum"]:
             return [self._part(group, columns, is_first=False)]
-        if len(known) == len(params):
-            return [self._part(group, [*columns, known], is_first=False)]
-        # torch initialises the momentum with the gradient, without dampening.
         firsts = [momentum is None for momentum in momenta]
-        columns.append([self._momentum(parameter) for parameter in params])
+        known = [momentum for momentum in momenta if momentum is not None]
+        if any(firsts):
+            known = [self._momentum(parameter) for parameter in params]
+        columns.append(known)
+        if not any(firsts):
+            return [self._part(group, columns, is_first=False)]
+        # torch initialises the momentum with the gradient, without dampening.
         return [
             self._part(
                 group,
@@ -231,9 +259,10 @@ class FusedAdam(AveragesInStep, Adam):
         options: further arguments of torch's optimizer.
     """
 
+    _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
     def _work(self, group: dict[str, Any]) -> list[Work]:
         *columns, steps = self._columns(group)
-        columns[1] = in_order_of(columns[0], columns[1])
         decoupled = group.get("decoupled_weight_decay", False)
         keys = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         options = {key: group[key] for key in keys} | self._scaling()
@@ -249,7 +278,7 @@ class FusedAdam(AveragesInStep, Adam):
         The first step uses torch's function; later steps skip its checks, which take a
         tenth of the kernel's time.
         """
-        names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"][: 2 + group["amsgrad"]]
+        names = self._MOMENTS[: 2 + group["amsgrad"]]
         pairs = [(p, p.grad) for p in group["params"]]
         params = [parameter for parameter, grad in pairs if grad is not None]
         states = [self.state[parameter] for parameter in params]
