@@ -340,6 +340,22 @@ def test_state_dicts_are_torchs_both_ways(kind, ours_first):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_loaded_state_does_not_change_where_the_average_is_taken(fused, monkeypatch):
+    """``fused`` is None in a state of torch's AdamW, and may be False in ours."""
+    (_, model), (plain, _), _ = pair("adamw", EMA)
+    ours = FusedAdamW(groups(model), fused=fused)
+    EMA(model, ours, decay=constant(0.9))
+    ours.load_state_dict(plain.state_dict())
+    assert [group["fused"] for group in ours.param_groups] == [fused, fused]
+    assert ours.param_groups[0]["lr"] == KINDS["adamw"][2]["lr"]
+    in_c = watched(monkeypatch, NativeStep, "run")
+    train(model, ours, 1)
+    assert bool(in_c) == fused
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        ours.load_state_dict(FusedAdamW(model.parameters()).state_dict())
+
+
 def test_a_step_skipped_for_overflow_moves_neither():
     (_, model), (_, optimizer), (_, ema) = pair("adamw", EMA, decay=constant(0.5))
     assert optimizer._next_average is not None

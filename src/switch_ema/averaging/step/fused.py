@@ -84,6 +84,14 @@ class AveragesInStep(Optimizer, ABC):
         self.__dict__.setdefault("_one_pass", OnePass(compiles=False))
         self.__dict__.setdefault("_in_c", NativeStep())
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of this class or torch's; each group keeps its own ``fused``.
+
+        torch would load it, too, and a state of its AdamW would stop the averaging.
+        """
+        with self.register_load_state_dict_pre_hook(_keep_fused):
+            super().load_state_dict(state_dict)
+
     def average_with(self, ask: Callable[[], StepAverage | None] | None) -> bool:
         """Call ``ask`` before each step for the average to compute; None stops that.
 
@@ -172,6 +180,15 @@ class AveragesInStep(Optimizer, ABC):
             "grad_scale": getattr(self, "grad_scale", None),
             "found_inf": getattr(self, "found_inf", None),
         }
+
+
+def _keep_fused(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Put the optimizer's values of ``fused`` into a state that fits."""
+    saved, own = state["param_groups"], optimizer.param_groups
+    if len(saved) != len(own):
+        return state  # torch says so
+    pairs = zip(saved, own, strict=True)
+    return state | {"param_groups": [s | {"fused": o["fused"]} for s, o in pairs]}
 
 
 def _is_unscaled(options: dict[str, Any]) -> bool:
