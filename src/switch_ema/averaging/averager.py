@@ -774,11 +774,14 @@ class Averager(ABC):
         """Restart the average from the live weights, with all counters at zero."""
         self._refuse_while_shown("reset()")
         self._check_structure()
-        self._counters.reset()
-        self._load_extra_state(self._fresh_state)
-        for shadow in self._shadows().values():
-            shadow.read_()
-        self._failure, self._mark = None, self._shadow.mark()
+        with Uninterrupted():
+            self._counters.reset()
+            if self._hook is not None:
+                self._hook.forget_round()
+            self._load_extra_state(self._fresh_state)
+            for shadow in self._shadows().values():
+                shadow.read_()
+            self._failure, self._mark = None, self._shadow.mark()
 
     # Following the model.
 

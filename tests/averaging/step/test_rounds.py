@@ -77,6 +77,18 @@ def test_the_end_of_an_epoch_ends_the_round():
     assert sema.steps == 1
 
 
+@pytest.mark.parametrize("count", ["round", "all"])
+def test_a_reset_ends_the_round_without_counting_it(count):
+    model, optimizers, ema = two_parts(count=count)
+    for number in (0, 1, 0):
+        step(model, optimizers[number])
+    ema.reset()
+    step(model, optimizers[1])
+    assert ema.steps == 0
+    step(model, optimizers[0])
+    assert ema.steps == 1
+
+
 @pytest.mark.parametrize("count", ["round", "all", "any", 1])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_round_goes_on_after_a_resume_at_any_point(pattern, count):

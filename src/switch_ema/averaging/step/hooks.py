@@ -177,10 +177,15 @@ class StepHook:
         """End an incomplete round; return whether to count it."""
         if self.counting not in ("round", "any"):
             return False
-        unfinished = [one for one in self._rounds() if one.is_open]
-        for one in unfinished:
+        is_open = any(one.is_open for one in self._rounds())
+        self.forget_round()
+        return is_open
+
+    def forget_round(self) -> None:
+        """End an incomplete round without counting it."""
+        self._has_uncounted = False
+        for one in self._rounds():
             one.close()
-        return bool(unfinished)
 
     def missing(self) -> str | None:
         """Name the optimizer that the count waits for, if others have stepped."""
