@@ -139,6 +139,8 @@ def test_a_state_that_does_not_fit_changes_nothing():
     model = network()
     windows = Windows(model, decays=["auto", "constant(0.5)"])
     before = windows.state_dict()
+    last = before["windows"]["constant(0.5)"] | {"average_start": 99}
+    later = {"auto": before["windows"]["auto"] | {"steps": 3}, "constant(0.5)": last}
     other = Windows(nn.Linear(2, 2), decays=["auto", "constant(0.5)"]).state_dict()
     only_last = {**before["windows"], "constant(0.5)": other["windows"]["auto"]}
     for state, message in (
@@ -147,11 +149,13 @@ def test_a_state_that_does_not_fit_changes_nothing():
         ({**before, "windows": only_last}, "another model"),
         ({**before, "windows": {"auto": {}}}, "has the windows auto, expected auto, c"),
         ({**before, "chosen": "0.3"}, "chosen window is '0.3'"),
+        ({**before, "windows": later}, "average_start is 99"),
     ):
         with pytest.raises(StateMismatch, match=message):
             windows.load_state_dict(state)
     after = windows.state_dict()
     assert after["chosen"] == "auto"
+    assert [windows[name].steps for name in windows] == [0, 0]
     for name in windows:
         own, was = (state["windows"][name]["shadow"] for state in (after, before))
         assert_same(own, was)

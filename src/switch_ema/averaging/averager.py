@@ -286,9 +286,13 @@ class Averager(ABC):
         """Return the state needed to resume beyond shadows and counters."""
         return {}
 
-    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``_extra_state`` returned; raise before changing anything."""
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Raise StateMismatch unless ``_load_extra_state`` can load the state."""
         return None  # most methods have no extra state
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``_extra_state`` returned and ``_check_extra_state`` passed."""
+        return None
 
     # Counting.
 
@@ -700,6 +704,11 @@ class Averager(ABC):
             RankMismatch: under DDP or FSDP2, other ranks load another state; nothing
                 has changed on any rank.
         """
+        self._check_before_loading(state)
+        self._load_checked(state)
+
+    def _check_before_loading(self, state: Mapping[str, Any]) -> None:
+        """Raise on all ranks, before anything changes, if one cannot load its state."""
         self._refuse_while_shown("load_state_dict()")
         self._check_structure()
         problem = self._problem_with(state)
@@ -712,6 +721,8 @@ class Averager(ABC):
                 raise problem or mismatch from None
         if problem is not None:
             raise problem
+
+    def _load_checked(self, state: Mapping[str, Any]) -> None:
         with Uninterrupted():
             self._load_extra_state(state)
             for name, shadow in self._shadows().items():
@@ -727,6 +738,7 @@ class Averager(ABC):
             check_state(state, self.name, ["waiting_for", *self._fresh_state])
             for name, shadow in self._shadows().items():
                 check_shadow_state(shadow, state.get(name), name)
+            self._check_extra_state(state)
         except StateMismatch as problem:
             return problem
         return None

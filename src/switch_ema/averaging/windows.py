@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 import torch
 from torch import Tensor, nn
 
+from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.methods.ema import EMA
 from switch_ema.averaging.registry import MethodOptions
 from switch_ema.averaging.shadow.state import StateMismatch, snapshot
@@ -148,18 +149,21 @@ class Windows:
 
     def update(self) -> None:
         """Count one optimizer step; not needed if an optimizer was given."""
-        for window in self._windows.values():
-            window.update()
+        with Uninterrupted():  # a Ctrl-C must not separate the windows
+            for window in self._windows.values():
+                window.update()
 
     def end_epoch(self) -> None:
         """Count one epoch."""
-        for window in self._windows.values():
-            window.end_epoch()
+        with Uninterrupted():
+            for window in self._windows.values():
+                window.end_epoch()
 
     def restart(self) -> None:
         """Begin all averages again from the live weights, for a new phase."""
-        for window in self._windows.values():
-            window.restart()
+        with Uninterrupted():
+            for window in self._windows.values():
+                window.restart()
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer; the averages stay as they are."""
@@ -234,11 +238,11 @@ class Windows:
         if chosen not in (*self._windows, LIVE):
             raise StateMismatch(f"The state's chosen window is {chosen!r}.")
         for name, window in self._windows.items():
-            if problem := window._problem_with(windows[name]):
-                raise problem
-        for name, window in self._windows.items():
-            window.load_state_dict(windows[name])
-        self._chosen = chosen
+            window._check_before_loading(windows[name])
+        with Uninterrupted():
+            for name, window in self._windows.items():
+                window._load_checked(windows[name])
+            self._chosen = chosen
 
 
 def _names(decays: Any) -> list[str]:

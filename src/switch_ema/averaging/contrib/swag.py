@@ -184,7 +184,7 @@ class SWAG(SWA):
         kept = [shadow_state(deviation) for deviation in self._deviations]
         return super()._extra_state() | {"snapshots": kept}
 
-    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
         kept, most = state["snapshots"], self._deviations.maxlen or 0
         if not isinstance(kept, (list, tuple)) or len(kept) > most:
             raise StateMismatch(
@@ -192,8 +192,11 @@ class SWAG(SWA):
             )
         for one in kept:
             check_shadow_state(self._shadow, one, "snapshots")
+        super()._check_extra_state(state)
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         super()._load_extra_state(state)
         self._deviations.clear()
-        for one in kept:
+        for one in state["snapshots"]:
             self._deviations.append(self._new_shadow())
             load_shadow_state(self._deviations[-1], one)

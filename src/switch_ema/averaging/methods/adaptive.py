@@ -69,16 +69,19 @@ class AdaptiveSwitching:
         best = {name: tensor.clone() for name, tensor in self._best.items()}
         return {"seen": self._seen.state(), "best": best}
 
-    def load(self, state: Any, averager: "Averager") -> None:
-        """Restore what :meth:`state` returned; an invalid state changes nothing."""
+    def check(self, state: Any, averager: "Averager") -> None:
+        """Raise StateMismatch unless :meth:`load` can load the state."""
         if not isinstance(state, Mapping) or state.keys() != {"seen", "best"}:
             raise StateMismatch("The state has no observations of an adaptive rule.")
         try:
-            seen = Observations.of(state["seen"])
+            Observations.of(state["seen"])
         except TypeError as error:
             raise StateMismatch(
                 f"The state's observations do not fit: {error}."
             ) from None
         if state["best"]:
             averager._check_copy(state["best"])
-        self._seen, self._best = seen, dict(state["best"])
+
+    def load(self, state: Any) -> None:
+        """Restore what :meth:`state` returned and :meth:`check` passed."""
+        self._seen, self._best = Observations.of(state["seen"]), dict(state["best"])

@@ -76,6 +76,9 @@ class LateStart(Averager):
         is_needed = self._rule is not None or self._began
         return {_KEY: self._began} if is_needed else {}
 
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
+        self._start_in(state)
+
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         self._begin_at(self._start_in(state))
 

@@ -148,7 +148,7 @@ class LAWA(Averager):
     def _extra_state(self) -> dict[str, Any]:
         return {"snapshots": [shadow_state(shot) for shot in self._snapshots]}
 
-    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state["snapshots"], (list, tuple)):
             raise StateMismatch("The state's snapshots are not a list.")
         for kept in state["snapshots"]:
@@ -158,6 +158,8 @@ class LAWA(Averager):
             raise StateMismatch(
                 f"The state has {len(state['snapshots'])} snapshots, more than k={k}."
             )
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         self._snapshots.clear()
         for kept in state["snapshots"]:
             self._snapshots.append(self._new_shadow())

@@ -193,7 +193,7 @@ class PostHocEMA(Averager):
     def _extra_state(self) -> dict[str, Any]:
         return {"sigma_rel": list(self._gammas), "snapshots": list(self._snapshots)}
 
-    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
         steps, widths = state["snapshots"], state["sigma_rel"]
         if not isinstance(steps, list) or not all(isinstance(s, int) for s in steps):
             raise StateMismatch(f"The state's snapshots are not steps: {steps!r}.")
@@ -202,6 +202,8 @@ class PostHocEMA(Averager):
                 f"The state dict is of sigma_rel={state['sigma_rel']}, not "
                 f"{list(self._gammas)}. Nothing was loaded."
             )
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
         self._snapshots = list(state["snapshots"])
 
     def _contents(self, shadow: Shadow) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -13,6 +13,7 @@ from switch_ema.averaging.averager import Averager
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.decay import merged_weight
 from switch_ema.averaging.schedules.intervals import ScheduleLike, as_schedule
+from switch_ema.averaging.shadow.state import StateMismatch
 from switch_ema.averaging.shadow.storage import Buffers
 from switch_ema.averaging.step.hooks import Optimizers
 from switch_ema.averaging.step.rounds import Count
@@ -117,8 +118,14 @@ class SWA(Averager):
     def _extra_state(self) -> dict[str, Any]:
         return {"averaged_models": self._count}
 
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
+        try:
+            check_count("averaged_models", state["averaged_models"], least=0)
+        except ValueError as error:
+            raise StateMismatch(f"{error} Nothing was loaded.") from None
+
     def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        self._count = check_count("averaged_models", state["averaged_models"], least=0)
+        self._count = int(state["averaged_models"])
 
 
 def swa_budget(epochs: int, budget: float = 1.25) -> tuple[int, int]:

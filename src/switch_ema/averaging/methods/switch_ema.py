@@ -265,11 +265,15 @@ class SwitchEMA(EMA):
         own = {} if self._adaptive is None else {KEY: self._adaptive.state()}
         return super()._extra_state() | own
 
-    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
-        began = self._start_in(state)
+    def _check_extra_state(self, state: Mapping[str, Any]) -> None:
+        super()._check_extra_state(state)
         if self._adaptive is not None:
-            self._adaptive.load(state[KEY], self)
-        self._begin_at(began)
+            self._adaptive.check(state[KEY], self)
+
+    def _load_extra_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_extra_state(state)
+        if self._adaptive is not None:
+            self._adaptive.load(state[KEY])
 
 
 def _largest_decay(steps: int) -> float:
