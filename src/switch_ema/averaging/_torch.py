@@ -162,6 +162,13 @@ def first_post_hook(optimizer: object) -> int | None:
     return next(iter(getattr(optimizer, "_optimizer_step_post_hooks", {})), None)
 
 
+def last_hooks(optimizer: object) -> tuple[int | None, int | None]:
+    """Return the ids of the hooks that run last before and after a step."""
+    names = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+    before, after = (next(reversed(getattr(optimizer, name)), None) for name in names)
+    return before, after
+
+
 def init_group(optimizer: Any, group: dict[str, Any], *columns: list[Any]) -> None:
     """Fill lists with the tensors of a parameter group and their state."""
     optimizer._init_group(group, *columns)

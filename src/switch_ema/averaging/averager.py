@@ -329,7 +329,8 @@ class Averager(ABC):
         self._follow_changes()
         self._check_uncounted_step()
         self._start()
-        self._count_step()
+        with Uninterrupted():
+            self._count_step()
 
     def end_epoch(self) -> bool:
         """Count one epoch and act on its end, for example switch.
@@ -345,8 +346,9 @@ class Averager(ABC):
         self._refuse_while_shown("end_epoch()")
         self._refuse_after_failure()
         self._check_structure()
-        if self._hook is not None and self._hook.close_round():
-            self._count_step()
+        with Uninterrupted():
+            if self._hook is not None and self._hook.close_round():
+                self._count_step()
         self._compare_ranks("end_epoch()")
         self._start()
         is_empty = self.position.step_in_epoch == 0 and self._mark is not None
@@ -414,11 +416,11 @@ class Averager(ABC):
             self._start()
 
     def _count_step(self) -> None:
-        with Uninterrupted():  # a Ctrl-C must not separate the count from the average
-            if self._replica is not None:
-                share_buffers(self._replica)
-            self._counters.steps += 1
-            self._after_step()
+        """Count and average; no signal may come between, so callers hold them back."""
+        if self._replica is not None:
+            share_buffers(self._replica)
+        self._counters.steps += 1
+        self._after_step()
 
     def _start(self) -> None:
         """Stop following the live weights: from now on the average is separate."""

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from switch_ema.averaging._torch import init_group, without_hooks
+from switch_ema.averaging._signals import Interrupts
+from switch_ema.averaging._torch import init_group, is_in_step, without_hooks
 from switch_ema.averaging.kernels import native
 from switch_ema.averaging.kernels.torch_ops import (
     PLAIN_TYPES,
@@ -76,6 +77,7 @@ class AveragesInStep(Optimizer, ABC):
         self._next_average: Callable[[], StepAverage | None] | None = None
         self._one_pass = OnePass(compile)
         self._in_c = NativeStep()
+        self._signals: Interrupts | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Add the attributes that torch does not copy."""
@@ -83,6 +85,7 @@ class AveragesInStep(Optimizer, ABC):
         self.__dict__.setdefault("_next_average", None)
         self.__dict__.setdefault("_one_pass", OnePass(compiles=False))
         self.__dict__.setdefault("_in_c", NativeStep())
+        self.__dict__.setdefault("_signals", None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class or torch's; each group keeps its own ``fused``.
@@ -124,8 +127,35 @@ class AveragesInStep(Optimizer, ABC):
         if not all(map(self._is_simple, self.param_groups)):
             without_hooks(super().step)()
         elif not was_skipped(self):
-            self._step_simply(self._average())
+            self._step_and_count(self._average())
         return loss
+
+    def _step_and_count(self, average: StepAverage | None) -> None:
+        """Step; if it averages, hold signals back until the averager has counted it.
+
+        Its hook, which then calls :meth:`release_signals`, is the first to run. Until
+        then only torch's wrapper of ``step`` runs; an error there ends the holding.
+        """
+        if average is None:
+            self._step_simply(None)
+            return
+        self.release_signals()
+        self._signals = signals = Interrupts((type(self).step.__code__,))
+        signals.install()
+        try:
+            self._step_simply(average)
+        except BaseException:
+            self.release_signals()
+            raise
+        signals.holding = False
+        if not is_in_step(self):
+            self.release_signals()
+
+    def release_signals(self) -> None:
+        """Deliver the signals that the last step has held back, which may raise."""
+        signals, self._signals = self._signals, None
+        if signals is not None:
+            signals.remove()
 
     @torch.no_grad()
     def _step_simply(self, average: StepAverage | None) -> None:

@@ -5,6 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any, Literal, Union
 
@@ -16,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from switch_ema._checks import check_choice
 from switch_ema.averaging import _torch
+from switch_ema.averaging._signals import Uninterrupted
 from switch_ema.averaging.step.rounds import Counting, Round
 
 _Hook = Callable[[Any, Any, Any], None]
@@ -71,7 +73,7 @@ class StepHook:
         # a weak reference.
         self._parameters = {id(p) for one in optimizers for p in _parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
-        self._handles: list[RemovableHandle] = []
+        self._members: list[_Member] = []
         self._restored: list[Callable[[], None]] = []
         self._was_used = self._has_noticed = self._has_uncounted = False
         for index, optimizer in enumerate(optimizers):
@@ -79,10 +81,8 @@ class StepHook:
             may_nest = _torch.step_definitions(optimizer) > 1
             before = partial(self._begin, index, before_step, after_round)
             after = partial(self._finish, index, may_nest, after_round)
-            self._handles += [
-                optimizer.register_step_pre_hook(_outside_of_graphs(before)),
-                optimizer.register_step_post_hook(_outside_of_graphs(after)),
-            ]
+            counts_before = self.counting == "round"
+            self._members.append(_Member(optimizer, before, after, counts_before))
             if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
                 self._follow_two_steps(optimizer, before, after)
         _watch_all_optimizers(self)
@@ -94,14 +94,16 @@ class StepHook:
         @functools.wraps(first)
         def first_step(*args: Any, **kwargs: Any) -> Any:
             if not _torch.is_in_step(optimizer):
-                before(optimizer, (), {})
+                with Uninterrupted():
+                    before(optimizer, (), {})
             return first(*args, **kwargs)
 
         @functools.wraps(second)
         def second_step(*args: Any, **kwargs: Any) -> Any:
             result = second(*args, **kwargs)
             if not _torch.is_in_step(optimizer):
-                after(optimizer, (), {})
+                with Uninterrupted():
+                    after(optimizer, (), {})
             return result
 
         def restore() -> None:
@@ -143,7 +145,7 @@ class StepHook:
         the weights.
         """
         for reference in self._optimizers if len(self._optimizers) == 1 else ():
-            if _torch.first_post_hook(reference()) != self._handles[-1].id:
+            if not self._members[-1].is_first_after(reference()):
                 continue
             average_with = getattr(reference(), "average_with", None)
             if average_with is not None and average_with(_unless_initialising(ask)):
@@ -294,11 +296,11 @@ class StepHook:
         """Take the hooks off the optimizers."""
         for optimizer in _existing(self._asking):
             optimizer.average_with(None)
-        for handle in self._handles:
-            handle.remove()
+        for member in self._members:
+            member.remove()
         for restore in self._restored:
             restore()
-        self._handles.clear()
+        self._members.clear()
         self._restored.clear()
         _FOLLOWED.discard(self)
 
@@ -313,6 +315,88 @@ class StepHook:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
+
+
+@dataclass(eq=False)
+class _Member:
+    """What one averager does before and after the steps of one optimizer."""
+
+    optimizer: InitVar[Any]
+    before: _Hook
+    after: _Hook
+    counts_before: bool
+    """Whether ``before`` may count, the end of a round, and not only ``after``."""
+
+    def __post_init__(self, optimizer: Any) -> None:
+        """Join the averagers that were connected just before, if any."""
+        known = _SHARED.get(optimizer)
+        shared = None if known is None else known()
+        if shared is None or not shared.are_last_of(optimizer):
+            shared = _SharedHooks(optimizer)
+            _SHARED[optimizer] = weakref.ref(shared)
+        self._shared = shared
+        shared.members.append(self)
+        shared.count_before |= self.counts_before
+
+    def is_first_after(self, optimizer: Any) -> bool:
+        """Whether nothing else runs between a step and this."""
+        is_first = _torch.first_post_hook(optimizer) == self._shared.handles[1].id
+        return is_first and self._shared.members[0] is self
+
+    def remove(self) -> None:
+        """Leave the optimizer."""
+        self._shared.members.remove(self)
+        if not self._shared.members:
+            for handle in self._shared.handles:
+                handle.remove()
+
+
+class _SharedHooks:
+    """The hooks of averagers that were connected to an optimizer one after the other.
+
+    They share one hook before and one after the step, to hold signals back until all
+    have counted: a Ctrl-C between two hooks would leave their counts apart.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self.members: list[_Member] = []
+        self.count_before = False
+        self.handles: tuple[RemovableHandle, RemovableHandle] = (
+            optimizer.register_step_pre_hook(_outside_of_graphs(self._before)),
+            optimizer.register_step_post_hook(_outside_of_graphs(self._after)),
+        )
+
+    def are_last_of(self, optimizer: Any) -> bool:
+        """Whether no hook of somebody else was registered after these."""
+        before, after = self.handles
+        return _torch.last_hooks(optimizer) == (before.id, after.id)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # Averagers of one optimizer, which count after its step, need no protection.
+        if self.count_before or len(args) > 1 or kwargs:
+            with Uninterrupted():
+                self._call_before(optimizer, args, kwargs)
+        else:
+            self._call_before(optimizer, args, kwargs)
+
+    def _call_before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for member in (*self.members,):
+            member.before(optimizer, args, kwargs)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            with Uninterrupted():
+                for member in (*self.members,):
+                    member.after(optimizer, args, kwargs)
+        finally:
+            release = getattr(optimizer, "release_signals", None)
+            if release is not None:  # it has averaged, and waited for the count
+                release()
+
+
+_SHARED: "weakref.WeakKeyDictionary[Any, weakref.ref[_SharedHooks]]"
+_SHARED = weakref.WeakKeyDictionary()
+"""The hooks registered last with each optimizer, which alone keeps them."""
 
 
 class _Released(Round):
