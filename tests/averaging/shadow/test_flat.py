@@ -1,5 +1,7 @@
 """Weights and buffers in one block of memory: they stay the same objects."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -48,6 +50,39 @@ def test_flat_storage_notices_a_part_that_was_moved():
     ema.update()
     moved = ema.averaged_state_dict()["stem.weight"]
     torch.testing.assert_close(moved, (average + model.stem.weight.detach()) / 2)
+
+
+def test_two_flat_averages_of_one_model_share_its_block():
+    model = network()
+    averagers = [
+        EMA(model, decay=constant(0.5), flat=True),
+        EMA(model, decay=constant(0.9), flat=True, include="*weight"),
+    ]
+    alone = [EMA(model, decay=constant(d)) for d in (0.5, 0.9)]
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    for _ in range(3):
+        nudge(model)
+        for one in (*averagers, *alone):
+            one.update()
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    for own, wanted in zip(averagers, alone, strict=True):
+        expected = wanted.averaged_tensors()
+        for name, average in own.averaged_tensors().items():
+            torch.testing.assert_close(average, expected[name])
+
+
+def test_the_block_of_a_dropped_average_can_be_left():
+    model = network()
+    EMA(model, flat=True)
+    gc.collect()
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    ema = EMA(model, flat=True)
+    assert [parameter.data_ptr() for parameter in model.parameters()] != places
+    model.double()
+    ema.refresh()
+    spread = [parameter.data_ptr() for parameter in model.parameters()]
+    size = 8 * sum(p.numel() + 16 for p in model.parameters())
+    assert max(spread) - min(spread) < size
 
 
 class Centred(nn.Module):

@@ -7,6 +7,7 @@ their memory moves.
 
 from collections import defaultdict
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -82,6 +83,8 @@ class FlatGroup(Group):
     def fits(cls, slot: Slot, storage: Storage) -> bool:
         """Take all tensors that can be moved, if the user asked for ``flat``.
 
+        Tensors that are in the block of another averager stay there.
+
         Raises:
             ValueError: a parameter cannot be moved.
         """
@@ -99,7 +102,8 @@ class FlatGroup(Group):
                 f"flat=True cannot move {slot.name}, which shares memory with other "
                 "tensors of the model."
             )
-        return True
+        address = _memory_of(slot.local)
+        return not (address and address in _BLOCKS)  # 0: empty, or on meta
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
@@ -109,6 +113,13 @@ class FlatGroup(Group):
         self._buffers = {i for i, slot in enumerate(slots) if slot.is_buffer}
         self._may_be_infinite = False
         self._know_strays(set())
+        for pair in self._pairs:
+            _BLOCKS[_memory_of(pair.live)] = self
+
+    def let_go(self) -> None:
+        """Leave the tensors to the next group, which may move them."""
+        for pair in self._pairs:
+            _BLOCKS.pop(_memory_of(pair.live), None)
 
     def live(self) -> list[Tensor] | None:
         """Return the live tensors; None if the model as a whole has left the block.
@@ -171,6 +182,17 @@ class FlatGroup(Group):
         self._strays, self._assigned = strays, watch.buffers
         inside = [i for i in range(len(self._seen)) if i not in strays]
         self._ends = {*inside[:1], *inside[-1:]}
+
+
+_BLOCKS: "WeakValueDictionary[int, FlatGroup]" = WeakValueDictionary()
+"""The groups in use by the addresses of their blocks.
+
+Two averagers that both move a model would move it back and forth at each update.
+"""
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_alone(slot: Slot) -> bool:

@@ -141,6 +141,10 @@ class Group(ABC):
         """Complete work that the last update has deferred."""
         return None  # most groups defer nothing
 
+    def let_go(self) -> None:
+        """Prepare for other groups of the same tensors."""
+        return None  # most groups leave the live tensors where they are
+
     def _is_looked_up(self) -> bool:
         must = self._may_be_replaced or watch.changes != self._changes
         return not must or self._look_up()

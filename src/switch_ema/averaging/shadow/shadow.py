@@ -62,6 +62,7 @@ class Shadow:
         self._swap: Swap | None = None
         self._seen_in_step: list[list[Tensor] | None] = []
         self._pairs_in_step: Shadows = {}
+        self._groups: list[Group] = []
         self._occupy(slots)
 
     def average_(self, weight: float, step: int, in_step: bool = False) -> None:
@@ -465,7 +466,7 @@ class Shadow:
         return any(not self.slots[i].is_gone for i in self._gone)
 
     def _ungroup(self) -> None:
-        self._groups: list[Group] = []
+        self._groups = []
         self._indices: list[list[int]] = []
         self._copied: list[int] = []
         # Buffers that the model has removed, perhaps temporarily: not averaged.
@@ -475,6 +476,8 @@ class Shadow:
 
     def _group(self) -> None:
         """Put the averaged tensors into groups, which may move them."""
+        for group in self._groups:
+            group.let_go()
         self._ungroup()
         for i, slot in enumerate(self.slots):
             self._by_owner.setdefault(id(slot.owner), []).append(i)
