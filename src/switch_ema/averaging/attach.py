@@ -150,7 +150,7 @@ class _Epochs:
             averager.end_epoch()
 
     def _end_what_was_broken_off(self) -> None:
-        if self._broken_off is None or stage_of(self._model).blocks:
+        if self._broken_off is None or stage_of(self._model).is_held:
             return
         steps, epochs = self._broken_off
         position = self.averager.position

@@ -486,7 +486,8 @@ class Averager(ABC):
         The weights are exchanged in place, without a second copy of the model (where
         the shadow has another dtype, the live weights are kept beside it). They are
         restored bit for bit however the block is left. Blocks nest, also those of
-        several averagers of one model; the innermost decides what is shown.
+        several averagers of one model, or of a model and a part of it; the innermost
+        decides what is shown, and everything that it does not average is live.
 
         References taken inside the block, such as ``model.state_dict()`` or a
         ``torch.export`` program, hold the live weights again afterwards; use
@@ -814,7 +815,7 @@ class Averager(ABC):
             self._check_structure()
 
     def _check_structure(self) -> None:
-        if not self._stage.blocks and self._structure.check():
+        if not self._stage.is_held and self._structure.check():
             self.refresh()
 
     def _follow_until_first_step(self) -> None:
@@ -824,18 +825,18 @@ class Averager(ABC):
         step has moved, so only :meth:`_follow_load` applies.
         """
         is_hooked = self._hook is not None
-        if is_hooked and not self._has_started and not self._stage.blocks:
+        if is_hooked and not self._has_started and not self._stage.is_held:
             for shadow in self._shadows().values():
                 shadow.read_if_loaded_()
 
     def _follow_load(self, module: nn.Module) -> None:
         """Copy weights that are loaded before the first step into the average."""
-        if not self._has_started and not self._stage.blocks:
+        if not self._has_started and not self._stage.is_held:
             for shadow in self._shadows().values():
                 shadow.read_module_(module)
 
     def _refuse_while_shown(self, call: str) -> None:
-        if self._stage.blocks:
+        if self._stage.is_held:
             raise RuntimeError(
                 f"{call} inside averaged() would mix averaged and live weights; leave "
                 "the with block first."
