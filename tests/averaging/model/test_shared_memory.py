@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from switch_ema import EMA, FusedAdamW, FusedSGD, constant
+from switch_ema import EMA, FusedAdamW, FusedSGD, SwitchEMA, constant
 from tests.averaging.helpers import assert_same, copy_of
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -23,7 +23,14 @@ def sliced() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("make", [transposed, sliced])
+def slimmable() -> nn.Module:
+    """A small layer that is the first columns of a large one."""
+    model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.data[:, :4])
+    return model
+
+
+@pytest.mark.parametrize("make", [transposed, sliced, slimmable])
 def test_a_weight_within_another_is_averaged_once(make):
     model = make()
     before = copy_of(model.state_dict())
@@ -46,7 +53,51 @@ def test_a_part_of_memory_in_two_weights_is_refused():
     EMA(model, exclude="1")
 
 
-@pytest.mark.parametrize("make", [transposed, sliced])
+def test_columns_that_are_partly_in_two_weights_are_refused():
+    memory = torch.zeros(4, 6)
+    model = nn.ParameterList([memory[:, :4], memory[:, 2:]])
+    with pytest.raises(ValueError, match="0 and 1 overlap in memory"):
+        EMA(model)
+    EMA(model, exclude="1")
+
+
+def test_weights_between_each_others_rows_are_averaged_separately():
+    memory = torch.zeros(4, 3)
+    model = nn.ParameterList([memory[::2], memory[1::2]])
+    ema = EMA(model, decay=constant(0.75))
+    memory[1] += 1
+    live = copy_of(model.state_dict())
+    ema.update()
+    with ema.averaged():
+        assert memory.sum(1).tolist() == [0, 0.75, 0, 0]
+    assert_same(model.state_dict(), live)
+
+
+def test_a_weight_begins_before_or_within_a_gap_of_another():
+    memory = torch.zeros(8)
+    separate = nn.ParameterList([memory[::4], memory[1:3], memory[3::4]])
+    assert len(EMA(separate).averaged_tensors()) == 3
+    both = nn.ParameterList([memory[::4], memory[2:5]])
+    with pytest.raises(ValueError, match="0 and 1 overlap in memory"):
+        EMA(both)
+
+
+def test_a_buffer_that_is_a_column_of_a_weight_shows_the_average():
+    model = nn.Linear(3, 3, bias=False)
+    model.register_buffer("column", model.weight.data[:, 0])
+    sema = SwitchEMA(model, decay=constant(0.75))
+    model.weight.data += 1
+    live = copy_of(model.state_dict())
+    sema.update()
+    average = sema.averaged_state_dict()
+    with sema.averaged():
+        assert torch.equal(model.column, model.weight[:, 0])
+    assert_same(model.state_dict(), live)
+    sema.switch()
+    assert_same(model.state_dict(), average)
+
+
+@pytest.mark.parametrize("make", [transposed, sliced, slimmable])
 def test_flat_storage_refuses_what_it_would_tear_apart(make):
     with pytest.raises(ValueError, match=r"cannot move 0\.weight, which shares memory"):
         EMA(make(), flat=True)

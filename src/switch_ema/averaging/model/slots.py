@@ -6,6 +6,7 @@ through the modules at every update.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -19,10 +20,11 @@ from switch_ema.averaging._torch import (
     NormLayer,
     buffers_of,
     is_persistent,
+    metadata_addresses,
     parameters_of,
 )
 from switch_ema.averaging.distributed.fsdp import is_sharded, is_sharder, local_part
-from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense, is_plain
+from switch_ema.averaging.kernels.torch_ops import PLAIN_TYPES, is_dense
 from switch_ema.averaging.model.names import plain_name
 
 Filter = Union[str, Iterable[str], Callable[..., bool], None]
@@ -181,14 +183,7 @@ def select(slots: list[Slot], include: Filter, exclude: Filter) -> list[Slot]:
 
 def identity(tensor: Tensor) -> Any:
     """Return a key that is equal for tied tensors: one object, or the same memory."""
-    plain = type(tensor) in PLAIN_TYPES and tensor.layout == torch.strided
-    if (
-        not plain
-        or tensor.is_nested
-        or is_lazy(tensor)
-        or tensor.numel() == 0
-        or tensor.is_meta
-    ):
+    if not _has_address(tensor):
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
@@ -242,28 +237,32 @@ def _matches(slot: Slot, pattern: str) -> bool:
 def without_views(slots: list[Slot]) -> list[Slot]:
     """Leave out tensors that are views into another tensor's memory.
 
-    For example a decoder that is its encoder transposed: averaging both would update
-    the same memory twice.
+    For example a decoder that is its encoder transposed, or a small layer that is the
+    first columns of a large one: averaging both would update the same memory twice.
 
     Raises:
         ValueError: two tensors share a part of their memory, and neither is the whole.
     """
-    plain = [slot for slot in slots if is_plain(slot.local)]
     views: set[int] = set()
     wholes: set[int] = set()
-    whole: Slot | None = None
-    # Among tensors that begin at the same place, the longest comes first.
-    for slot in sorted(plain, key=lambda s: (_begin(s), -s.local.nbytes)):
-        if whole is None or _begin(slot) >= _end(whole):
-            whole = slot
-        elif _end(slot) > _end(whole):
-            raise ValueError(
-                f"{whole.name} and {slot.name} overlap in memory, so they cannot be "
-                "averaged separately; exclude one of them."
-            )
-        else:
-            views.add(id(slot))
-            wholes.add(id(whole))
+    for members in _by_room(slots):
+        kept: list[Slot] = []
+        # Among tensors that begin at the same place, the longest comes first.
+        for slot in sorted(members, key=_order):
+            kept = [one for one in kept if _end(one.local) > slot.local.data_ptr()]
+            for whole in kept:
+                if not _overlap(whole.local, slot.local):
+                    continue
+                if not _is_inside(slot.local, whole.local):
+                    raise ValueError(
+                        f"{whole.name} and {slot.name} overlap in memory, so they "
+                        "cannot be averaged separately; exclude one of them."
+                    )
+                views.add(id(slot))
+                wholes.add(id(whole))
+                break
+            else:
+                kept.append(slot)
     return [
         replace(slot, is_shared=True) if id(slot) in wholes else slot
         for slot in slots
@@ -271,9 +270,65 @@ def without_views(slots: list[Slot]) -> list[Slot]:
     ]
 
 
-def _begin(slot: Slot) -> int:
-    return slot.local.data_ptr()
+def _by_room(slots: list[Slot]) -> Iterable[list[Slot]]:
+    """Group the tensors whose addresses can be compared.
+
+    Elsewhere than on the CPU, that is only within one storage.
+    """
+    rooms: dict[int | None, list[Slot]] = {}
+    for slot in slots:
+        if _has_address(slot.local):
+            room = None if slot.local.is_cpu else metadata_addresses(slot.local)[2]
+            rooms.setdefault(room, []).append(slot)
+    return rooms.values()
 
 
-def _end(slot: Slot) -> int:
-    return slot.local.data_ptr() + slot.local.nbytes
+def _has_address(tensor: Tensor) -> bool:
+    """Whether a tensor's values lie at its address, and nowhere else."""
+    plain = type(tensor) in PLAIN_TYPES and tensor.layout == torch.strided
+    unusual = not plain or tensor.is_nested or is_lazy(tensor) or tensor.is_meta
+    return not unusual and tensor.numel() > 0
+
+
+def _order(slot: Slot) -> tuple[int, int, int]:
+    return slot.local.data_ptr(), -_end(slot.local), -slot.local.nbytes
+
+
+def _end(tensor: Tensor) -> int:
+    """Return the address behind the last element."""
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors, of which the first begins first, have a byte in common."""
+    if second.data_ptr() >= _end(first):
+        return False
+    return is_dense(first) or bool(_marked(first, second).any())
+
+
+def _is_inside(part: Tensor, whole: Tensor) -> bool:
+    """Whether all bytes of a tensor are in another one that begins before it."""
+    if _end(part) > _end(whole):
+        return False
+    return is_dense(whole) or bool(_marked(whole, part).all())
+
+
+def _marked(first: Tensor, second: Tensor) -> Tensor:
+    """Return which bytes of the second tensor the first one has, too.
+
+    Only spans with gaps need this: columns of one matrix may lie between each other.
+    """
+    begin, end = first.data_ptr(), max(_end(first), _end(second))
+    unit = math.gcd(
+        first.element_size(), second.element_size(), second.data_ptr() - begin
+    )
+    marks = torch.zeros((end - begin) // unit, dtype=torch.bool)
+    views = []
+    for tensor in (first, second):
+        units = tensor.element_size() // unit
+        strides = [stride * units for stride in tensor.stride()]
+        offset = (tensor.data_ptr() - begin) // unit
+        views.append(marks.as_strided((*tensor.shape, units), (*strides, 1), offset))
+    views[0].fill_(True)
+    return views[1]
