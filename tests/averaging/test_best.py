@@ -276,6 +276,40 @@ def test_states_that_do_not_fit_change_nothing(change):
     assert chosen(best) == 1
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_copy_follows_a_changed_model(on_disk, is_resumed, tmp_path):
+    """What was frozen at the best epoch is shown as it was then."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[0].requires_grad_(False)
+    ema = EMA(model, include="trainable", decay=constant(0.5))
+    options = {"higher_is_better": True, "n": 100}
+    if on_disk:
+        options["folder"] = tmp_path
+    best = Best(ema, **options)
+    nudge(model[1])
+    ema.update()
+    best.update(0.9)
+    expected = ema.averaged_state_dict()
+    model[0].requires_grad_(True)
+    model.append(nn.Linear(2, 1))
+    del model[2]
+    ema.refresh()
+    new = copy_of(model[2].state_dict())
+    for _ in range(2):
+        nudge(model)
+        ema.update()
+    ema.refresh()
+    best.update(0.1)
+    if is_resumed:
+        state, best = best.state_dict(), Best(ema, **options)
+        best.load_state_dict(state)
+    shown = best.averaged_state_dict()
+    for name, value in shown.items():
+        layer, key = name.split(".")
+        assert torch.equal(value, new[key] if layer == "2" else expected[name])
+
+
 def _train_ranks(how, folder):
     """Ranks that measure differently; rank 0's score counts for all."""
     rank = torch.distributed.get_rank()

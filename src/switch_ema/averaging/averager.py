@@ -5,7 +5,8 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -99,6 +100,19 @@ _TRAINED_NORM = (
     "before evaluating and model.train() afterwards, or recalibrate(loader) to "
     "recompute the statistics."
 )
+
+
+class Holder(Protocol):
+    """Something that holds a copy of an earlier average, to be shown again."""
+
+    averager: "Averager"
+
+    def follow_refresh(self) -> None:
+        """Fit the copy to the model after a ``refresh()``."""
+
+
+HOLDERS: "WeakSet[Holder]" = WeakSet()
+"""All of them; an averager that is only half unpickled cannot know its own."""
 
 
 class Averager(ABC):
@@ -582,11 +596,26 @@ class Averager(ABC):
         shadow = self._shadow if self.has_average else self._new_shadow()
         return shadow_state(shadow)
 
-    def _showing_copy(self, copied: Mapping[str, torch.Tensor]) -> Block[nn.Module]:
+    def _fit_copy(self, copied: dict[str, torch.Tensor]) -> None:
+        """Add to a copy what the model has gained since, and leave out what it lost."""
+        shadow = self._shadow if self.has_average else self._new_shadow()
+        for slot, average in zip(shadow.slots, shadow.averages(), strict=True):
+            if slot.is_persistent:
+                kept = copied.get(slot.name)
+                if kept is None or kept.shape != average.shape:
+                    copied[slot.name] = average.detach().clone()
+        names = {slot.name for slot in shadow.slots if slot.is_persistent}
+        for name in copied.keys() - names:
+            del copied[name]
+
+    def _showing_copy(
+        self, get: Callable[[], Mapping[str, torch.Tensor]]
+    ) -> Block[nn.Module]:
         """Hold a copy of an earlier average in the model, as ``averaged()`` does."""
 
         def choose() -> Shadow:
             self._check_structure()
+            copied = get()  # now, since the check may have refreshed it
             self._check_copy(copied)
             shadow = self._new_shadow()
             load_shadow_state(shadow, copied)
@@ -599,11 +628,15 @@ class Averager(ABC):
         check_shadow_state(self._shadow, copied, "average")
 
     def _as_copy(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Rebuild a copy from the plain local tensors of this process."""
+        """Rebuild a copy from the plain local tensors of this process.
+
+        Those that a :meth:`refresh` has removed from the model are left out.
+        """
         slots = {slot.name: slot.tensor for slot in self._shadow.slots}
         return {
-            name: like_model_tensor(slots[name], part) if name in slots else part
+            name: like_model_tensor(slots[name], part)
             for name, part in parts.items()
+            if name in slots
         }
 
     def _new_shadow(self) -> Shadow:
@@ -801,14 +834,26 @@ class Averager(ABC):
     # Following the model.
 
     def refresh(self) -> None:
-        """Follow a changed model; new tensors start at their current values."""
+        """Follow a changed model; new tensors start at their current values.
+
+        A layer that was replaced is new, too, even if it has the same shape. In copies
+        of an earlier average, such as that of :class:`Best`, new tensors have the
+        values with which they start.
+        """
         self._refuse_while_shown("refresh()")
         self._structure.look()
         if self._ranks is not None and self._ranks.numbers != ranks_of(self._wrapped):
             self._ranks = None
         for shadow in self._shadows().values():
-            shadow.renew(self._structure.slots)
+            self._renew(shadow)
         self._view, self._live_view = self._new_views()
+        for holder in tuple(HOLDERS):
+            if holder.averager is self:
+                holder.follow_refresh()
+
+    def _renew(self, shadow: Shadow) -> None:
+        """Have an averaged copy follow the changed model."""
+        shadow.renew(self._structure.slots)
 
     def _follow_changes(self) -> None:
         if watch.changes != self._structure.changes or self._structure.lazy:

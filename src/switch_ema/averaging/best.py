@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from switch_ema._checks import check_count, check_positive
 from switch_ema._files import write_atomically
 from switch_ema.averaging._signals import Uninterrupted
-from switch_ema.averaging.averager import Averager
+from switch_ema.averaging.averager import HOLDERS, Averager
 from switch_ema.averaging.distributed import fsdp
 from switch_ema.averaging.offline import export
 from switch_ema.averaging.shadow.state import StateMismatch, snapshot
@@ -110,13 +110,15 @@ class Best:
             check_positive("error", error)
         self._folder = None if folder is None else Path(folder)
         self._best: int | None = None
-        self._kept: dict[str, Tensor] | None = None
+        # The copy; if it is in a file, only what refresh() has added to it.
+        self._kept: dict[str, Tensor] = {}
         self._run = ""
         self._file: _File | None = None
         # Files that a saved state dict may still need, and all that this object owns.
         self._saved: list[_File] = []
         self._own: set[_File] = set()
         _EXISTING.add(self)
+        HOLDERS.add(self)
 
     def __repr__(self) -> str:
         """Return the best and the last score, and which average is shown."""
@@ -135,6 +137,7 @@ class Best:
         """Restore what ``__getstate__`` returned."""
         vars(self).update(state)
         _EXISTING.add(self)
+        HOLDERS.add(self)
 
     def update(self, score: float) -> bool:
         """Record the held-out score of the current average, after an epoch.
@@ -156,7 +159,7 @@ class Best:
         epoch, kept = len(self.scores) + 1, self.averager._copy_average()
         file = None if self._folder is None else self._write(kept, epoch)
         with Uninterrupted():
-            self._kept, self._file = None if file else kept, file
+            self._kept, self._file = {} if file else kept, file
             self._best = epoch
             self.scores.append(score)
         self._delete_unneeded()
@@ -193,7 +196,7 @@ class Best:
         """Hold the chosen average in the model for the length of a ``with`` block."""
         if not self.is_better_than_last:
             return self.averager.averaged()
-        return self.averager._showing_copy(self._copy())
+        return self.averager._showing_copy(self._copy)
 
     def averaged_state_dict(self, *, full: bool = False) -> dict[str, Any]:
         """Return the chosen average, as :meth:`Averager.averaged_state_dict` does.
@@ -217,7 +220,7 @@ class Best:
         return {
             "scores": list(self.scores),
             "best": self._best,
-            "average": {n: t.clone() for n, t in (self._kept or {}).items()},
+            "average": {n: t.clone() for n, t in self._kept.items()},
             "run": None if self._file is None else self._file.run,
         }
 
@@ -240,13 +243,16 @@ class Best:
             raise StateMismatch(
                 f"The state's best epoch must be in [1, {len(scores)}], got {best!r}."
             )
-        kept: dict[str, Tensor] | None = None
+        kept: dict[str, Tensor] = {}
         file: _File | None = None
+        if not isinstance(state["average"], Mapping):
+            raise StateMismatch("The state's average has no names.")
         if best is not None and self._folder is None:
             self.averager._check_copy(state["average"])
-            kept = dict(state["average"])
         elif best is not None:
             file = self._existing_file(state["run"], best)
+        if best is not None:
+            kept = dict(state["average"])
         self.scores, self._best = list(scores), best
         self._kept, self._file = kept, file
         # Other runs may resume from the same state, so new files get a new name.
@@ -254,6 +260,21 @@ class Best:
         if file is not None:
             self._saved = [file]
             self._own |= self._inherited(file.run)
+
+    def follow_refresh(self) -> None:
+        """Fit the copy to the averager's model after a ``refresh()``."""
+        if self._best is None:
+            return
+        before = self._copy()
+        copied = dict(before)
+        self.averager._fit_copy(copied)
+        if self._file is not None:
+            copied = {
+                name: tensor
+                for name, tensor in copied.items()
+                if name in self._kept or tensor is not before.get(name)
+            }
+        self._kept = copied
 
     def _improves(self, score: float) -> bool:
         if self._best is None:
@@ -305,11 +326,10 @@ class Best:
         return {_File(run, int(found[1])) for found in epochs if found}
 
     def _copy(self) -> dict[str, Tensor]:
-        if self._kept is not None:
+        if self._file is None:
             return self._kept
-        assert self._file is not None
         parts = torch.load(self._path(self._file), weights_only=True)
-        return self.averager._as_copy(parts)
+        return self.averager._as_copy(parts) | self._kept
 
 
 _STATE = {"scores", "best", "average", "run"}

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema import StateMismatch, SwitchEMA, constant
@@ -50,6 +51,21 @@ def test_it_goes_back_to_the_best_average_and_then_switches_each_epoch():
     switches, weights = followed(list(zip(NLLS, ERRORS, strict=True)))
     assert switches == SWITCHES
     assert weights == [1, 2, 3, 4, 5, 4, 7, 8]  # of equal errors, the lower NLL
+
+
+def test_it_goes_back_in_a_model_that_has_grown():
+    model = nn.Sequential(scalar_model())
+    rule = Adaptive(probe_of(list(zip(NLLS, ERRORS, strict=True))))
+    sema = SwitchEMA(model, decay=lambda n: 0.0, switch_every=rule)
+    for number in range(1, 7):
+        if number == 5:
+            model.append(scalar_model(8.0))
+            sema.refresh()
+            sema.load_state_dict(sema.state_dict())
+        move(model[0], float(number))
+        sema.update()
+        assert sema.end_epoch() == (number == 6)
+    assert (weight(model[0]), weight(model[1])) == (4, 8)
 
 
 def test_both_conditions_are_needed():

@@ -1,5 +1,7 @@
 """Which tensors are averaged, under which names."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -175,6 +177,34 @@ def test_replaced_and_removed_modules_need_a_refresh():
     del model.scale
     with pytest.raises(RuntimeError, match=r"gone: scale\).*refresh"):
         ema.end_epoch()
+
+
+def test_a_replaced_layer_of_the_same_shape_begins_its_own_average():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
+    ema = EMA(model, decay=constant(0.5))
+    kept = ema.averaged_state_dict()
+    model[1] = nn.Linear(2, 3)
+    nn.init.constant_(model[1].weight, 50.0)
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    ema.refresh()
+    average = ema.averaged_state_dict()
+    assert torch.equal(average["0.weight"], kept["0.weight"])
+    assert torch.equal(average["1.weight"], model[1].weight)
+
+
+def test_a_layer_that_takes_over_tensors_keeps_their_average():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    ema = EMA(model, decay=constant(0.5))
+    with torch.no_grad():
+        for tensor in (*model.parameters(), model[1].running_mean):
+            tensor.add_(1)
+    kept = ema.averaged_state_dict()
+    model, ema = copy.deepcopy((model, ema))
+    model[1] = nn.SyncBatchNorm.convert_sync_batchnorm(model[1])
+    ema.refresh()
+    average = ema.averaged_state_dict()
+    assert all(torch.equal(average[name], kept[name]) for name in kept)
 
 
 def test_resized_parameters_need_a_refresh():

@@ -64,6 +64,11 @@ class AdaptiveSwitching:
             )
         return nll, error
 
+    def follow_refresh(self, averager: "Averager") -> None:
+        """Fit the best average to a model that has changed."""
+        if self._best:
+            averager._fit_copy(self._best)
+
     def state(self) -> dict[str, Any]:
         """Return the observations, and the best average while it may be needed."""
         best = {name: tensor.clone() for name, tensor in self._best.items()}

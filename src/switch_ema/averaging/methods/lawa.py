@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ class LAWA(Averager):
         ``contrib.average_predictions``.
         """
         for snapshot in list(self._snapshots):
-            with self._showing_copy(shadow_state(snapshot)) as model:
+            with self._showing_copy(partial(shadow_state, snapshot)) as model:
                 yield model
 
     def refresh(self) -> None:

@@ -224,6 +224,12 @@ class SwitchEMA(EMA):
         super().reset()
         self._last_switch, self._switched = 0, None
 
+    def refresh(self) -> None:
+        """Follow a changed model; see :class:`Averager`."""
+        super().refresh()
+        if self._adaptive is not None:
+            self._adaptive.follow_refresh(self)
+
     def restart(self) -> None:
         """Begin the average again from the live weights; see :class:`EMA`."""
         super().restart()

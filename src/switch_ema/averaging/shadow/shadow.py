@@ -344,18 +344,33 @@ class Shadow:
         for group in self._groups:
             group.finish()
 
-    def renew(self, slots: list[Slot]) -> None:
-        """Continue with other slots; tensors keep their averages by name and shape."""
+    @torch.no_grad()
+    def renew(self, slots: list[Slot]) -> list[Tensor]:
+        """Continue with other slots; tensors that have stayed keep their averages.
+
+        A tensor has stayed if it has its name and shape, and is in the same module or
+        is the same object: another layer of the same shape begins its own average.
+
+        Returns:
+            The averages that begin anew, with the live values.
+        """
         self._finish_groups()
-        known = {slot.name: t for slot, t in zip(self.slots, self.tensors, strict=True)}
+        known = {
+            slot.name: (slot, tensor)
+            for slot, tensor in zip(self.slots, self.tensors, strict=True)
+        }
         stale = self._copies_are_stale
         self._occupy(slots)
         self._copies_are_stale = stale
-        with torch.no_grad():
-            for slot, tensor in zip(slots, self.tensors, strict=True):
-                old = known.get(slot.name)
-                if old is not None and old.shape == tensor.shape and not old.is_meta:
-                    tensor.copy_(old)
+        new = []
+        for slot, tensor in zip(slots, self.tensors, strict=True):
+            before, average = known.get(slot.name, (None, tensor))
+            is_usable = average.shape == tensor.shape and not average.is_meta
+            if before is not None and is_usable and _is_of(before, slot):
+                tensor.copy_(average)
+            else:
+                new.append(tensor)
+        return new
 
     def follow_buffers(self) -> None:
         """Restart the average of buffers whose shape has changed."""
@@ -538,6 +553,13 @@ def _doubt(groups: list[Group]) -> None:
     """Have groups checked by the next switch: others may now write their averages."""
     for group in groups:
         group.is_finite = None
+
+
+def _is_of(before: Slot, slot: Slot) -> bool:
+    """Whether a slot of a changed model has the tensor that a slot had before."""
+    if before.owner is slot.owner and before.key == slot.key:
+        return True
+    return before.owner.get(before.key) is slot.owner[slot.key]
 
 
 def _begins_anew(slot: Slot, shadow: Tensor) -> bool:
