@@ -72,6 +72,20 @@ def test_samples_have_the_mean_and_the_covariance_of_the_paper():
     assert far.max() < 5
 
 
+def test_new_parameters_have_no_spread_yet():
+    model = nn.Sequential(nn.Linear(2, 2))
+    swag = SWAG(model, rank=3)
+    for number in range(6):
+        if number == 3:
+            model.append(nn.Linear(2, 2))
+            nn.init.constant_(model[1].weight, 100.0)
+            swag.refresh()
+        nn.init.normal_(model[0].weight)
+        swag.end_epoch()
+    for sample in swag.samples(3):
+        torch.testing.assert_close(sample[1].weight, torch.full((2, 2), 100.0))
+
+
 def test_a_sample_is_drawn_by_its_seed_and_scaled():
     model, swag, taken = trained()
 

@@ -150,7 +150,15 @@ class SWAG(SWA):
         """Re-read the model's structure; new tensors start at their current values."""
         super().refresh()
         for deviation in self._deviations:
-            deviation.renew(self._structure.slots)
+            self._renew(deviation)
+
+    @torch.no_grad()
+    def _renew(self, shadow: Shadow) -> None:
+        """New parameters have neither a variance nor deviations yet."""
+        new = shadow.renew(self._structure.slots)
+        if shadow is not self._shadow:
+            for tensor in new:
+                tensor.zero_()
 
     @torch.no_grad()
     def _take(self) -> None:
