@@ -105,3 +105,43 @@ def test_buffers_that_are_not_persistent_are_not_in_the_state():
     # Version 0.1.0 stored them; such a state still loads.
     state["shadow"]["mask"] = short.mask
     resumed.load_state_dict(state)
+
+
+class Conjugated(nn.Module):
+    """A weight that torch conjugates, or negates, only when it is read."""
+
+    def __init__(self, negates):
+        super().__init__()
+        self.plain = nn.Parameter(torch.ones(3))
+        values = torch.randn(2, dtype=torch.complex64).conj()
+        self.lazy = nn.Parameter(values.imag if negates else values)
+        assert self.lazy.is_neg() if negates else self.lazy.is_conj()
+
+
+@pytest.mark.parametrize("negates", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_switch_writes_lazily_conjugated_weights(negates, share):
+    model = Conjugated(negates)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    sema = SwitchEMA(model, decay=constant(0.5), live_share=share)
+    nudge(model)
+    sema.update()
+    state = sema.averaged_state_dict()
+    live = sema.live_state_dict()
+    sema.switch()
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(state[name], (before[name] + live[name]) / 2)
+        expected = torch.lerp(state[name], live[name], share)
+        torch.testing.assert_close(value.detach(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex_numbers_of_16_bits_are_refused():
+    model = nn.Linear(2, 2)
+    model.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64).to(torch.complex32))
+    with pytest.raises(TypeError, match="phase is complex32"):
+        EMA(model)
+    ema = EMA(model, exclude="phase")
+    ema.update()
+    with ema.averaged():
+        pass

@@ -156,8 +156,14 @@ def copy_(target: list[Tensor], source: list[Tensor]) -> None:
     if by_memory:
         native.copy_(byte_table(by_memory))
         increment_version([a for a, _ in by_memory])
-    if others:
-        torch._foreach_copy_([a for a, _ in others], [b for _, b in others])
+    rest: Pairs = []
+    for a, b in others:
+        if a.is_conj() or a.is_neg():  # torch cannot write such a tensor in a list
+            a.copy_(b)
+        else:
+            rest.append((a, b))
+    if rest:
+        torch._foreach_copy_([a for a, _ in rest], [b for _, b in rest])
 
 
 def mean_(

@@ -411,6 +411,12 @@ class Shadow:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _occupy(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            if slot.tensor.dtype == torch.complex32 and self.storage.averages(slot):
+                raise TypeError(
+                    f"{slot.name} is complex32, for which torch lacks arithmetic; "
+                    "convert it to complex64 or exclude it."
+                )
         self.slots, self._is_grouped = slots, False
         self.is_sharded = any(is_sharded(slot.tensor) for slot in slots)
         self.tensors = [self._new(slot) for slot in slots]
