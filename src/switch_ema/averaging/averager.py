@@ -699,6 +699,9 @@ class Averager(ABC):
     ) -> None:
         """Recompute the statistics of normalisation layers for the average.
 
+        Under DDP all ranks must call; each may have its own batches, also of different
+        number, and all get the statistics of all batches.
+
         Args:
             loader: batches, all of which are used.
             call: ``call(model, batch)`` runs the model. By default the model gets a

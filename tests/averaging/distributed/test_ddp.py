@@ -210,3 +210,28 @@ def test_torchrun_ends_all_ranks_with_the_error(tmp_path):
     )
     assert done.returncode != 0
     assert "the disk of rank 1 is full" in done.stderr
+
+
+def recalibrated() -> list[dict[str, torch.Tensor]]:
+    """Each rank recalibrates with its own part of five batches, then with all."""
+    rank, found = dist.get_rank(), []
+    model = DistributedDataParallel(network())
+    ema = EMA(model, decay=constant(0.9))
+    all_batches = list(batches(5))
+    for own in (all_batches[:5] if rank else [], all_batches[3 * rank :][: 3 - rank]):
+        ema.recalibrate(own)
+        found.append(ema.averaged_state_dict())
+    with pytest.raises(ValueError, match="at least one batch"):
+        ema.recalibrate([])
+    assert model.broadcast_buffers
+    assert_same(ema.averaged_state_dict(), found[-1])
+    return found
+
+
+def test_all_ranks_recalibrate_to_the_mean_over_their_batches():
+    alone = EMA(network())
+    alone.recalibrate(batches(5))
+    expected = alone.averaged_state_dict()
+    for found in zip(*run(2, recalibrated), strict=True):
+        assert_same(found[0], found[1])
+        torch.testing.assert_close(found[0], expected)

@@ -6,6 +6,8 @@ that, so without :func:`share_buffers` each rank would average its own statistic
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -51,3 +53,41 @@ def share_buffers(replica: DistributedDataParallel) -> None:
         parts = torch.split(flat, [buffer.numel() for buffer in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view(buffer.shape))
+
+
+@contextmanager
+def keeping_buffers_apart(replica: DistributedDataParallel | None) -> Iterator[None]:
+    """Have forward passes not replace each rank's buffers by those of rank 0."""
+    if replica is None:
+        yield
+        return
+    replica.broadcast_buffers = False
+    try:
+        yield
+    finally:
+        replica.broadcast_buffers = True
+
+
+@torch.no_grad()
+def mean_over_ranks(
+    replica: DistributedDataParallel, tensors: list[Tensor], weight: int
+) -> int:
+    """Replace tensors by their weighted mean over the ranks; all ranks must call.
+
+    Args:
+        replica: the ranks.
+        tensors: as many on each rank, on one device.
+        weight: the weight of this rank's tensors, at least 0.
+
+    Returns:
+        The sum of the weights; if it is 0, the tensors are left as they are.
+    """
+    own = [tensor.reshape(-1).double() * weight for tensor in tensors]
+    flat = torch.cat([*own, own[0].new_tensor([weight])])
+    torch.distributed.all_reduce(flat, group=replica.process_group)
+    total = int(flat[-1])
+    if total:
+        parts = torch.split(flat[:-1] / total, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+    return total

@@ -10,8 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from switch_ema.averaging._torch import NormLayer, buffers_of
+from switch_ema.averaging.distributed.ddp import (
+    find_replica,
+    keeping_buffers_apart,
+    mean_over_ranks,
+)
 
 Call = Callable[[nn.Module, Any], Any]
 
@@ -23,6 +29,8 @@ def recalibrate(
     tracked: Collection[int],
 ) -> None:
     """Run all batches in training mode and keep the plain mean of their statistics.
+
+    Under DDP, it is the mean over the batches of all ranks.
 
     Args:
         model: holds the averaged weights.
@@ -50,15 +58,37 @@ def recalibrate(
             )
     if not layers:
         return
+    replica = find_replica(model)
     with _training_mode(model), _fresh_statistics(layers.values()):
         seen = 0
-        for batch in loader:
-            (call or _call_model)(model, batch)
-            seen += 1
+        with keeping_buffers_apart(replica):
+            for batch in loader:
+                (call or _call_model)(model, batch)
+                seen += 1
+        if replica is not None:
+            seen = _pool(replica, seen)
         if not seen:
             raise ValueError(
                 "recalibrate needs at least one batch, but the loader is empty."
             )
+
+
+def _pool(replica: DistributedDataParallel, seen: int) -> int:
+    """Combine the statistics of all ranks; return the number of their batches."""
+    means: list[Tensor] = []
+    counts = []
+    for layer in replica.module.modules():
+        if isinstance(layer, NormLayer) and layer.running_mean is not None:
+            assert layer.running_var is not None
+            means += [layer.running_mean, layer.running_var]
+            counts.append(layer.num_batches_tracked)
+    if not means:
+        return seen
+    total = mean_over_ranks(replica, means, seen)
+    for count in counts:
+        if count is not None:
+            count.fill_(total)
+    return total
 
 
 def _call_model(model: nn.Module, batch: Any) -> Any:
