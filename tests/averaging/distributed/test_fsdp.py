@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from switch_ema import EMA, LAWA, StateMismatch, SwitchEMA, constant
+from switch_ema.contrib import SWAG
 from tests.averaging.distributed.processes import run, run_to_the_end
 
 X = torch.linspace(-1, 1, 40).view(8, 5).sin()
@@ -328,3 +329,28 @@ def refuse() -> None:
 
 def test_what_cannot_work_says_so():
     run(2, refuse)
+
+
+def sample(how: str) -> tuple[Tensor, Tensor]:
+    """Return a sample with a spread of 1 around 0, with and without deviations."""
+    model, _ = build(how)
+    swag = SWAG(model, rank=2)
+    for value in (-1.0, 1.0) * 3:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(value)
+        swag.end_epoch()
+    with swag.sampled(0):
+        both = model.stem.weight.full_tensor().clone()
+    swag._deviations.clear()
+    with swag.sampled(0):
+        noise = model.stem.weight.full_tensor().clone()
+    return both, noise
+
+
+@pytest.mark.parametrize(("how", "world"), [("sharded", 2), ("hybrid", 4)])
+def test_each_shard_of_a_sample_has_its_own_noise(how, world):
+    found = run(world, sample, how)
+    for both, noise in found:
+        assert noise.unique().numel() == noise.numel()
+        assert torch.equal(both, found[0][0])

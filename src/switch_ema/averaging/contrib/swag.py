@@ -1,5 +1,6 @@
 """A Gaussian around the mean of the weights: SWAG (Maddox et al., 2019)."""
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from switch_ema._checks import check_count, check_positive
+from switch_ema.averaging.distributed.fsdp import shard_name
 from switch_ema.averaging.methods.swa import SWA
 from switch_ema.averaging.model.slots import Filter
 from switch_ema.averaging.schedules.intervals import ScheduleLike
@@ -133,11 +135,18 @@ class SWAG(SWA):
         sample.copy_(self._shadow)
         device = sample.tensors[0].device if sample.tensors else None
         generator = torch.Generator(device or "cpu").manual_seed(seed)
+        generators = {"": generator}
         rank = len(self._deviations)
         shares = torch.randn(rank, generator=generator, device=device)
         for i in self._shadow.averaged_parameters:
             target = sample.tensors[i]
-            noise = torch.empty_like(target).normal_(generator=generator)
+            # Shards need noise of their own; their sizes must not shift that of others.
+            shard = shard_name(sample.slots[i].tensor)
+            if shard not in generators:
+                generators[shard] = torch.Generator(generator.device)
+                generators[shard].manual_seed(_mixed(seed, shard))
+            own = generators[shard]
+            noise = torch.empty_like(target).normal_(generator=own)
             variance = self._variance.tensors[i].clamp(min=0)
             target.add_(noise * variance.sqrt(), alpha=math.sqrt(scale / 2))
             if rank > 1:
@@ -208,3 +217,9 @@ class SWAG(SWA):
         for one in state["snapshots"]:
             self._deviations.append(self._new_shadow())
             load_shadow_state(self._deviations[-1], one)
+
+
+def _mixed(seed: int, name: str) -> int:
+    """Return a seed for each pair of a seed and a name."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -98,6 +98,18 @@ def division_mismatch(value: Any, model_tensor: Tensor) -> str | None:
     return f"the shards of {_layout(value)[0].size()} processes, and {here}"
 
 
+def shard_name(tensor: Tensor) -> str:
+    """Tell this process's shard from the others; empty for a tensor that is whole.
+
+    Replicas of a shard have the same name.
+    """
+    if not is_sharded(tensor):
+        return ""
+    mesh, placements = _layout(tensor)
+    place = zip(mesh.get_coordinate(), placements, strict=True)
+    return " ".join(str(at) for at, placement in place if placement.is_shard())
+
+
 def mesh_ranks(tensor: Tensor) -> tuple[int, ...]:
     """Return the ranks that hold the parts of a sharded tensor."""
     return tuple(sorted(_layout(tensor)[0].mesh.flatten().tolist()))
