@@ -63,3 +63,38 @@ def test_after_an_error_the_model_has_its_weights():
     assert torch.equal(model.weight, own)
     with pytest.raises(ValueError, match="a snapshot lacks weight"):
         trained_average(model, [{}], loss, [], lr=0.1)
+
+
+def test_statistics_and_other_buffers_are_restored():
+    class Counting(nn.BatchNorm1d):
+        def forward(self, x):
+            self.seen = self.seen + len(x)
+            return super().forward(x)
+
+    model = nn.Sequential(nn.Linear(5, 2), Counting(2))
+    model[1].register_buffer("seen", torch.zeros(()))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    snapshots = [{n: v + k for n, v in before.items()} for k in (1, 2)]
+    trained_average(
+        model, snapshots, lambda m, x: m(x).sum(), [torch.randn(4, 5)] * 2, lr=0.1
+    )
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_the_loss_need_not_use_every_parameter():
+    model, snapshots, x, y = problem()
+    alone = trained_average(model, snapshots, loss, [(x, y)] * 5, lr=0.1)
+    model.unused = nn.Parameter(torch.ones(2))
+    zeros = [snapshot | {"unused": torch.zeros(2)} for snapshot in snapshots]
+    both = trained_average(model, zeros, loss, [(x, y)] * 5, lr=0.1)
+    torch.testing.assert_close(both["weight"], alone["weight"])
+    assert both["unused"].tolist() == [0, 0]
+
+
+def test_float64_weights_are_not_rounded():
+    model = nn.Linear(3, 1, bias=False).double()
+    snapshots = [{"weight": 1 + torch.randn(1, 3).double() * 1e-9} for _ in range(3)]
+    mean = torch.stack([snapshot["weight"] for snapshot in snapshots]).mean(0)
+    found = trained_average(model, snapshots, loss, [], lr=0.1)["weight"]
+    torch.testing.assert_close(found, mean, rtol=0, atol=1e-15)

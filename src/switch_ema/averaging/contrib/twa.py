@@ -1,12 +1,15 @@
 """TWA: a trained average of snapshots (Li et al., 2023)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from switch_ema._checks import check_positive
+from switch_ema.averaging._torch import buffers_of
 from switch_ema.averaging.model.names import plain_name
 
 
@@ -27,7 +30,8 @@ def trained_average(
     can be trained on held-out data. All snapshots are in memory at once.
 
     Args:
-        model: evaluates the average; its own weights are restored afterwards.
+        model: evaluates the average; its own weights and buffers are restored
+            afterwards.
         snapshots: state dicts of one architecture, such as those of the last epochs;
             only parameters that require a gradient are averaged.
         loss: ``loss(model, batch)``.
@@ -52,27 +56,53 @@ def trained_average(
     basis = basis[sizes > sizes[0] * 1e-6]
     coordinates = nn.Parameter(basis.new_zeros(len(basis)))
     optimizer = torch.optim.SGD([coordinates], lr=lr, momentum=momentum)
-    before = [parameter.detach().clone() for parameter in named.values()]
-    try:
+    with _restored(model):
         for batch in batches:
             _write(named, start + coordinates.detach() @ basis)
-            gradients = torch.autograd.grad(loss(model, batch), list(named.values()))
+            # The loss need not use every parameter.
+            gradients = torch.autograd.grad(
+                loss(model, batch),
+                list(named.values()),
+                allow_unused=True,
+                materialize_grads=True,
+            )
             whole = torch.cat([gradient.flatten().to(basis) for gradient in gradients])
             coordinates.grad = basis @ whole
             optimizer.step()
         _write(named, start + coordinates.detach() @ basis)
         return {name: value.detach().clone() for name, value in named.items()}
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Restore what is averaged, and buffers, also if a forward pass replaces them."""
+    averaged = [p for p in model.parameters() if p.requires_grad]
+    parameters = [(p, p.detach().clone()) for p in averaged]
+    buffers = [
+        (buffers_of(module), name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in buffers_of(module).items()
+        if buffer is not None
+    ]
+    try:
+        yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(named.values(), before, strict=True):
+            for parameter, value in parameters:
                 parameter.copy_(value)
+            for owner, name, buffer, value in buffers:
+                owner[name] = buffer
+                buffer.copy_(value)
 
 
 def _vector(named: Mapping[str, Tensor], snapshot: Mapping[str, Tensor]) -> Tensor:
     missing = [name for name in named if name not in snapshot]
     if missing:
         raise ValueError(f"a snapshot lacks {', '.join(missing[:5])}.")
-    return torch.cat([snapshot[n].to(p).flatten().float() for n, p in named.items()])
+    dtypes = [p.dtype for p in named.values()]
+    dtype = reduce(torch.promote_types, dtypes, torch.float32)
+    parts = [snapshot[n].to(p).flatten().to(dtype) for n, p in named.items()]
+    return torch.cat(parts)
 
 
 @torch.no_grad()
