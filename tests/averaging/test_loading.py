@@ -1,5 +1,8 @@
 """Weights that are loaded between construction and the first step."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +16,10 @@ from tests.averaging.helpers import (
     shadow,
 )
 from tests.averaging.programs import td3
+
+
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
 
 
 def test_without_an_optimizer_the_average_follows_what_is_loaded():
@@ -113,3 +120,22 @@ def test_the_target_networks_of_td3_are_those_moved_by_hand():
         assert mine.keys() == theirs.keys()
         for name, tensor in theirs.items():
             torch.testing.assert_close(mine[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, pickled])
+def test_a_copy_follows_what_is_loaded_as_the_original_does(make_copy):
+    pretrained = nn.Linear(2, 2)
+    ema = make_copy(EMA(nn.Linear(2, 2), decay=constant(0.5)))
+    ema._model.load_state_dict(pretrained.state_dict())
+    nudge(ema._model)
+    ema.update()
+    average = ema.averaged_state_dict()["weight"]
+    torch.testing.assert_close(average, pretrained.weight.detach() + 0.5)
+
+
+def test_a_model_that_holds_its_averager_is_copied():
+    model = nn.Linear(2, 2)
+    model.ema = EMA(model)
+    twin = copy.deepcopy(model)
+    assert twin.ema._model is twin
+    twin.ema.update()

@@ -251,8 +251,17 @@ class Averager(ABC):
         wrapped = self._wrapped
         shares = getattr(wrapped, "broadcast_buffers", False)
         self._replica = None
+        if not self._has_started:
+            self._until_started += self._on_load_if_whole()
         if isinstance(wrapped, DistributedDataParallel) and shares:
             self._replica = wrapped
+
+    def _on_load_if_whole(self) -> list[RemovableHandle]:
+        """Follow loaded weights, unless the model is only half unpickled."""
+        try:
+            return on_load(self._model, self._follow_load)
+        except AttributeError:
+            return []
 
     def _refuse_option(self, optimizer: object) -> None:
         """Raise if an option was given in the place of the optimizer."""
@@ -531,7 +540,8 @@ class Averager(ABC):
 
         It is a deep copy of the unwrapped model, and later steps do not change it.
         """
-        with self.averaged():
+        # A copy made in inference mode could not be trained.
+        with self.averaged(), torch.inference_mode(False):
             return copy.deepcopy(self._model)
 
     def _check_use(self) -> None:

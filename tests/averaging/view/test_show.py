@@ -47,3 +47,12 @@ def test_loading_a_state_inside_is_refused():
     state = ema.state_dict()
     with ema.averaged(), pytest.raises(RuntimeError, match="leave the with block"):
         ema.load_state_dict(state)
+
+
+def test_a_copy_made_in_inference_mode_can_be_trained():
+    _, ema = moved()
+    with torch.inference_mode():
+        sampler = ema.averaged_copy()
+    sampler.stem.weight.square().sum().backward()
+    assert torch.equal(sampler.stem.weight.grad, 2 * sampler.stem.weight)
+    assert not any(buffer.is_inference() for buffer in sampler.buffers())

@@ -186,6 +186,8 @@ class Shadow:
     @torch.no_grad()
     def read_module_(self, module: nn.Module) -> None:
         """``shadow = live`` for the tensors that one module itself holds."""
+        if not self._is_grouped:  # a copy
+            self._adapt()
         owners = {id(parameters_of(module)), id(buffers_of(module))}
         for i in [i for owner in owners for i in self._by_owner.get(owner, ())]:
             if self.slots[i].is_gone:
