@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 
 NormLayer = _NormBase
@@ -91,6 +92,12 @@ def local_tensor(tensor: Any) -> Tensor | None:
 def version_of(tensor: Tensor) -> int:
     """Return how often a tensor was written in place, 0 for an inference tensor."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def forget_computed_weights() -> None:
+    """Drop cached copies of weights: autocast's casts, ``parametrize.cached()``'s."""
+    torch.clear_autocast_cache()
+    parametrize._cache.clear()
 
 
 def metadata_addresses(tensor: Tensor) -> tuple[int, int, int]:

@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from switch_ema import EMA, constant
+from switch_ema import EMA, SwitchEMA, constant
+from tests.averaging.helpers import nudge
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
@@ -77,3 +78,21 @@ def test_what_is_copied_stays_averaged_and_what_is_not_turns_live():
     assert not torch.equal(kept["1.weight"], model[1].weight)
     torch.testing.assert_close(exported(x), average)
     assert not torch.allclose(live, average)
+
+
+def test_a_cached_weight_is_computed_from_what_is_shown():
+    model = parametrizations.weight_norm(nn.Linear(2, 2))
+    sema = SwitchEMA(model, decay=constant(0.5))
+    nudge(model)
+    sema.update()
+    live, x = model(torch.ones(1, 2)), torch.ones(1, 2)
+    with sema.averaged():
+        average = model(x)
+    assert not torch.equal(average, live)
+    with parametrize.cached():
+        assert torch.equal(model(x), live)
+        with sema.averaged():
+            assert torch.equal(model(x), average)
+        assert torch.equal(model(x), live)
+        sema.switch()
+        assert torch.equal(model(x), average)

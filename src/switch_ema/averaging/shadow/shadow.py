@@ -13,7 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from switch_ema.averaging._torch import buffers_of, parameters_of
+from switch_ema.averaging._torch import (
+    buffers_of,
+    forget_computed_weights,
+    parameters_of,
+)
 from switch_ema.averaging.distributed.fsdp import is_sharded, like_model_tensor
 from switch_ema.averaging.kernels import native, torch_ops
 from switch_ema.averaging.model.slots import Slot
@@ -231,7 +235,7 @@ class Shadow:
             self._mix_live_(live_share)
         else:
             self._copy_to_live_()
-        torch.clear_autocast_cache()
+        forget_computed_weights()
 
     def _mix_live_(self, live_share: float) -> None:
         for indices, lerp_ in (

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from switch_ema.averaging._torch import forget_computed_weights
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native
 from switch_ema.averaging.kernels.spare_memory import SpareMemory
@@ -85,7 +86,7 @@ class Swap:
             halves.split()
         for i in self.parked:
             self._slots[i].local.copy_(self._averages[i])
-        torch.clear_autocast_cache()  # holds half-precision copies of the weights
+        forget_computed_weights()
         self._is_shown = True
 
     def leave(self) -> None:
@@ -107,7 +108,7 @@ class Swap:
             self._save_changes,
             self._restore_parked,
             self._exchange_back,
-            torch.clear_autocast_cache,
+            forget_computed_weights,
         )
         lost = [slot for slot in self.left_out if not slot.is_buffer]
         if lost:
