@@ -32,7 +32,7 @@ RIVALS = {
 """What Switch EMA is compared with, and the names of the differences."""
 BEST = "best"
 """EMA, with both methods at the best epochs of their mean curves."""
-AVERAGING = "averaging"
+_AVERAGING = "averaging"
 """EMA over plain training: what averaging does without switching."""
 _COURSES = {
     PEAKED: "over-trains",
@@ -59,14 +59,14 @@ class OverviewRow:
 
     @cached_property
     def over(self) -> Mapping[str, Difference | None]:
-        """Switch EMA over each of ``RIVALS``, ``BEST`` and ``AVERAGING``.
+        """Switch EMA over each of ``RIVALS``, ``BEST`` and averaging.
 
         None if the row lacks one of the two methods.
         """
         return {
             **{rival: self._gain("switch-ema", rival) for rival in RIVALS},
             BEST: self._gain("switch-ema", "ema", at_best=True),
-            AVERAGING: self._gain("ema", "plain"),
+            _AVERAGING: self._gain("ema", "plain"),
         }
 
     def _gain(
@@ -131,7 +131,7 @@ def overview_counts(
 def overview_findings(rows: Sequence[OverviewRow]) -> str:
     """Count the verdicts of all rows, and explain the terms, as Markdown."""
     parts = [
-        f"EMA over plain training: {overview_counts(rows, AVERAGING)}.",
+        f"EMA over plain training: {overview_counts(rows, _AVERAGING)}.",
         f"Switch EMA over EMA: {overview_counts(rows, 'ema')}.",
         *(
             f'Switch EMA over EMA, EMA\'s course "{course}": {counts}.'
@@ -182,7 +182,7 @@ def _cells(row: OverviewRow) -> Iterator[str]:
     yield f"{row.title}, {metric.name}"
     yield NONE if (main := row.over["ema"]) is None else str(main.n)
     yield surviving_share(row.found.task)
-    yield _difference(row.over[AVERAGING], digits)
+    yield _difference(row.over[_AVERAGING], digits)
     yield row.course or NONE
     for rival in ("ema", BEST, SMALLER_RATE):
         yield _difference(row.over[rival], digits)
