@@ -69,8 +69,8 @@ def _rows() -> list[OverviewRow]:
 def _about_rows(found: re.Match[str]) -> str:
     what, _, course = found["what"].partition(", ")
     if what == "rows":
-        rows = [row for row in _rows() if course in ("", row.course)]
-        text = f"\n\n{markdown_table(overview_sheet(rows))}\n\n"
+        sheet = overview_sheet(_rows(), course or None)
+        text = f"\n\n{markdown_table(sheet)}\n\n"
     else:
         rival = what.removeprefix("counts over ")
         text = overview_counts(_rows(), rival, course or None)

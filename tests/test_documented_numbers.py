@@ -51,6 +51,15 @@ def typed(text):
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
+def test_no_line_begins_with_a_quote(page):
+    # Markdown ends a paragraph before a line that begins with a comment.
+    quotes = re.findall(
+        r"^ *<!-- evidence.*<!-- end -->", page.read_text("utf-8"), re.M
+    )
+    assert not quotes
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
 def test_no_interval_is_typed_by_hand(page):
     is_written = page in RESULTS  # by the test below
     if not is_written and page != ROOT / HISTORY:

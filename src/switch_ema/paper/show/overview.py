@@ -1,8 +1,8 @@
 """All rows at one glance: EMA over plain training, and Switch EMA over its rivals."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from switch_ema.bench.report.first_screen import course_of
 from switch_ema.bench.report.numbers import NONE, fixed, gain_and_interval
@@ -157,40 +157,54 @@ _TERMS = (
 )
 
 
-def overview_sheet(rows: Sequence[OverviewRow]) -> Sheet:
-    """Tabulate the rows: how EMA's training went, and the differences."""
+def overview_sheet(rows: Sequence[OverviewRow], course: str | None = None) -> Sheet:
+    """Tabulate the rows: how EMA's training went, and the differences.
+
+    Args:
+        rows: the rows.
+        course: only rows in which EMA's training went so, such as "over-trains".
+    """
+    columns: dict[str, Callable[[OverviewRow], str]] = {
+        "row": _name,
+        "n": _seeds,
+        "f": lambda row: surviving_share(row.found.task),
+        "EMA - plain": partial(_over, _AVERAGING),
+        "EMA's course": lambda row: row.course or NONE,
+        RIVALS["ema"]: partial(_over, "ema"),
+        "both at their best epoch": partial(_over, BEST),
+        RIVALS[SMALLER_RATE]: partial(_over, SMALLER_RATE),
+        "in the paper": _in_paper,
+    }
+    if course is not None:
+        del columns["EMA's course"]
     return Sheet(
         caption=f"By the primary metric, with {CONFIDENCE} intervals; positive is "
         "better. f: the share of an epoch's progress that a switch keeps",
-        header=[
-            "row",
-            "n",
-            "f",
-            "EMA - plain",
-            "EMA's course",
-            RIVALS["ema"],
-            "both at their best epoch",
-            RIVALS[SMALLER_RATE],
-            "in the paper",
+        header=[*columns],
+        rows=[
+            [cell(row) for cell in columns.values()]
+            for row in rows
+            if course in (None, row.course)
         ],
-        rows=[[*_cells(row)] for row in rows],
     )
 
 
-def _cells(row: OverviewRow) -> Iterator[str]:
-    digits, metric = digits_in(row.measured), row.measured.ours
-    yield f"{row.title}, {metric.name}"
-    yield NONE if (main := row.over["ema"]) is None else str(main.n)
-    yield surviving_share(row.found.task)
-    yield _difference(row.over[_AVERAGING], digits)
-    yield row.course or NONE
-    for rival in ("ema", BEST, SMALLER_RATE):
-        yield _difference(row.over[rival], digits)
-    paper = row.published()
-    yield NONE if paper is None else fixed(paper, row.measured.printed.decimals, "+")
+def _name(row: OverviewRow) -> str:
+    return f"{row.title}, {row.measured.ours.name}"
 
 
-def _difference(difference: Difference | None, digits: int) -> str:
+def _seeds(row: OverviewRow) -> str:
+    return NONE if (main := row.over["ema"]) is None else str(main.n)
+
+
+def _over(rival: str, row: OverviewRow) -> str:
+    difference = row.over[rival]
     if difference is None:
         return NONE
+    digits = digits_in(row.measured)
     return f"{gain_and_interval(difference, digits)}, {difference.verdict}"
+
+
+def _in_paper(row: OverviewRow) -> str:
+    paper = row.published()
+    return NONE if paper is None else fixed(paper, row.measured.printed.decimals, "+")
