@@ -54,7 +54,7 @@ from switch_ema.averaging.step.rounds import Count, as_counting
 from switch_ema.averaging.view import recalibration
 from switch_ema.averaging.view.norms import Watched, counting_layers
 from switch_ema.averaging.view.parametrized import Parametrized
-from switch_ema.averaging.view.stage import Block, Shown, stage_of
+from switch_ema.averaging.view.stage import STAGES_IN_USE, Block, Shown, stage_of
 from switch_ema.averaging.view.teacher import Teacher
 
 # Each rank checks only its own shard, so other ranks may have switched already.
@@ -873,7 +873,7 @@ class Averager(ABC):
             self._check_structure()
 
     def _check_structure(self) -> None:
-        if not self._stage.is_held and self._structure.check():
+        if not self._is_shown and self._structure.check():
             self.refresh()
 
     def _follow_until_first_step(self) -> None:
@@ -883,18 +883,23 @@ class Averager(ABC):
         step has moved, so only :meth:`_follow_load` applies.
         """
         is_hooked = self._hook is not None
-        if is_hooked and not self._has_started and not self._stage.is_held:
+        if is_hooked and not self._has_started and not self._is_shown:
             for shadow in self._shadows().values():
                 shadow.read_if_loaded_()
 
     def _follow_load(self, module: nn.Module) -> None:
         """Copy weights that are loaded before the first step into the average."""
-        if not self._has_started and not self._stage.is_held:
+        if not self._has_started and not self._is_shown:
             for shadow in self._shadows().values():
                 shadow.read_module_(module)
 
+    @property
+    def _is_shown(self) -> bool:
+        """Whether an open block may hide the live values of some tensors."""
+        return bool(STAGES_IN_USE) and self._stage.is_held
+
     def _refuse_while_shown(self, call: str) -> None:
-        if self._stage.is_held:
+        if self._is_shown:
             raise RuntimeError(
                 f"{call} inside averaged() would mix averaged and live weights; leave "
                 "the with block first."

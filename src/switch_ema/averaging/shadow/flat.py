@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from switch_ema.averaging._torch import metadata_addresses
 from switch_ema.averaging.distributed.fsdp import is_sharded
 from switch_ema.averaging.kernels import native, torch_ops
 from switch_ema.averaging.model.changes import watch
@@ -102,8 +103,7 @@ class FlatGroup(Group):
                 f"flat=True cannot move {slot.name}, which shares memory with other "
                 "tensors of the model."
             )
-        address = _memory_of(slot.local)
-        return not (address and address in _BLOCKS)  # 0: empty, or on meta
+        return _memory_of(slot.local) not in _BLOCKS
 
     def __init__(self, slots: list[Slot], shadow: list[Tensor]) -> None:
         super().__init__(slots, shadow)
@@ -185,14 +185,14 @@ class FlatGroup(Group):
 
 
 _BLOCKS: "WeakValueDictionary[int, FlatGroup]" = WeakValueDictionary()
-"""The groups in use by the addresses of their blocks.
+"""The groups in use by the storage of their blocks.
 
 Two averagers that both move a model would move it back and forth at each update.
 """
 
 
 def _memory_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return metadata_addresses(tensor)[2]
 
 
 def _is_alone(slot: Slot) -> bool:

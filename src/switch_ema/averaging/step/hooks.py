@@ -73,7 +73,7 @@ class StepHook:
         # a weak reference.
         self._parameters = {id(p) for one in optimizers for p in _parameters_held(one)}
         self._asking: list[weakref.ref[Any]] = []
-        self._members: list[_Member] = []
+        self._members: list[weakref.ref[_Member]] = []
         self._restored: list[Callable[[], None]] = []
         self._was_used = self._has_noticed = self._has_uncounted = False
         for index, optimizer in enumerate(optimizers):
@@ -82,7 +82,8 @@ class StepHook:
             before = partial(self._begin, index, before_step, after_round)
             after = partial(self._finish, index, may_nest, after_round)
             counts_before = self.counting == "round"
-            self._members.append(_Member(optimizer, before, after, counts_before))
+            member = _Member(optimizer, before, after, counts_before)
+            self._members.append(weakref.ref(member))
             if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
                 self._follow_two_steps(optimizer, before, after)
         _watch_all_optimizers(self)
@@ -145,7 +146,8 @@ class StepHook:
         the weights.
         """
         for reference in self._optimizers if len(self._optimizers) == 1 else ():
-            if not self._members[-1].is_first_after(reference()):
+            member = self._members[-1]()
+            if member is None or not member.is_first_after(reference()):
                 continue
             average_with = getattr(reference(), "average_with", None)
             if average_with is not None and average_with(_unless_initialising(ask)):
@@ -296,7 +298,7 @@ class StepHook:
         """Take the hooks off the optimizers."""
         for optimizer in _existing(self._asking):
             optimizer.average_with(None)
-        for member in self._members:
+        for member in _existing(self._members):
             member.remove()
         for restore in self._restored:
             restore()
@@ -319,7 +321,10 @@ class StepHook:
 
 @dataclass(eq=False)
 class _Member:
-    """What one averager does before and after the steps of one optimizer."""
+    """What one averager does before and after the steps of one optimizer.
+
+    Only the optimizer's hooks hold it, so that a training is freed at once.
+    """
 
     optimizer: InitVar[Any]
     before: _Hook
@@ -334,20 +339,25 @@ class _Member:
         if shared is None or not shared.are_last_of(optimizer):
             shared = _SharedHooks(optimizer)
             _SHARED[optimizer] = weakref.ref(shared)
-        self._shared = shared
+        self._shared = weakref.ref(shared)
         shared.members.append(self)
         shared.count_before |= self.counts_before
 
     def is_first_after(self, optimizer: Any) -> bool:
         """Whether nothing else runs between a step and this."""
-        is_first = _torch.first_post_hook(optimizer) == self._shared.handles[1].id
-        return is_first and self._shared.members[0] is self
+        shared = self._shared()
+        if shared is None or shared.members[0] is not self:
+            return False
+        return _torch.first_post_hook(optimizer) == shared.handles[1].id
 
     def remove(self) -> None:
-        """Leave the optimizer."""
-        self._shared.members.remove(self)
-        if not self._shared.members:
-            for handle in self._shared.handles:
+        """Leave the optimizer, if it still exists."""
+        shared = self._shared()
+        if shared is None:
+            return
+        shared.members.remove(self)
+        if not shared.members:
+            for handle in shared.handles:
                 handle.remove()
 
 
@@ -463,7 +473,7 @@ def check_parameters(optimizers: list[Any], model: nn.Module) -> None:
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
     found = [reference() for reference in references]
-    return [optimizer for optimizer in found if optimizer is not None]
+    return [one for one in found if one is not None]
 
 
 def _outside_of_graphs(call: _Hook) -> _Hook:

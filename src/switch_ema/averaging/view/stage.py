@@ -71,8 +71,6 @@ class Stage:
     @property
     def is_held(self) -> bool:
         """Whether an open block may hide the live values of one of the tensors."""
-        if not _STAGES_IN_USE:
-            return False
         return bool(self.blocks) or any(map(self._shares_with, _stages_in_use()))
 
     def show(self, shown: Shown | None) -> None:
@@ -83,7 +81,7 @@ class Stage:
         block = _Open(shown, hidden)
         block.hide(1)
         self.blocks.append(block)
-        _STAGES_IN_USE.add(ref(self, _STAGES_IN_USE.discard))
+        STAGES_IN_USE.add(ref(self, STAGES_IN_USE.discard))
         try:
             _exchange(seen, [shown])
         except BaseException:
@@ -110,7 +108,7 @@ class Stage:
         block.hidden_by = -1  # it is closed, so nothing reveals it any more
         self.blocks.remove(block)
         if not self.blocks:
-            _STAGES_IN_USE.discard(ref(self))
+            STAGES_IN_USE.discard(ref(self))
 
     def _shares_with(self, other: "Stage") -> bool:
         """Whether the models have a tensor in common; an assignment may change that."""
@@ -183,7 +181,8 @@ _PROTECTED = (Block.__exit__.__code__, Block._close.__code__)
 # By id, because a module may define equality by value.
 _STAGES: WeakValueDictionary[int, Stage] = WeakValueDictionary()
 # Weak, so that an average that nobody will ever restore can be freed with its model.
-_STAGES_IN_USE: "set[ref[Stage]]" = set()
+STAGES_IN_USE: "set[ref[Stage]]" = set()
+"""The stages with open blocks; nearly always there are none."""
 
 
 def stage_of(model: nn.Module) -> Stage:
@@ -193,7 +192,7 @@ def stage_of(model: nn.Module) -> Stage:
 
 def _stages_in_use() -> list[Stage]:
     """List the stages that have open blocks."""
-    found = [reference() for reference in tuple(_STAGES_IN_USE)]
+    found = [reference() for reference in tuple(STAGES_IN_USE)]
     return [stage for stage in found if stage is not None]
 
 
