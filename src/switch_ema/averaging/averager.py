@@ -818,8 +818,11 @@ class Averager(ABC):
             weights: averaged tensors by plain name; others keep their value.
             steps: optimizer steps that it has seen; a warm-up continues from there.
             epochs: epochs that it has seen.
-            extra: other counters of the method, such as ``averaged_models`` of SWA.
+            extra: other state of the method, such as ``averaged_models`` of SWA and
+                ``snapshots`` of LAWA, without which these have no average to show.
         """
+        if weights and not self.has_average:
+            self._check_shows_loaded(extra)
         plain = {name: slot.name for slot in self._shadow.slots for name in slot.names}
         unknown = {*(weights.keys() - plain), *(extra.keys() - self._fresh_state)}
         if unknown:
@@ -830,6 +833,10 @@ class Averager(ABC):
         state["shadow"] |= {plain[name]: weights[name] for name in weights}
         state |= {"steps": steps, "epoch_start": steps, "epochs": epochs}
         self.load_state_dict(state)
+
+    def _check_shows_loaded(self, extra: Mapping[str, Any]) -> None:
+        """Raise StateMismatch if a loaded average would not be shown without more."""
+        return None  # most methods show their shadow from the beginning
 
     def reset(self) -> None:
         """Restart the average from the live weights, with all counters at zero."""

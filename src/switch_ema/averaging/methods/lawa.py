@@ -146,24 +146,12 @@ class LAWA(Averager):
             sources = [[shot.tensors[i] for i in indices] for shot in self._snapshots]
             torch_ops.mean_(target, sources, finite_only)
 
-    def load_average(
-        self,
-        weights: Mapping[str, torch.Tensor],
-        *,
-        steps: int = 0,
-        epochs: int = 0,
-        **extra: Any,
-    ) -> None:
-        """Load an average; see :class:`Averager`.
-
-        Without snapshots of its own, it needs ``snapshots``.
-        """
-        if weights and not (self.has_average or "snapshots" in extra):
+    def _check_shows_loaded(self, extra: Mapping[str, Any]) -> None:
+        if "snapshots" not in extra:
             raise StateMismatch(
                 "load_average() needs snapshots, a list of averaged state dicts, or "
                 "the average would not be shown."
             )
-        super().load_average(weights, steps=steps, epochs=epochs, **extra)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"snapshots": [shadow_state(shot) for shot in self._snapshots]}

@@ -115,24 +115,12 @@ class SWA(Averager):
             weight = merged_weight(1 / self._count, self._count)
             self._shadow.average_(weight, self.steps)
 
-    def load_average(
-        self,
-        weights: Mapping[str, torch.Tensor],
-        *,
-        steps: int = 0,
-        epochs: int = 0,
-        **extra: Any,
-    ) -> None:
-        """Load an average; see :class:`Averager`.
-
-        Without an average of its own, it needs ``averaged_models``.
-        """
-        if weights and not (self.has_average or "averaged_models" in extra):
+    def _check_shows_loaded(self, extra: Mapping[str, Any]) -> None:
+        if "averaged_models" not in extra:
             raise StateMismatch(
                 "load_average() needs averaged_models, the number of sets of weights "
                 "in the average, or the average would not be shown."
             )
-        super().load_average(weights, steps=steps, epochs=epochs, **extra)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"averaged_models": self._count}
