@@ -340,7 +340,7 @@ class _Member:
             shared = _SharedHooks(optimizer)
             _SHARED[optimizer] = weakref.ref(shared)
         self._shared = weakref.ref(shared)
-        shared.members.append(self)
+        shared.members = (*shared.members, self)
         shared.count_before |= self.counts_before
 
     def is_first_after(self, optimizer: Any) -> bool:
@@ -355,7 +355,7 @@ class _Member:
         shared = self._shared()
         if shared is None:
             return
-        shared.members.remove(self)
+        shared.members = tuple(one for one in shared.members if one is not self)
         if not shared.members:
             for handle in shared.handles:
                 handle.remove()
@@ -369,8 +369,9 @@ class _SharedHooks:
     """
 
     def __init__(self, optimizer: Any) -> None:
-        self.members: list[_Member] = []
+        self.members: tuple[_Member, ...] = ()
         self.count_before = False
+        self._waits = hasattr(optimizer, "release_signals")
         self.handles: tuple[RemovableHandle, RemovableHandle] = (
             optimizer.register_step_pre_hook(_outside_of_graphs(self._before)),
             optimizer.register_step_post_hook(_outside_of_graphs(self._after)),
@@ -390,18 +391,17 @@ class _SharedHooks:
             self._call_before(optimizer, args, kwargs)
 
     def _call_before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for member in (*self.members,):
+        for member in self.members:
             member.before(optimizer, args, kwargs)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
             with Uninterrupted():
-                for member in (*self.members,):
+                for member in self.members:
                     member.after(optimizer, args, kwargs)
         finally:
-            release = getattr(optimizer, "release_signals", None)
-            if release is not None:  # it has averaged, and waited for the count
-                release()
+            if self._waits:  # if it has averaged, until the average is counted
+                optimizer.release_signals()
 
 
 _SHARED: "weakref.WeakKeyDictionary[Any, weakref.ref[_SharedHooks]]"
