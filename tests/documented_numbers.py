@@ -37,7 +37,7 @@ _FIGURES = re.compile(
     re.DOTALL,
 )
 _ROWS = re.compile(
-    r"(?P<start><!-- evidence/table-\* \| (?P<what>[^>]+?) -->).*?"
+    r"(?P<start><!-- evidence/table-\*; (?P<what>[^>]+?) -->).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )

@@ -110,6 +110,12 @@ def test_formulas_are_drawn_and_roles_and_doctests_are_translated(site):
     assert "<blockquote>" not in reference
 
 
+def test_pages_show_no_comments(site):
+    for page in site.rglob("*.html"):
+        text = re.sub("<code.*?</code>", "", page.read_text(), flags=re.DOTALL)
+        assert "&lt;!--" not in text, page.name
+
+
 def test_pages_load_nothing_from_elsewhere(site):
     for page in site.glob("**/*.html"):
         loaded = re.findall(

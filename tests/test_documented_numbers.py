@@ -17,7 +17,7 @@ LARGEST = 500_000
 CHECKED = re.compile(
     r"^\s*```.*?^\s*```"  # code
     r"|`[^`\n]*`"
-    r"|<!-- evidence/[^>|]+(?:\.jsonl|\*) \|[^>]*-->.*?<!-- end -->"  # quotes
+    r"|<!-- evidence/[^>;]+(?:\.jsonl|\*);[^>]*-->.*?<!-- end -->"  # quotes
     rf"|<!-- ({'|'.join(FIGURES)}) -->.*?<!-- end -->"
     r"|<!-- results: .*?<!-- /results -->",  # of benchmarks/results/*.json
     re.DOTALL | re.MULTILINE,
@@ -60,6 +60,12 @@ def test_no_line_begins_with_a_quote(page):
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
+def test_comments_do_not_split_the_cells_of_tables(page):
+    comments = re.findall("<!--.*?-->", page.read_text("utf-8"), re.DOTALL)
+    assert not [comment for comment in comments if "|" in comment]
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
 def test_no_interval_is_typed_by_hand(page):
     is_written = page in RESULTS  # by the test below
     if not is_written and page != ROOT / HISTORY:
@@ -69,7 +75,7 @@ def test_no_interval_is_typed_by_hand(page):
 
 def test_typed_intervals_are_found():
     text = """A gain of 0.4 [0.1,
-0.7] in [0, 1], not `[1, 2]`, <!-- evidence/a.jsonl | a | b | gain -->
+0.7] in [0, 1], not `[1, 2]`, <!-- evidence/a.jsonl; a; b; gain -->
 +1 [+0, +2]<!-- end -->, but -1 [-2.5, +0.5].
 
 ```text

@@ -2,7 +2,7 @@
 
 A quote names its source in comments around it, which readers of a page do not see::
 
-    <!-- evidence/demo.jsonl | digits | ema | gain -->+0.35 [+0.09, +0.62]<!-- end -->
+    <!-- evidence/demo.jsonl; digits; ema; gain -->+0.35 [+0.09, +0.62]<!-- end -->
 
 The parts are the file, the task, the method and what is quoted:
 
@@ -18,15 +18,17 @@ positive if the method is better.
 
 Tables have a comment of their own, which may take several lines and several files::
 
-    <!-- evidence/a.jsonl, evidence/b.jsonl | tasks
-    | plain = plain: value
-    | EMA = ema: gain over plain
+    <!-- evidence/a.jsonl, evidence/b.jsonl; tasks;
+    plain = plain: value;
+    EMA = ema: gain over plain
     -->
 
-- ``tasks | HEADING = METHOD: WHAT | ...`` has a row for each task;
-- ``methods of TASK | HEADING = WHAT | ...`` has a row for each method;
+- ``tasks; HEADING = METHOD: WHAT; ...`` has a row for each task;
+- ``methods of TASK; HEADING = WHAT; ...`` has a row for each method;
 - ``first screen of TASK`` quotes the lines below the verdict;
 - ``table`` quotes the whole table of a comparison.
+
+Semicolons separate the parts because ``|`` in a quote would split a table's cell.
 
 In the first two ``WHAT in METRIC`` names another metric, and gains and changes that the
 test finds are bold.
@@ -54,7 +56,7 @@ from switch_ema.bench.stats.summary import ComparisonSummary, TaskSummary
 from switch_ema.bench.text import ENDING
 
 _QUOTE = re.compile(
-    rf"<!-- (?P<source>[^|>]+{re.escape(ENDING)} \|[^>]+?)-->"
+    rf"<!-- (?P<source>[^;>]+{re.escape(ENDING)};[^>]+?)-->"
     r"(?P<text>.*?)<!-- end -->",
     re.DOTALL,
 )
@@ -78,7 +80,7 @@ def refreshed(text: str, folder: Path) -> str:
     read: dict[str, ComparisonSummary] = {}
 
     def quoted(found: re.Match[str]) -> str:
-        names, *parts = (part.strip() for part in found["source"].split("|"))
+        names, *parts = (part.strip() for part in found["source"].split(";"))
         files = [name.strip() for name in names.split(",")]
         for name in files:
             if name not in read:
