@@ -903,6 +903,7 @@ class Averager(ABC):
     @property
     def _is_shown(self) -> bool:
         """Whether an open block may hide the live values of some tensors."""
+        # Every step asks; with no block open anywhere, the stage need not be.
         return bool(STAGES_IN_USE) and self._stage.is_held
 
     def _refuse_while_shown(self, call: str) -> None:
